@@ -18,7 +18,7 @@ from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters, parameters
-from flopwise.training.token_rules import optimal_tokens, predicted_loss
+from flopwise.training.rules import optimal_tokens, predicted_loss
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

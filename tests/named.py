@@ -88,7 +88,8 @@ def training_remedies(
     model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None
 ) -> list[Remedy]:
     """`flopwise.changes.training.training_remedies`."""
-    return training_changes.training_remedies(model, recipe, layout, FACTS, capacity_bytes)
+    setup = training_changes.TrainingSetup(model, recipe, layout, FACTS)
+    return training_changes.training_remedies(setup, capacity_bytes)
 
 
 def _in_format(function: Callable[..., Any], place: int = 1, find: Callable[[str], Any] = FACTS.weight_format) -> Any:

@@ -10,22 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from flopwise import units
-from flopwise.errors import SpecError, nearest_names
+from flopwise.errors import SpecError, nearest_hint
 
 JsonSchema = dict[str, Any]
 NEEDED: Any = object()
 """As a default: the option has to be said."""
 FIELD = "."
-"""As a key: the name of the field."""
+"""At the end of a key: the name of the field."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """How a value is written, and what it may be.
 
     `parse(value, what)` gives it in base units, or raises SpecError with a message that starts with `what`.
@@ -41,7 +41,7 @@ class Kind:
 
 def quantity(
     metavar: str, reads: Callable[[object, str], float], *, low: float = 0.0, high: float = 1e24, closed: bool = False
-) -> Kind:
+) -> ValueKind:
     """A number above `low` (`closed`: or equal to it) up to `high`; `reads` is a function of `flopwise.units`."""
 
     def parse(value: object, what: str) -> float:
@@ -51,24 +51,24 @@ def quantity(
             raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {high:g}")
         return number
 
-    return Kind(metavar, parse, "quantity", {"type": ["number", "string"]})
+    return ValueKind(metavar, parse, "quantity", {"type": ["number", "string"]})
 
 
-def whole(low: int = 1, high: int = 10**9) -> Kind:
+def whole(low: int = 1, high: int = 10**9) -> ValueKind:
     """A whole number from `low` to `high`; `8k` and `1e6` are fine."""
 
     def parse(value: object, what: str) -> int:
         return units.parse_whole(value, what, low=low, high=high)
 
-    return Kind("n", parse, "quantity", {"type": ["number", "string"]})
+    return ValueKind("n", parse, "quantity", {"type": ["number", "string"]})
 
 
-def name(metavar: str, longest: int = 200) -> Kind:
+def name(metavar: str, longest: int = 200) -> ValueKind:
     """A name of something known: it is looked up by the function that uses it."""
 
     def parse(value: object, what: str) -> str:
         if not isinstance(value, str):
-            raise _expected("text", value, what)
+            raise _wrong_value("text", value, what)
         text = value.strip()
         if not text or "\0" in text:
             raise SpecError(f"{what}: {value[:60]!r} is no name")
@@ -76,25 +76,24 @@ def name(metavar: str, longest: int = 200) -> Kind:
             raise SpecError(f"{what}: expected text of a length up to {longest}, not of {len(text):,}")
         return text
 
-    return Kind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
+    return ValueKind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
 
 
-def choice(*allowed: str) -> Kind:
+def choice(*allowed: str) -> ValueKind:
     """One of a few names."""
 
     def parse(value: object, what: str) -> str:
         if not isinstance(value, str) or value not in allowed:
-            near = nearest_names(str(value), allowed)
-            nearest = f"; nearest: {near[0]}" if near else ""
-            raise SpecError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}{nearest}")
+            near = nearest_hint(value, allowed)
+            raise SpecError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}{near}")
         return value
 
-    return Kind("|".join(allowed), parse, " or ".join(allowed), {"enum": list(allowed)}, allowed)
+    return ValueKind("|".join(allowed), parse, " or ".join(allowed), {"enum": list(allowed)}, allowed)
 
 
 def _flag(value: object, what: str) -> bool:
     if not isinstance(value, bool):
-        raise _expected("true or false", value, what)
+        raise _wrong_value("true or false", value, what)
     return value
 
 
@@ -110,13 +109,13 @@ def _names(value: object, what: str) -> tuple[str, ...]:
 
 def _path(value: object, what: str) -> Path:
     if not isinstance(value, str | Path):
-        raise _expected("the path of a file", value, what)
+        raise _wrong_value("the path of a file", value, what)
     if "\0" in str(value):
         raise SpecError(f"{what}: {str(value)[:60]!r} is no path")
     return Path(value)
 
 
-def _expected(wanted: str, value: object, what: str) -> SpecError:
+def _wrong_value(wanted: str, value: object, what: str) -> SpecError:
     return SpecError(f"{what}: expected {wanted}, not {kind_of(value)} (given: {str(value)[:60]!r})")
 
 
@@ -150,10 +149,10 @@ WHOLE_OR_ZERO = whole(low=0)
 BATCH = whole(high=10**7)
 TOKENS = whole(high=10**8)
 DEGREE = whole(high=10**6)
-WHOLES = Kind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})
-NAMES = Kind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
-FLAG = Kind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
-FILE = Kind("path", _path)
+WHOLES = ValueKind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})
+NAMES = ValueKind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
+FLAG = ValueKind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
+FILE = ValueKind("path", _path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +160,9 @@ class Option:
     """What can be said: how it is written on the command line and in files, what it may be, and what it means."""
 
     flags: tuple[str, ...]  # none where only files say it; `--x/--no-x` where it can be denied
-    kind: Kind
+    kind: ValueKind
     help: str
-    key: str = ""  # in a file, behind its section and a dot; none where files do not say it; FIELD: the field's name
+    key: str = ""  # in a file, behind its section and a dot; none where files do not say it; see FIELD
     section: str = ""  # heading in the help
     metavar: str = ""  # in the help, instead of the kind's
     repeated: bool = False  # a flag that may be given several times, a list in a file
@@ -177,7 +176,7 @@ class Option:
         if not self.repeated:
             return self.kind.parse(value, what)
         if not isinstance(value, list | tuple):
-            raise _expected("a list", value, what)
+            raise _wrong_value("a list", value, what)
         return tuple(self.kind.parse(part, f"{what}.{number}") for number, part in enumerate(value))
 
     @property
@@ -192,29 +191,22 @@ class Option:
         return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
 
 
-def option(
-    flags: str,
-    kind: Kind,
-    text: str,
-    *,
-    default: Any = None,
-    key: str = "",
-    section: str = "",
-    metavar: str = "",
-    repeated: bool = False,
-) -> Any:
-    """A field of a spec: `flags` with a blank between them, kind, help `text`, and what holds when it is not said."""
-    declared = Option(
-        flags=tuple(flags.split()), kind=kind, help=text, key=key, section=section, metavar=metavar, repeated=repeated
-    )
-    if default is NEEDED:
-        return field(metadata={"option": declared})
-    return field(default=() if repeated and default is None else default, metadata={"option": declared})
+def option(flags: str, kind: ValueKind, text: str, *, default: Any = None, **parts: Any) -> Any:
+    """A field of a spec: `flags` with a blank between them, kind, help `text`, and what holds when it is not said.
+
+    `parts` are the other fields of its `Option`: `key`, `section`, `metavar`, `repeated`.
+    """
+    return _field(Option(flags=tuple(flags.split()), kind=kind, help=text, **parts), default)
 
 
 def same(spec: type, named: str, *, default: Any = None, **changes: Any) -> Any:
     """A field of a spec: what `spec` declares as `named`, with `changes`: another key, heading, or being repeated."""
-    declared = replace(options_of(spec)[named], **changes)
+    return _field(replace(options_of(spec)[named], **changes), default)
+
+
+def _field(declared: Option, default: Any) -> Any:
+    if default is NEEDED:
+        return field(metadata={"option": declared})
     return field(default=() if declared.repeated and default is None else default, metadata={"option": declared})
 
 
@@ -234,55 +226,59 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Read the values that are said; SpecError for one that cannot be."""
-        defaults = defaults_of(type(self))
-        for name, declared in options_of(type(self)).items():
+        spec: Any = type(self)
+        defaults = defaults_of(spec)
+        for name, declared in options_of(spec).items():
             value = getattr(self, name)
             if value is not None and value is not defaults[name]:
                 object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
 
 
-_OPTIONS: dict[type, Mapping[str, Option]] = {}
-_DEFAULTS: dict[type, Mapping[str, Any]] = {}
-
-
+@cache
 def options_of(spec: type) -> Mapping[str, Option]:
     """The options of a spec by the names of its fields."""
-    if spec not in _OPTIONS:
-        declared = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
-        _OPTIONS[spec] = {n: replace(o, key=n) if o.key == FIELD else o for n, o in declared.items()}
-    return _OPTIONS[spec]
+    declared = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
+    keys = {name: f"{o.key}{name if o.key.endswith(FIELD) else ''}".lstrip(FIELD) for name, o in declared.items()}
+    return {name: replace(o, key=keys[name]) for name, o in declared.items()}
 
 
+@cache
 def defaults_of(spec: type) -> Mapping[str, Any]:
     """What holds when nobody says it, by the names of a spec's fields."""
-    if spec not in _DEFAULTS:
-        needed = {f.name: NEEDED if f.default_factory is MISSING else None for f in fields(spec)}
-        _DEFAULTS[spec] = {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
-    return _DEFAULTS[spec]
+    needed = {f.name: NEEDED if f.default_factory is MISSING else None for f in fields(spec)}
+    return {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
 
 
-def said(spec: Any) -> list[str]:
-    """The options of a spec that say something else than what holds anyway."""
-    return [name for name, default in defaults_of(type(spec)).items() if getattr(spec, name) != default]
+def changed(spec: Any) -> list[str]:
+    """The options of a spec that are not at their defaults."""
+    kind: Any = type(spec)
+    return [name for name, default in defaults_of(kind).items() if getattr(spec, name) != default]
 
 
-def take(keywords: Mapping[str, Any], *specs: Any) -> tuple[Any, ...]:
-    """`specs`, each with those `keywords` that are its fields; None says nothing.
+def without_none(**values: Any) -> dict[str, Any]:
+    """The `values` that are not None: those stand for the defaults of the function that takes the rest."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
+    """The `specs` of a question: each the one that `options` hold whole, under any name, with its single options.
+
+    An option of None says nothing.
 
     Raises:
-        SpecError: a keyword that none of them has; names the nearest.
+        SpecError: an option that none of them has; names the nearest.
     """
-    known = [defaults_of(type(spec)).keys() for spec in specs]
-    every = list(dict.fromkeys(name for names in known for name in names))
-    for given in keywords:
-        if given not in every:
-            near = nearest_names(given, every)
-            nearest = f"nearest: {near[0]}; " if near else ""
-            raise SpecError(f"unknown argument {given!r}; {nearest}there are {', '.join(every)}")
-    values = {given: value for given, value in keywords.items() if value is not None}
+    whole = {type(value): value for value in options.values() if type(value) in specs}
+    single = {name: value for name, value in options.items() if type(value) not in whole}
+    every = dict.fromkeys(name for spec in specs for name in defaults_of(spec))
+    for name in single:
+        if name not in every:
+            near = nearest_hint(name, every).removeprefix("; ")
+            raise SpecError(f"unknown argument {name!r}; {near and near + '; '}there are {', '.join(every)}")
+    values = {name: value for name, value in single.items() if value is not None}
     return tuple(
-        replace(spec, **{n: v for n, v in values.items() if n in names})
-        for spec, names in zip(specs, known, strict=True)
+        replace(whole.get(spec) or spec(), **{n: v for n, v in values.items() if n in defaults_of(spec)})
+        for spec in specs
     )
 
 
@@ -310,7 +306,7 @@ class FileFormat:
         within = {name: [k.partition(".")[2] for k in self.options if k.startswith(f"{name}.")] for name in top}
         return {"": list(top), **within}
 
-    def read(self, data: object, at: str = "") -> tuple[Any, ...]:
+    def parse(self, data: object, at: str = "") -> tuple[Any, ...]:
         """The specs with the values of a mapping, which stands `at` this place of a file ("workloads.3.").
 
         Raises:
@@ -342,7 +338,7 @@ class FileFormat:
                     raise _unknown(part, self.keys[key], f"{at}{key}.")
                 yield f"{key}.{part}", inner
 
-    def written(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def without_defaults(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A mapping that can be read, with its keys in order and without those that say what holds anyway."""
         defaults = {o.key: defaults_of(s)[n] for s in self.specs for n, o in options_of(s).items() if o.key}
         values = {k: v for k, v in self._flat(data, "") if v is not None and v != [] and v != defaults[k]}
@@ -367,24 +363,24 @@ class FileFormat:
         return {"type": "object", "properties": properties, "additionalProperties": False, "required": needed}
 
 
-def record(spec: type) -> Kind:
+def record(spec: type) -> ValueKind:
     """A mapping that says a spec."""
     form = FileFormat((spec,))
 
     def parse(value: object, what: str) -> Any:
-        return value if isinstance(value, spec) else form.read(value, f"{what}.")[0]
+        return value if isinstance(value, spec) else form.parse(value, f"{what}.")[0]
 
-    return Kind("", parse, "below", form.schema())
+    return ValueKind("", parse, "below", form.schema())
 
 
-def by_name(kind: Kind) -> Kind:
+def by_name(kind: ValueKind) -> ValueKind:
     """A mapping from names to values of a kind."""
 
     def parse(value: object, what: str) -> dict[str, Any]:
         return {_key(name, what): kind.parse(held, f"{what}.{name}") for name, held in _mapping(value, what).items()}
 
     schema = {"type": "object", "additionalProperties": dict(kind.schema)}
-    return Kind("", parse, f"{kind.words} by name", schema)
+    return ValueKind("", parse, f"{kind.words} by name", schema)
 
 
 def _key(value: object, what: str) -> str:
@@ -395,12 +391,10 @@ def _key(value: object, what: str) -> str:
 
 def _mapping(data: object, at: str) -> Mapping[Any, Any]:
     if not isinstance(data, dict):
-        raise _expected("a mapping", data, at.rstrip(".") or "the file")
+        raise _wrong_value("a mapping", data, at.rstrip(".") or "the file")
     return data
 
 
 def _unknown(key: object, allowed: Sequence[str], at: str) -> SpecError:
-    near = nearest_names(str(key), allowed)
-    nearest = f"; nearest: {near[0]}" if near else ""
-    shown = str(key)[:60]
-    return SpecError(f"{at}{shown}: unknown key {shown!r}; allowed: {', '.join(allowed)}{nearest}")
+    shown, near = str(key)[:60], nearest_hint(key, allowed)
+    return SpecError(f"{at}{shown}: unknown key {shown!r}; allowed: {', '.join(allowed)}{near}")

@@ -112,14 +112,9 @@ class Device:
             row = chip.calibration.find(name, scopes)
             other = f"measured on {row.scope}, none on {scopes[0]}; " if lent(row.scope, scopes) else ""
             self._known[name] = calibration(
-                name,
-                self.rates.value[name],
-                row.unit,
-                fitted_on=row.fitted_on,
-                source=row.source,
-                date=row.date,
+                name, self.rates.value[name], row.unit, fitted_on=row.fitted_on, source=row.source, date=row.date,
                 note=f"{other}{row.meaning}",
-            )
+            )  # fmt: skip
         return self._known[name]
 
     def product_rate(self, dtype: str) -> Figure:
@@ -188,14 +183,9 @@ class Device:
             peak = assumption("network per device", level.bytes_per_s, "B/s", "given, or the usual: no offer says it")
         row = chip.calibration.find("link_frac", (level.kind, level.kind.rstrip("0123456789"), "network", "any"))
         fraction = calibration(
-            "link_frac",
-            level.frac,
-            row.unit,
-            fitted_on=row.fitted_on,
-            source=row.source,
-            date=row.date,
+            "link_frac", level.frac, row.unit, fitted_on=row.fitted_on, source=row.source, date=row.date,
             note=row.meaning,
-        )
+        )  # fmt: skip
         value = level.bytes_per_s * level.frac
         return derived(f"achieved {level.kind} rate", value, "B/s", f"{peak.name} x link_frac", peak, fraction)
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from flopwise import cli
-from flopwise.api.serve import serve
-from flopwise.api.serve_sweep import serve_sweep
+from flopwise.api.serve import serve, serve_sweep
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.serving.load_curve import SATURATED_FRAC
 

@@ -11,8 +11,8 @@ import pytest
 
 from flopwise import cli
 from flopwise.api import assess as api
+from flopwise.cli.commands.assess import blocks
 from flopwise.cli.render import Screen
-from flopwise.cli.views.assess import blocks
 from flopwise.fleet.assess import Assessed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flopwise import cli
 from flopwise.cli import options
-from flopwise.cli.views.parts import assumption_list
+from flopwise.cli.parts import assumption_list
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts

@@ -13,8 +13,14 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Layer
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
-from flopwise.ops.activations import layer_activation_bytes, model_activation_bytes, saved_tensors
-from flopwise.ops.shapes import Split
+from flopwise.ops.activations import layer_activation_bytes, model_activation_bytes
+from flopwise.ops.saved import Setting, trace_items
+from flopwise.ops.shapes import Shape, Split
+
+
+def kept_tensors(layer: Layer, width: int, batch: int, seq: int, **options: Any) -> dict[str, Any]:
+    shape = Shape(batch=batch, query=seq, context=seq)
+    return trace_items(layer.items, Setting(shape=shape, **options), width).kept
 
 
 def gpt(heads: int, width: int, layers: int = 2) -> Layer:
@@ -75,7 +81,7 @@ def test_flash_attention_keeps_no_scores() -> None:
 
 def test_gated_layer_tensor_by_tensor() -> None:
     layer = model_from_config(LLAMA, name="llama").stacks[0].kinds[0]
-    kept = saved_tensors(layer, 4096, 1, 1000)
+    kept = kept_tensors(layer, 4096, 1, 1000)
     assert {name: size / 1000 / 2 for name, size in kept.items()} == {
         "input": 4096,
         "input_norm": 4096,
@@ -171,8 +177,8 @@ def test_more_recompute_never_keeps_more(seq: int, tp: int, implementation: str)
 def test_one_tensor_as_key_and_value_is_kept_once_and_compressed_keys_count() -> None:
     kinds = load_model("DeepSeek-V4-Flash").stacks[0].kinds
     heavy = next(k for k in kinds if any(isinstance(i, Attend) and i.compress == 128 for i in k.items))
-    fused = saved_tensors(heavy, 4096, 2, 300)
+    fused = kept_tensors(heavy, 4096, 2, 300)
     assert "attention/attend/v" not in fused
     assert fused["attention/attend/k"] == 2 * (300 + 2) * 512 * 2
-    eager = saved_tensors(heavy, 4096, 2, 300, implementation="eager")
+    eager = kept_tensors(heavy, 4096, 2, 300, implementation="eager")
     assert eager["attention/attend/softmax"] == 2 * 64 * 300 * (300 + 2) * 4

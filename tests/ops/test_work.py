@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Layer, Linear, Norm, Pointwise, Recurrence
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.backward import adapter_items, backward_works
-from flopwise.ops.masks import attended_pairs, seen_tokens, touched_experts
 from flopwise.ops.shapes import Shape, Split, Work
-from flopwise.ops.work import item_work
+from flopwise.ops.work import attended_pairs, item_work, seen_tokens, touched_experts
 
 BASE: dict[str, Any] = {
     "hidden_size": 512,

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from samples import assessment
 
+from flopwise.cli.commands import assess as view
 from flopwise.cli.render import Screen
-from flopwise.cli.views import assess as view
 from flopwise.errors import SpecError
 from flopwise.fleet.assessment import Assessment
 from flopwise.report.content import document

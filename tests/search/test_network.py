@@ -6,8 +6,8 @@ import pytest
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
+from flopwise.search.answer import RejectionLog
 from flopwise.search.nodes import node_kinds
-from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.workload_file import workload_from
 
 P5_BYTES_PER_S, P5_GPUS = 3200e9 / 8, 8

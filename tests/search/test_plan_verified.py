@@ -11,17 +11,14 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models.catalog import load_model
-from flopwise.search.answer import Plan, from_json, to_json
+from flopwise.search.answer import Plan, RejectionLog, from_json, to_json
 from flopwise.search.deployments import DEGREES, deployments, least_prompt_s, replica_grid, with_facts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
-from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.rank import Pick
-from flopwise.search.serving_floors import floors, weights_read_s
+from flopwise.search.serving_analysis import floors, ladder_step, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
-from flopwise.search.simulator import Simulator, batch_requests
-from flopwise.search.target_costs import stepped
-from flopwise.search.verify import simulated_odds, verified
+from flopwise.search.verify import Simulator, batch_requests, simulated_odds, simulated_trial
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
@@ -96,10 +93,10 @@ def test_verified_plans_hold_their_targets_in_fresh_runs() -> None:
     picks = []
     for option in options(workload):
         met = option.odds()
-        rows = option.allowed(met)
+        rows = option.allowed_rows(met)
         if rows.size:
             picks.append(Pick(option, int(rows[option.score[rows].argmin()]), met))
-    held = [done for pick in picks[:4] if not (done := verified(pick, Simulator(workload))).failed]
+    held = [done for pick in picks[:4] if not (done := simulated_trial(pick, Simulator(workload))).failed]
     assert held
     for done in held:
         fresh = Simulator(workload, seed=7).run(done.pick.option, done.pick.row)
@@ -218,7 +215,7 @@ def test_a_relaxed_target_never_costs_more() -> None:
 
 @pytest.mark.parametrize(("value", "up", "to"), [(0.03, 1, 0.05), (0.05, -1, 0.03), (1.0, 1, 1.5), (1.0, -1, 0.75)])
 def test_steps_of_the_ladder(value: float, up: int, to: float) -> None:
-    assert stepped(value, up) == pytest.approx(to)
+    assert ladder_step(value, up) == pytest.approx(to)
 
 
 def test_impossible_targets_name_the_floor_that_forbids_them() -> None:
@@ -301,12 +298,12 @@ def test_a_trace_gives_rate_lengths_and_its_busiest_stretch(tmp_path_factory: py
     calm, busy = np.arange(6000) * 1.0, 6000 + np.arange(5000) * 0.1
     rows = [f"{t:.3f},100,50" for t in np.concatenate([calm, busy])]
     file.write_text("arrival_s,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
-    flow = asked(traffic={"trace": str(file)}).arriving
+    flow = asked(traffic={"trace": str(file)})
     assert flow.requests_per_s == pytest.approx(10, rel=0.01)
     assert flow.requests_per_s is not None
     assert flow.requests_per_s / flow.peak == pytest.approx(10999 / 6499.9, rel=0.01)
     assert (flow.input_tokens, flow.output_tokens) == (100, 50)
-    doubled = asked(traffic={"trace": str(file), "requests_per_s": 2 * 10999 / 6499.9}).arriving
+    doubled = asked(traffic={"trace": str(file), "requests_per_s": 2 * 10999 / 6499.9})
     assert doubled.requests_per_s == pytest.approx(20, rel=0.01)
     file.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,50\n1,x,50\n")
     with pytest.raises(SpecError, match=r"traffic\.trace: .*line 3, column prompt_tokens"):
@@ -320,7 +317,7 @@ def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() 
     row = int(np.flatnonzero((option.found.batch >= 8) & (option.found.batch <= 64))[0])
     simulator = Simulator(workload)
     run = simulator.run(option, row)
-    trace = batch_requests(workload.arriving, 9000)
+    trace = batch_requests(workload, 9000)
     made = replica(option.job(row), context=600, max_tokens=1050)
     whole = simulate(trace, made.cost, replace(made.limits, max_tokens=ENDLESS), samples=1)
     assert run.requests < 9000

@@ -13,11 +13,10 @@ from measured_errors import at_most
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.search.answer import Candidate, Plan
+from flopwise.search.answer import Candidate, Plan, RejectionLog
 from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
-from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.workload import merged_onto
 from flopwise.search.workload_file import workload_from
 from named import recipe_with

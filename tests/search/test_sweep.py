@@ -13,8 +13,7 @@ import yaml
 
 import flopwise
 from flopwise.errors import SpecError
-from flopwise.search import engines
-from flopwise.search.sweep import Sweep, parse_sweep, points, schema
+from flopwise.search.sweep import ENGINES, Sweep, parse_sweep, points, schema
 
 ROOT = Path(__file__).parents[2]
 BASE: dict[str, Any] = {
@@ -115,7 +114,7 @@ def test_plans_are_those_of_single_workloads() -> None:
         assert one.plan is not None
         assert one.plan.plans == alone.plans
         assert one.plan.front == alone.front
-    assert found.evaluated == sum(p.plan.evaluated for p in found.planned if p.plan is not None)
+    assert found.num_evaluated == sum(p.plan.evaluated for p in found.planned if p.plan is not None)
 
 
 def test_what_cannot_be_is_told_and_the_others_are_planned() -> None:
@@ -140,7 +139,7 @@ def test_unknown_engines_addresses_and_a_missing_ray(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SpecError, match=r"pip install 'flopwise\[ray\]'"):
         flopwise.sweep([BASE], engine="ray")
-    assert set(engines.ENGINES) == {"inline", "processes", "ray"}
+    assert set(ENGINES) == {"inline", "processes", "ray"}
 
 
 ON_RAY = """

@@ -19,7 +19,6 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Candidate
-from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import (
     LayoutSearch,
     fastest_layout,
@@ -33,7 +32,7 @@ from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
 from flopwise.search.plan_training import floor_flops, floor_gpu_s
 from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layouts
-from flopwise.search.training_option import candidate_job
+from flopwise.search.training_option import candidate_job, recipes
 from flopwise.search.workload import merged_onto
 from flopwise.search.workload_file import workload_from
 from flopwise.training.documents import lognormal

@@ -14,8 +14,9 @@ from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.activations import fine_bytes, saved_tensors
+from flopwise.ops.activations import fine_bytes
 from flopwise.ops.backward import backward_works
+from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
 from flopwise.training.estimate import TrainEstimate, estimate
@@ -133,7 +134,10 @@ def test_fine_recompute_keeps_what_its_report_says() -> None:
     """DeepSeek-V3, section 3.2.3: no norms, no queries, keys and values, no activations; 8 bits for experts' inputs."""
     model = load_model("DeepSeek-V3")
     layer, width = model.stacks[0].kinds[-1], model.stacks[0].width
-    whole = {k: float(v) for k, v in saved_tensors(layer, width, 1, 1).items()}
+    whole = {
+        k: float(v)
+        for k, v in trace_items(layer.items, Setting(shape=Shape(batch=1, query=1, context=1)), width).kept.items()
+    }
     shape = Shape(batch=1, query=1, context=1)
     kept = float(fine_bytes(layer, width, shape, Split(), 2.0, eight_bits=False))
     gone = sum(whole[f"attention/attend/{x}"] for x in "qkv") + whole["experts/act"] + whole["experts/down_proj"]

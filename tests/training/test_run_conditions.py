@@ -20,14 +20,14 @@ from flopwise.training.goodput import Reliability, checkpoint_bytes
 from flopwise.training.job import Conditions, TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout
-from flopwise.training.run import expected_largest, slowdown
-from flopwise.training.token_rules import (
+from flopwise.training.rules import (
     critical_batch_of_loss,
     critical_batch_of_tokens,
     optimal_tokens,
     predicted_loss,
     token_rules,
 )
+from flopwise.training.run import expected_largest, slowdown
 from named import lora_with, recipe_with
 
 MODEL = load_model("Llama-3.1-8B")

@@ -16,7 +16,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import TARGET_SETS, Layout, Lora
-from flopwise.training.memory import Memory, peak_bytes, step_memory
+from flopwise.training.memory import Memory, allocated_and_states, reported_bytes, step_memory
 from named import FACTS, lora_with, recipe_with, training_remedies
 
 
@@ -40,6 +40,10 @@ def gpt(width: int, layers: int, heads: int, vocab: int = 51200, positions: int 
 LLAMA_2_7B = llama(4096, 32, 32, 32, 11008, 32000)
 LLAMA_31_8B = llama(4096, 32, 32, 8, 14336, 128256)
 STATES = ("weights", "gradients", "master weights", "optimizer states")
+
+
+def reported(table: MemoryTable, layout: Layout, device_kind: str = "gpu") -> Any:
+    return np.asarray(reported_bytes(allocated_and_states(table, layout)[0], table.software, device_kind))
 
 
 def states(memory: Memory) -> float:
@@ -186,12 +190,12 @@ def test_a_column_of_layouts_is_the_same_as_one_by_one(
     table = MemoryTable(MIXTRAL, recipe)
     column = Layout(**{name: np.array([r[name] for r in rows]) for name in rows[0]})  # type: ignore[arg-type]
     many = step_memory(MIXTRAL, recipe, column, table=table)
-    fast = np.asarray(peak_bytes(table, column))
+    fast = reported(table, column)
     walked = MemoryTable(MIXTRAL, recipe)
     tp, ep, cp = (a.ravel() for a in np.meshgrid([1, 2, 4, 8], [1], [1, 2]))
     walked.prepare(tp, ep, cp)
-    assert np.array_equal(np.asarray(peak_bytes(walked, column)), fast)
-    bare = np.asarray(peak_bytes(table, column, "tpu"))
+    assert np.array_equal(reported(walked, column), fast)
+    bare = reported(table, column, "tpu")
     assert np.asarray(many.total_bytes) == pytest.approx(sum(np.asarray(v) for v in many.items.values()), rel=1e-9)
     for i in range(len(rows)):
         one = step_memory(MIXTRAL, recipe, column.at(i))

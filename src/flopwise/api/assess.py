@@ -15,27 +15,9 @@ if TYPE_CHECKING:
 Advance = Callable[[str, int, int], None]
 
 
-def assess(
-    fleet: str | Path | dict[str, Any],
-    *,
-    facts: str | Path | None = None,
-    scenarios: int = 1000,
-    seed: int = 0,
-    today: str | None = None,
-    advance: Advance | None = None,
-) -> Assessment:
-    """Assess a fleet (a file, or plain data with the same keys): where each workload runs and what a month costs.
-
-    `scenarios`: draws of demand, prices and interruptions; 0 leaves them out. `today`: the day that prices are as old
-    as (2026-11-21); the clock's, in UTC, where it is None. `advance(what, done, whole)` is called as it goes.
-
-    Raises:
-        SpecError: something in the fleet is wrong; says where.
-        InfeasibleError: the policies leave no allocation; says which, and for a budget what the floor is.
-    """
-    return assess_with_plans(
-        fleet, facts=facts, scenarios=scenarios, seed=seed, today=today, advance=advance
-    ).assessment
+def assess(fleet: str | Path | dict[str, Any], **options: Any) -> Assessment:
+    """The assessment of a fleet: where each workload runs and what a month costs; `options` as `assess_with_plans`."""
+    return assess_with_plans(fleet, **options).assessment
 
 
 def assess_with_plans(
@@ -47,7 +29,15 @@ def assess_with_plans(
     today: str | None = None,
     advance: Advance | None = None,
 ) -> Assessed:
-    """The assessment, as `assess` gives it, with the plan of each workload for `flopwise.report.write.write_report`."""
+    """Assess a fleet (a file, or plain data with the same keys), with the plan of each workload for the report.
+
+    `scenarios`: draws of demand, prices and interruptions; 0 leaves them out. `today`: the day that prices are as old
+    as (2026-11-21); the clock's, in UTC, where it is None. `advance(what, done, whole)` is called as it goes.
+
+    Raises:
+        SpecError: something in the fleet is wrong; says where.
+        InfeasibleError: the policies leave no allocation; says which, and for a budget what the floor is.
+    """
     from flopwise.facts.catalog import load_facts
     from flopwise.fleet.assess import assess as fleet_assessment
     from flopwise.fleet.read import fleet_from, load_fleet

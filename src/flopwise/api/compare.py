@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.api.memory import recipe_text
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
@@ -33,23 +31,11 @@ class CompareAnswer:
     assumptions: tuple[str, ...]
 
 
-def compare(
-    model: Model | str,
-    *,
-    gpus: int = 1,
-    weak: bool = False,
-    data: DataSpec | None = None,
-    spec: TrainingSpec | None = None,
-    machines: MachineSpec | None = None,
-    facts: Path | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
-    **keywords: Any,
-) -> CompareAnswer:
+def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options: Any) -> CompareAnswer:
     """Scaling of each way of spreading `model` on 1, 2, 4 ... `gpus` accelerators.
 
-    Strong scaling keeps the global batch whatever the GPUs; `weak` keeps its share for each GPU. Further keywords are
-    options of `DataSpec`, `TrainingSpec` (of the recipe) and `MachineSpec`.
+    Strong scaling keeps the global batch whatever the GPUs; `weak` keeps its share for each GPU. `options` are those of
+    `DataSpec`, `TrainingSpec` (of the recipe), `MachineSpec` and `SourceSpec`, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be, or a layout, which is what is compared.
@@ -59,29 +45,27 @@ def compare(
     from flopwise.facts.models.positions import check_length
     from flopwise.search.scaling import comparison
 
-    data, spec, machines = take(keywords, data or DataSpec(), spec or TrainingSpec(), machines or MachineSpec())
+    data, spec, machines, source = take(options, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
     if spec.says_layout or spec.recompute is not None:
         raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
     if gpus < 2:
         raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
-    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
     found, cluster = source.layered(model), machines.cluster(gpus, source.known)
     seq_len = data.seq_len(found)
-    batch, note = data.batch(seq_len, gpus, spec.micro_batch)
+    batch, notes = data.batch(seq_len, gpus, spec.micro_batch)
     recipe = spec.recipe(seq_len, batch, source.known, data.documents(seq_len))
-    made = comparison(found, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
     kept = f"{batch / gpus:,.4g} sequences for each accelerator" if weak else f"{batch:,} sequences a step, always"
     return CompareAnswer(
         model=found,
         cluster=cluster,
         recipe=recipe,
         num_gpus=gpus,
-        comparison=made,
+        comparison=comparison(found, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch),
         settings=(
             ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} a node"),
             ("global batch", f"{kept}, of {seq_len:,} tokens"),
-            ("recipe", recipe_text(recipe)),
+            ("recipe", recipe.text),
             ("stack", recipe.stack.name),
         ),
-        assumptions=tuple(dict.fromkeys((*note, *found.notes, *check_length(found, seq_len), *cluster.assumptions))),
+        assumptions=tuple(dict.fromkeys((*notes, *found.notes, *check_length(found, seq_len), *cluster.assumptions))),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flopwise.errors import SpecError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from flopwise.provenance import Figure
     from flopwise.shapes.answer import ShapeAnswer
 
+QUESTIONS = ("train", "serve", "memory")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
@@ -28,10 +30,10 @@ class Explanation:
 
 
 @overload
-def explain(kind: Literal["train", "serve", "memory"], *args: Any, **asked: Any) -> Explanation: ...
+def explain(kind: Literal["train", "serve", "memory"], *args: Any, **options: Any) -> Explanation: ...
 @overload
-def explain(kind: str | Model, **asked: Any) -> ShapeAnswer: ...
-def explain(kind: str | Model, *args: Any, **asked: Any) -> Explanation | ShapeAnswer:
+def explain(kind: str | Model, **options: Any) -> ShapeAnswer: ...
+def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | ShapeAnswer:
     """Explain the answer to a question: `explain("train", "Llama-3.1-8B", gpu="h100", gpus=8)`.
 
     Arguments are those of the function of that name. Any other first word is a model, whose shapes are judged:
@@ -40,22 +42,18 @@ def explain(kind: str | Model, *args: Any, **asked: Any) -> Explanation | ShapeA
     Raises:
         SpecError: no such question; otherwise as the question.
     """
-    from flopwise.api.memory import memory
-    from flopwise.api.serve import serve
-    from flopwise.api.train import train
+    if isinstance(kind, str) and kind in QUESTIONS:
+        question = getattr(import_module(f"flopwise.api.{kind}"), kind)
+        return explanation(question(*args, **options))
+    if args:
+        allowed = f"{', '.join(QUESTIONS)}, or a model with keywords"
+        raise SpecError(f"nothing to explain by the name {str(kind)[:40]!r}; allowed: {allowed}")
+    from flopwise.api.shapes import advise
 
-    questions: dict[str, Callable[..., Any]] = {"train": train, "serve": serve, "memory": memory}
-    if not isinstance(kind, str) or kind not in questions:
-        if args:
-            allowed = f"{', '.join(questions)}, or a model with keywords"
-            raise SpecError(f"nothing to explain by the name {str(kind)[:40]!r}; allowed: {allowed}")
-        from flopwise.api.shapes import advise
-
-        return advise(kind, **asked)
-    return explained(questions[kind](*args, **asked))
+    return advise(kind, **options)
 
 
-def explained(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation:
+def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation:
     """The explanation of an answer that is there already."""
     return Explanation(answer=answer, figure=figure_of(answer), sensitivities=sensitivities(answer))
 
@@ -69,11 +67,9 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
     from flopwise.changes.training import training_sensitivities
 
     if isinstance(answer, MemoryAnswer):
-        found = (
-            Sensitivity(change=remedy.change, effects={"memory": remedy.total_bytes / answer.per_gpu_bytes})
-            for remedy in memory_remedies(answer)
-        )
-        return tuple(sorted(found, key=lambda sensitivity: -sensitivity.size))
+        ratios = [(remedy.change, remedy.total_bytes / answer.per_gpu_bytes) for remedy in memory_remedies(answer)]
+        effects = (Sensitivity(change=change, effects={"memory": ratio}) for change, ratio in ratios)
+        return tuple(sorted(effects, key=lambda sensitivity: -sensitivity.size))
     if isinstance(answer, TrainAnswer):
         return training_sensitivities(answer.estimate, answer.memory.facts)
     facts = answer.memory.facts
@@ -103,17 +99,17 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
     if answer.training is not None:
         from flopwise.training.explain import step_memory_figure
 
-        held = step_memory_figure(answer.model, *answer.training)
+        total = step_memory_figure(answer.model, *answer.training)
     else:
         from flopwise.serving.explain import serving_memory_figure
 
         assert answer.serving is not None
         assert answer.deployment is not None
         software = answer.deployment.software(answer.facts)
-        held = serving_memory_figure(
+        total = serving_memory_figure(
             answer.model, *answer.serving, software["weights"], software["kv_dtype"], software["engine"]
         )
-    figures = [held, *interval(held.name, held, answer.band, answer.low_bytes, answer.high_bytes)]
+    figures = [total, *interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)]
     if answer.accelerator is not None and answer.usable_bytes is not None:
         usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
         if answer.usable_bytes != answer.capacity_bytes:
@@ -121,5 +117,5 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
             usable = derived(
                 "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
             )
-        figures.append(derived("margin", answer.margin_bytes, "B", f"{usable.name} - {held.name}", usable, held))
+        figures.append(derived("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
     return estimate_of(f"{answer.model.name} to {answer.task}", figures)

@@ -9,6 +9,8 @@ from flopwise.errors import UnknownNameError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Resolution, load_facts
 from flopwise.facts.offers import Offer
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import take
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,14 +61,9 @@ def instances(
         UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator.
     """
     return load_facts(facts).offers_for(
-        provider=provider,
-        region=region,
-        accelerator=accelerator,
-        instance=name,
-        kind=kind,
-        purchase=purchase,
+        provider=provider, region=region, accelerator=accelerator, instance=name, kind=kind, purchase=purchase,
         max_usd_per_hour=max_usd_per_hour,
-    )
+    )  # fmt: skip
 
 
 def models(
@@ -87,16 +84,10 @@ def models(
     return tuple(rows)
 
 
-def model(
-    spec: str,
-    *,
-    batch: int | None = None,
-    seq: int | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
-    facts: Path | None = None,
-) -> ModelCard:
+def model(spec: str, *, batch: int | None = None, seq: int | None = None, **options: Any) -> ModelCard:
     """What is known of the model that `spec` names; with `batch` and `seq` its operations too.
+
+    `options` are those of `SourceSpec`.
 
     Raises:
         SpecError: no such model, or its configuration cannot be read.
@@ -104,4 +95,5 @@ def model(
     """
     from flopwise.ops.model_card import ModelCard
 
-    return ModelCard.of(load_facts(facts).model(spec, assume_family=assume_family, offline=offline), batch, seq)
+    (source,) = take(options, SourceSpec)
+    return ModelCard.of(source.model(spec), batch, seq)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flopwise.errors import MissingFactError, SpecError
+from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
 from flopwise.training.spec import DataSpec, TrainingSpec
@@ -35,13 +34,13 @@ class MemoryAnswer:
     high_bytes: float
     items: tuple[tuple[str, float], ...]
     worst_rank: str
-    host_bytes: float  # offloaded, per GPU
+    host_bytes: float = 0.0  # offloaded, per GPU
     accelerator: Accelerator | None
     capacity_bytes: float | None
     usable_bytes: float | None  # what the engine takes of it at most; the whole device in training
     fits: bool | None
     fits_probability: float | None
-    remedies: tuple[Remedy, ...]  # those that suffice first, then by what they save
+    remedies: tuple[Remedy, ...] = ()  # those that suffice first, then by what they save
     band: ErrorBand
     facts: Facts  # what the answer stands on
     quick: tuple[QuickFormula, ...]
@@ -64,45 +63,34 @@ class MemoryAnswer:
 
 
 def memory(
-    model: Model | str,
-    *,
-    task: Literal["train", "serve"] = "train",
-    gpu: str | None = None,
-    grad_accum: int = 1,
-    concurrency: int | None = None,
-    context: int | None = None,
-    data: DataSpec | None = None,
-    spec: TrainingSpec | None = None,
-    deployment: ServingSpec | None = None,
-    facts: Path | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
-    **keywords: Any,
-) -> MemoryAnswer:
+    model: Model | str, *, task: Literal["train", "serve"] = "train", gpu: str | None = None, grad_accum: int = 1,
+    concurrency: int | None = None, context: int | None = None, **options: Any,
+) -> MemoryAnswer:  # fmt: skip
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
 
-    Further keywords are options: of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
-    `ServingSpec` in serving (`weights="fp8", tp=8 ...`).
+    `options` are those of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
+    `ServingSpec` in serving (`weights="fp8", tp=8 ...`), and of `SourceSpec`; or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: only published figures of the model are known.
     """
-    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
-    found, known = source.layered(model), source.known
-    resolution = None if gpu is None else known.resolve(gpu)
-    chip = None if resolution is None else resolution.accelerator
-    notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
-        read, method = take(keywords, data or DataSpec(), spec or TrainingSpec())
-        answer = _training(found, read, method, chip, known, grad_accum)
+        data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
     elif task == "serve":
         from flopwise.serving.spec import ServingSpec
 
-        (served,) = take(keywords, deployment or ServingSpec())
-        answer = _serving(found, served, chip, known, concurrency or 1, context)
+        deployment, source = take(options, ServingSpec, SourceSpec)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
+    found, facts = source.layered(model), source.known
+    resolution = None if gpu is None else facts.resolve(gpu)
+    chip = None if resolution is None else resolution.accelerator
+    if task == "train":
+        answer = _training(found, data, spec, chip, facts, grad_accum)
+    else:
+        answer = _serving(found, deployment, chip, facts, concurrency or 1, context)
+    notes = (resolution.note,) if resolution is not None and resolution.note else ()
     return replace(answer, assumptions=(*answer.assumptions, *notes))
 
 
@@ -128,56 +116,37 @@ def of_training(
 ) -> MemoryAnswer:
     """The answer for one layout of one recipe."""
     from flopwise.facts.models.positions import check_length
-    from flopwise.training.memory import step_memory
-    from flopwise.training.rules_of_thumb import memory_rules
+    from flopwise.training.memory import memory_band, step_memory
+    from flopwise.training.rules import memory_rules
 
-    kind = "gpu" if chip is None else chip.kind
-    held = step_memory(model, recipe, layout, device_kind=kind)
-    total, capacity = float(held.total_bytes), None if chip is None else float(chip.hbm_bytes)
-    fits = None if capacity is None else total <= capacity
-    band = memory_band("full" if recipe.lora is None else "adapters", facts)
-    low, high = band.interval(total)
-    said = "" if seq_given else " (the default; --seq sets it)"
-    stretched = check_length(model, int(recipe.seq_len))
-    return _with_remedies(
-        MemoryAnswer(
-            model=model,
-            task="train",
-            per_gpu_bytes=total,
-            low_bytes=float(low),
-            high_bytes=float(high),
-            items=tuple((name, float(size)) for name, size in held.items.items() if size),
-            worst_rank=held.worst_rank,
-            host_bytes=float(held.host_bytes),
-            accelerator=chip,
-            capacity_bytes=capacity,
-            usable_bytes=capacity,
-            fits=fits,
-            fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
-            remedies=(),
-            band=band,
-            quick=memory_rules(model, recipe, layout, total, chip),
-            settings=(
-                ("layout", layout_text(layout)),
-                ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
-                ("recipe", recipe_text(recipe)),
-                ("stack", recipe.stack.name),
-            ),
-            assumptions=(*model.notes, *stretched, *held.assumptions, *_band_notes(band)),
-            training=(recipe, layout, held),
-            facts=facts,
-            moments=tuple(sorted(((n, float(b)) for n, b in held.moments.items()), key=lambda m: -m[1])),
-        )
-    )
+    memory = step_memory(model, recipe, layout, device_kind="gpu" if chip is None else chip.kind)
+    total, capacity = float(memory.total_bytes), None if chip is None else float(chip.hbm_bytes)
+    default = "" if seq_given else " (the default; --seq sets it)"
+    return _answer(
+        model, memory, chip, capacity, memory_band(recipe, facts.calibration), facts,
+        task="train",
+        items=tuple((name, float(size)) for name, size in memory.items.items() if size),
+        worst_rank=memory.worst_rank,
+        host_bytes=float(memory.host_bytes),
+        fits=None if capacity is None else total <= capacity,
+        quick=memory_rules(model, recipe, layout, total, chip),
+        settings=(
+            ("layout", layout_text(layout)),
+            ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{default}"),
+            ("recipe", recipe.text),
+            ("stack", recipe.stack.name),
+        ),
+        assumptions=(*model.notes, *check_length(model, int(recipe.seq_len)), *memory.assumptions),
+        training=(recipe, layout, memory),
+        moments=tuple(sorted(((n, float(b)) for n, b in memory.moments.items()), key=lambda m: -m[1])),
+    )  # fmt: skip
 
 
 def layout_text(layout: Layout) -> str:
-    """The layout on one line; degrees of 1 are left out."""
+    """A layout on one line; degrees of 1 are left out."""
     from flopwise.training.schedules import NAMES
 
-    degrees = [
-        f"{name} {int(getattr(layout, name))}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(layout, name) > 1
-    ]
+    degrees = [f"{n} {int(getattr(layout, n))}" for n in ("dp", "tp", "pp", "cp", "ep") if getattr(layout, n) > 1]
     zero, parts = int(layout.zero), degrees or ["1 GPU"]
     if zero:
         groups = f" over groups of {int(layout.shard)}" if layout.shard else ""
@@ -188,47 +157,46 @@ def layout_text(layout: Layout) -> str:
         parts.append(f"interleave {int(layout.interleave)}")
     if layout.stage_layers:
         parts.append(f"{'+'.join(map(str, layout.stage_layers))} layers")
-    parts.append(f"recompute {layout.recompute_text}")
-    parts += [
-        f"{part} offloaded" for part in ("optimizer", "parameters", "activations") if getattr(layout, f"offload_{part}")
-    ]
-    return ", ".join(parts)
+    offloads = [part for part in ("optimizer", "parameters", "activations") if getattr(layout, f"offload_{part}")]
+    return ", ".join([*parts, f"recompute {layout.recompute_text}", *(f"{part} offloaded" for part in offloads)])
 
 
-def recipe_text(recipe: Recipe) -> str:
-    """The recipe on one line."""
-    parts = [recipe.precision, recipe.optimizer.name, f"{recipe.attention} attention"]
-    if recipe.lora is not None:
-        base = recipe.lora.base.name
-        name = "LoRA" if base in {"bf16", "fp16", "fp32"} else f"QLoRA ({base})"
-        parts.append(f"{name} rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}")
-    if recipe.frozen is not None:
-        parts.append(f"frozen: {recipe.frozen.text}")
-    if recipe.capacity_factor is not None:
-        parts.append(f"expert capacity factor {recipe.capacity_factor:g}")
-    if recipe.expert_skew > 1:
-        parts.append(f"expert skew {recipe.expert_skew:g}")
-    if recipe.documents is not None:
-        parts.append(f"documents of {recipe.documents.mean:,.0f} tokens, {recipe.documents.packing}")
-    return ", ".join(parts)
+def _answer(
+    model: Model, memory: Memory | ServingMemory, chip: Accelerator | None, usable: float | None, band: ErrorBand,
+    facts: Facts, *, assumptions: tuple[str, ...], **parts: Any,
+) -> MemoryAnswer:  # fmt: skip
+    """The answer of which `parts` depend on the task, with what would make it fit where it does not."""
+    total = float(memory.total_bytes)
+    low, high = band.interval(total)
+    if not band.rows:
+        assumptions += (f"the interval is provisional: no measurements stand behind {band.name} yet",)
+    answer = MemoryAnswer(
+        model=model, per_gpu_bytes=total, low_bytes=float(low), high_bytes=float(high), accelerator=chip,
+        capacity_bytes=None if chip is None else float(chip.hbm_bytes), usable_bytes=usable, band=band, facts=facts,
+        fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
+        assumptions=assumptions, **parts,
+    )  # fmt: skip
+    return replace(answer, remedies=tuple(memory_remedies(answer))) if answer.fits is False else answer
 
 
-def memory_band(kind: str, facts: Facts) -> ErrorBand:
-    """The measured error band of a class of memory estimates, or of all of them.
+def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
+    """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
+    if answer.training is not None:
+        from flopwise.changes.training import TrainingSetup, training_remedies
 
-    Raises:
-        MissingFactError: there is none.
-    """
-    from flopwise.cost.intervals import error_band
+        recipe, layout, _ = answer.training
+        kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
+        setup = TrainingSetup(answer.model, recipe, layout, answer.facts)
+        return training_remedies(setup, answer.capacity_bytes, device_kind=kind)
+    from flopwise.changes.serving import serving_remedies
 
-    try:
-        return error_band(f"memory.{kind}", facts.calibration)
-    except MissingFactError:
-        return error_band("memory", facts.calibration)
-
-
-def _band_notes(band: ErrorBand) -> tuple[str, ...]:
-    return () if band.rows else (f"the interval is provisional: no measurements stand behind {band.name} yet",)
+    assert answer.serving is not None
+    assert answer.deployment is not None
+    return serving_remedies(
+        answer.model, answer.serving[0], answer.facts, device=answer.accelerator, concurrency=answer.concurrency,
+        context=answer.context, memory_frac=answer.deployment.memory_fraction,
+        **answer.deployment.software(answer.facts),
+    )  # fmt: skip
 
 
 def _serving(
@@ -239,107 +207,50 @@ def _serving(
     from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import serving_memory
 
-    spec, native = spec.in_its_format(model)
-    software = spec.software(facts)
-    check_layout(model, spec.layout())
+    spec, format_notes = spec.in_its_format(model)
+    software, layout, each = spec.software(facts), spec.layout(), -(-concurrency // spec.dp)
+    check_layout(model, layout)
     tokens = context or DataSpec().seq_len(model)
-    stretched = check_length(model, tokens, what="a context") if context else ()
-    layout, each = spec.layout(), -(-concurrency // spec.dp)
-    held = serving_memory(
-        model,
-        layout,
-        concurrency=each,
-        context=tokens,
-        hbm_bytes=None if chip is None else chip.hbm_bytes,
-        **software,
-        memory_frac=spec.memory_fraction,
-        device_kind="gpu" if chip is None else chip.kind,
-    )
-    answer = of_serving(model, spec, layout, held, chip, facts, context=tokens, concurrency=each)
-    return replace(answer, assumptions=(*native, *stretched, *answer.assumptions))
-
-
-def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
-    """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
-    if answer.training is not None:
-        from flopwise.changes.training import training_remedies
-
-        recipe, layout, _ = answer.training
-        kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
-        return training_remedies(answer.model, recipe, layout, answer.facts, answer.capacity_bytes, device_kind=kind)
-    from flopwise.changes.serving import serving_remedies
-
-    assert answer.serving is not None
-    assert answer.deployment is not None
-    return serving_remedies(
-        answer.model,
-        answer.serving[0],
-        answer.facts,
-        device=answer.accelerator,
-        concurrency=answer.concurrency,
-        context=answer.context,
-        **answer.deployment.software(answer.facts),
-        memory_frac=answer.deployment.memory_fraction,
-    )
-
-
-def _with_remedies(answer: MemoryAnswer) -> MemoryAnswer:
-    """The answer with what would make it fit, where it does not."""
-    return replace(answer, remedies=tuple(memory_remedies(answer))) if answer.fits is False else answer
+    length_notes = check_length(model, tokens, what="a context") if context else ()
+    memory = serving_memory(
+        model, layout, concurrency=each, context=tokens, hbm_bytes=None if chip is None else chip.hbm_bytes,
+        **software, memory_frac=spec.memory_fraction, device_kind="gpu" if chip is None else chip.kind,
+    )  # fmt: skip
+    answer = of_serving(model, spec, layout, memory, chip, facts, context=tokens, concurrency=each)
+    return replace(answer, assumptions=(*format_notes, *length_notes, *answer.assumptions))
 
 
 def of_serving(
-    model: Model,
-    spec: ServingSpec,
-    layout: ServingLayout,
-    held: ServingMemory,
-    chip: Accelerator | None,
-    facts: Facts,
-    *,
-    context: int,
-    concurrency: int,
-) -> MemoryAnswer:
-    """The answer for one deployment whose memory is `held`."""
+    model: Model, spec: ServingSpec, layout: ServingLayout, memory: ServingMemory, chip: Accelerator | None,
+    facts: Facts, *, context: int, concurrency: int,
+) -> MemoryAnswer:  # fmt: skip
+    """The answer for one deployment."""
+    from flopwise.cost.intervals import error_band
     from flopwise.serving.memory import generates
     from flopwise.serving.rules_of_thumb import capacity_rules
 
-    caches = generates(model)
-    total = float(held.total_bytes)
-    band = memory_band("serving", facts)
-    low, high = band.interval(total)
-    usable = None if chip is None else min(float(chip.hbm_bytes), float(held.usable_bytes))
-    return _with_remedies(
-        MemoryAnswer(
-            model=model,
-            task="serve",
-            per_gpu_bytes=total,
-            low_bytes=float(low),
-            high_bytes=float(high),
-            items=tuple((n, float(size)) for n, size in held.items.items() if size or (caches and n == "KV cache")),
-            worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
-            host_bytes=0.0,
-            accelerator=chip,
-            capacity_bytes=None if chip is None else float(chip.hbm_bytes),
-            usable_bytes=usable,
-            fits=None if chip is None else bool(held.fits),
-            fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
-            remedies=(),
-            band=band,
-            quick=capacity_rules(model, chip, context, memory_frac=spec.memory_fraction, **spec.software(facts)),
-            settings=(
-                ("layout", layout.text),
-                ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
-                ("load", f"{concurrency:,} x {context:,} tokens"),
-                ("engine", spec.engine),
-            ),
-            assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
-            serving=(layout, held),
-            facts=facts,
-            deployment=spec,
-            concurrency=concurrency,
-            context=context,
-            kv_capacity_tokens=None if chip is None or not caches else float(held.kv_capacity_tokens),
-            max_concurrency=None if chip is None else float(held.max_concurrency),
-            max_whole_contexts=None if chip is None else float(held.max_whole_contexts),
-        )
-    )
+    band = error_band("memory.serving", facts.calibration)
+    caches, known = generates(model), chip is not None
+    return _answer(
+        model, memory, chip, None if chip is None else min(float(chip.hbm_bytes), float(memory.usable_bytes)), band,
+        facts,
+        task="serve",
+        items=tuple((n, float(size)) for n, size in memory.items.items() if size or (caches and n == "KV cache")),
+        worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
+        fits=bool(memory.fits) if known else None,
+        quick=capacity_rules(model, chip, context, memory_frac=spec.memory_fraction, **spec.software(facts)),
+        settings=(
+            ("layout", layout.text),
+            ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
+            ("load", f"{concurrency:,} x {context:,} tokens"),
+            ("engine", spec.engine),
+        ),
+        assumptions=(*model.notes, *memory.assumptions),
+        serving=(layout, memory),
+        deployment=spec,
+        concurrency=concurrency,
+        context=context,
+        kv_capacity_tokens=float(memory.kv_capacity_tokens) if known and caches else None,
+        max_concurrency=float(memory.max_concurrency) if known else None,
+        max_whole_contexts=float(memory.max_whole_contexts) if known else None,
+    )  # fmt: skip

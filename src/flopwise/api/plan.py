@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.facts.offers import Offer
     from flopwise.provenance import Figure
     from flopwise.search.answer import Candidate, Plan
     from flopwise.search.workload import Resolved
@@ -49,10 +48,10 @@ def plan(
         InfeasibleError: the constraints leave no offer at all.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.search.plan import plan as searched
+    from flopwise.search.plan import plan as search_plan
 
     wanted = workload(source) if isinstance(source, str | Path | dict) else source
-    return searched(wanted, load_facts(facts), advance, assume_family=assume_family, on_compile=on_compile)
+    return search_plan(wanted, load_facts(facts), advance, assume_family=assume_family, on_compile=on_compile)
 
 
 def write_plan(answer: Plan, path: str | Path) -> None:
@@ -87,26 +86,6 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
         SpecError: the facts no longer hold the candidate's instance.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.search.workload_file import workload_from
+    from flopwise.search.plan import candidate_figure
 
-    known = load_facts(facts)
-    wanted = workload_from(answer.workload)
-    offer = next((o for o in known.offers if _same(o, chosen)), None)
-    if offer is None:
-        raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
-    model = known.model(wanted.model)
-    if answer.task in {"pretrain", "finetune"}:
-        from flopwise.search.training_option import candidate_job
-        from flopwise.training.estimate import estimate
-        from flopwise.training.explain import train_figure
-
-        return train_figure(estimate(candidate_job(wanted, model, known, offer, chosen)))
-    from flopwise.search.serving_option import candidate_job as deployment
-    from flopwise.serving.estimate import estimate as served
-    from flopwise.serving.explain import serve_figure
-
-    return serve_figure(served(deployment(wanted, model, known, offer, chosen)))
-
-
-def _same(offer: Offer, chosen: Candidate) -> bool:
-    return (offer.provider, offer.instance, offer.region) == (chosen.provider, chosen.instance, chosen.region)
+    return candidate_figure(answer, chosen, load_facts(facts))

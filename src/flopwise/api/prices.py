@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flopwise.fleet.onprem import OwnPrice
-    from flopwise.price_import.age import PriceAge
+    from flopwise.price_import.age import PriceAges
     from flopwise.price_import.imports import ImportedFile, PriceImport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceAges:
-    """How old prices are on the day `today`: of machines by provider, of other things (`book`), of imported files."""
-
-    today: str
-    most_days: float
-    providers: tuple[PriceAge, ...]
-    imported: tuple[ImportedFile, ...]
-    book: tuple[PriceAge, ...] = ()
 
 
 def today() -> dt.date:
@@ -37,22 +25,9 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         SpecError: a file of facts or prices is broken.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.price_import.age import MOST_DAYS, age_of, ages
+    from flopwise.price_import.age import MOST_DAYS, price_ages
 
-    on, limit, known = day or today(), MOST_DAYS if most_days is None else most_days, load_facts(facts)
-    book = {
-        "hosted models": [price.date for price in known.hosted_prices],
-        "storage and traffic": [price.date for price in known.volume_prices.values()],
-        "machines to buy": [price.date for price in known.hardware_prices],
-        "spot interruptions": [record.date for record in known.spot_records],
-    }
-    return PriceAges(
-        today=on.isoformat(),
-        most_days=limit,
-        providers=tuple(ages(known.offers, on, limit)),
-        imported=tuple(list_prices()),
-        book=tuple(age_of(what, dates, on, limit) for what, dates in book.items()),
-    )
+    return price_ages(load_facts(facts), day or today(), MOST_DAYS if most_days is None else most_days)
 
 
 def stale_notes(
@@ -128,16 +103,12 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
 
 
 def own_prices(
-    gpu: str | None = None,
-    *,
-    utilisation: float = 0.6,
-    facts: str | Path | None = None,
-    **keywords: Any,
+    gpu: str | None = None, *, utilisation: float = 0.6, facts: str | Path | None = None, **options: Any
 ) -> list[OwnPrice]:
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
 
-    Further keywords are options of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as
-    usual of a building of one's own, or of rented rooms.
+    `options` are those of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as usual of a
+    building of one's own, or of rented rooms.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.
@@ -149,5 +120,5 @@ def own_prices(
     from flopwise.fleet.spec import SiteFigures
     from flopwise.options import take
 
-    (figures,) = take(keywords, SiteFigures())
+    (figures,) = take(options, SiteFigures)
     return hourly_prices(load_facts(facts), site(figures, "site"), utilisation, gpu)

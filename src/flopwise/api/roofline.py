@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
@@ -26,16 +25,12 @@ def roofline(
     batch: int = 1,
     seq: int | None = None,
     training: bool = False,
-    machines: MachineSpec | None = None,
-    facts: Path | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
-    **keywords: Any,
+    **options: Any,
 ) -> RooflineAnswer:
     """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` devices.
 
     `efficiency` is the achieved fraction of the datasheet's rates, for both; without it the calibrated fractions hold.
-    Further keywords are options of `MachineSpec`.
+    `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
 
     Raises:
         SpecError: neither work nor model is given, or both, or a value cannot be.
@@ -44,8 +39,7 @@ def roofline(
     from flopwise.cost.roofline import RooflineWork, roofline_answer
     from flopwise.training.spec import DataSpec
 
-    (machines,) = take(keywords, machines or MachineSpec())
-    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    machines, source = take(options, MachineSpec, SourceSpec)
     if model is not None and (flops is not None or bytes is not None):
         raise SpecError("a model and its own FLOP or bytes are both given; give one of them")
     if efficiency is not None and not 0 < efficiency <= 1:

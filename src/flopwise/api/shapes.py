@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import OptionError
+from flopwise.options import OptionError, take
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -21,7 +20,6 @@ DEFAULT_BATCH = {"train": 1, "serve": 32}
 def advise(
     model: Model | str,
     *,
-    gpu: str | None = None,
     task: Literal["train", "serve"] = "train",
     tp: int = 1,
     batch: int | None = None,
@@ -34,15 +32,12 @@ def advise(
     weights: str | None = None,
     kv_dtype: str | None = None,
     engine: str | None = None,
-    machines: MachineSpec | None = None,
-    facts: Path | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
+    **options: Any,
 ) -> ShapeAnswer:
     """Shapes of `model` on `tp` accelerators: `batch` sequences of `seq` tokens in training, as many cached in serving.
 
     `precision`, `stack`, `attention`, `offload` (the optimizer to host memory) and `ep` go with training; `weights`,
-    `kv_dtype` and `engine` with serving.
+    `kv_dtype` and `engine` with serving. `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
 
     Raises:
         SpecError: a value cannot be, or does not go with the task.
@@ -51,8 +46,7 @@ def advise(
     from flopwise.facts import defaults
     from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes.answer import shape_answer
-    from flopwise.shapes.decoding import DecodeClock
-    from flopwise.shapes.training import COMPARED, TrainingClock
+    from flopwise.shapes.clocks import COMPARED, DecodeClock, TrainingClock
     from flopwise.training.spec import DataSpec, TrainingSpec
 
     if task not in DEFAULT_BATCH:
@@ -65,34 +59,27 @@ def advise(
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
-    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
-    found, known, data = source.layered(model), source.known, DataSpec(seq=seq)
-    cluster = (machines or MachineSpec(gpu=gpu)).cluster(tp, known)
+    machines, source = take(options, MachineSpec, SourceSpec)
+    found, facts = source.layered(model), source.known
+    cluster, tokens = machines.cluster(tp, facts), DataSpec(seq=seq).seq_len(found)
     sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
         check_expert_parallel(found, ep or 1)
         spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention or "flash")
-        recipe = spec.recipe(data.seq_len(found), sequences, known)
         return shape_answer(
             TrainingClock(
-                model=found,
-                recipe=recipe,
-                cluster=cluster,
-                tp=tp,
-                ep=ep or 1,
-                batch=sequences,
-                offload=offload,
-                compared=tuple(map(known.stack, COMPARED)),
+                model=found, recipe=spec.recipe(tokens, sequences, facts), cluster=cluster, tp=tp, ep=ep or 1,
+                batch=sequences, offload=offload, compared=tuple(map(facts.stack, COMPARED)),
             )
-        )
+        )  # fmt: skip
     if found.kind not in ("decoder", "encoder-decoder", "vision-text"):
         raise MissingFactError(
             f"{found.name} does not generate tokens: there is no decoding to advise on; --task train"
         )
     return shape_answer(
         DecodeClock(
-            model=found, cluster=cluster, weights=known.weight_format(weights or defaults.WEIGHTS),
-            kv_dtype=known.cache_format(kv_dtype or defaults.CACHE), engine=known.engine(engine or defaults.ENGINE),
-            tp=tp, batch=sequences, seq=data.seq_len(found),
+            model=found, cluster=cluster, weights=facts.weight_format(weights or defaults.WEIGHTS),
+            kv_dtype=facts.cache_format(kv_dtype or defaults.CACHE), engine=facts.engine(engine or defaults.ENGINE),
+            tp=tp, batch=sequences, seq=tokens,
         )
     )  # fmt: skip

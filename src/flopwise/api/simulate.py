@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.api.serve import replica_job
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
@@ -93,7 +91,6 @@ def vertical(
     replicas: int = 1,
     rule: Autoscaling | None = None,
     slo: Slo | None = None,
-    deployment: ServingSpec | None = None,
     on_compile: Callable[[], None] | None = None,
     **keywords: Any,
 ) -> tuple[Size, ...]:
@@ -108,88 +105,68 @@ def vertical(
     from flopwise.serving.sim.elasticity import replica_sizes
     from flopwise.serving.sim.result import Slo
 
-    base = deployment or ServingSpec()
-    tp = keywords.pop("tp", None) or base.tp
+    whole = next((value for value in keywords.values() if isinstance(value, ServingSpec)), ServingSpec())
 
     def request_at(tp: int) -> SimulationRequest:
-        return resolve(model, deployment=replace(base, tp=tp), **keywords)
+        return resolve(model, **keywords | {"tp": tp})
 
-    return replica_sizes(request_at, tp, replicas, rule, slo or Slo(), on_compile)
+    return replica_sizes(request_at, keywords.get("tp") or whole.tp, replicas, rule, slo or Slo(), on_compile)
 
 
 def batch(
     model: Any,
     requests: int | None = None,
     *,
-    queue: BatchRequest | None = None,
-    machines: MachineSpec | None = None,
-    deployment: ServingSpec | None = None,
-    techniques: TechniqueRequest | None = None,
     concurrency: int | None = None,
-    facts: Path | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
     report: Callable[[int, int], None] | None = None,
-    **keywords: Any,
+    **options: Any,
 ) -> BatchAnswer:
     """Work off `requests` on spot workers.
 
-    Further keywords are options of `BatchRequest`, `ServingSpec`, `MachineSpec` and `TechniqueRequest`.
+    `options` are those of `BatchRequest`, `ServingSpec`, `MachineSpec`, `TechniqueRequest` and `SourceSpec`, or whole
+    specs.
 
     Raises:
         SpecError: a value or a name that cannot be; InfeasibleError: the model does not fit, or interruptions undo
             the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
     """
+    from flopwise.serving.deployment import replica_of
     from flopwise.serving.memory import generates
     from flopwise.serving.sim.batch import WorkerMachines, queue_answer
     from flopwise.serving.technique_rules import technique_assumptions
 
-    request, machines, deployment, techniques = take(
-        keywords, queue or BatchRequest(queue=requests), machines or MachineSpec(), deployment or ServingSpec(),
-        techniques or TechniqueRequest(),
-    )  # fmt: skip
-    request.check()
-    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
-    found = source.layered(model)
-    job, native = replica_job(found, deployment, machines, techniques, source)
+    queue, machines, deployment, techniques, source = take(
+        {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
+    )
+    queue.check()
+    found, facts = source.layered(model), source.known
+    job, notes = replica_of(found, deployment, machines, techniques, source)
     if not generates(found):
         raise SpecError(f"{found.name} answers in one pass; a queue is worked off by models that generate")
-    inputs, outputs = (max(1, round(mean)) for mean in request.mean_lengths())
+    inputs, outputs = (max(1, round(mean)) for mean in queue.mean_lengths())
     job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=concurrency)
 
-    gpus, known = job.num_gpus * request.workers, source.known
+    gpus = job.num_gpus * queue.workers
     workers = WorkerMachines(
-        spot=replace(machines, purchase="spot", price=request.spot_price).cluster(gpus, known),
-        on_demand=replace(machines, purchase="on_demand").cluster(gpus, known), provider=machines.provider, facts=known,
+        spot=replace(machines, purchase="spot", price=queue.spot_price).cluster(gpus, facts),
+        on_demand=replace(machines, purchase="on_demand").cluster(gpus, facts), provider=machines.provider, facts=facts,
     )  # fmt: skip
-    return queue_answer(request, job, workers, (*native, *found.notes, *technique_assumptions(job)), report)
+    return queue_answer(queue, job, workers, (*notes, *found.notes, *technique_assumptions(job)), report)
 
 
-def resolve(
-    model: Any,
-    *,
-    traffic: Traffic | None = None,
-    scheduling: Scheduling | None = None,
-    machines: MachineSpec | None = None,
-    deployment: ServingSpec | None = None,
-    techniques: TechniqueRequest | None = None,
-    facts: Path | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
-    **keywords: Any,
-) -> SimulationRequest:
+def resolve(model: Any, **options: Any) -> SimulationRequest:
     """The requests, one replica and how replicas work; errors as `simulate`.
 
-    Further keywords are options of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
-    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`) or `MachineSpec`.
+    `options` are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
+    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs.
     """
+    from flopwise.serving.deployment import replica_of
     from flopwise.serving.sim.request import simulation_request
 
-    flow, work, place, base, asked = take(
-        keywords, traffic or Traffic(), scheduling or Scheduling(), machines or MachineSpec(),
-        deployment or ServingSpec(), techniques or TechniqueRequest(),
-    )  # fmt: skip
-    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
-    work = replace(work, prefill_gpus=asked.prefill_gpus or work.prefill_gpus)
-    job, native = replica_job(source.layered(model), base, place, replace(asked, prefill_gpus=None), source)
-    return simulation_request(job, flow, work, (*native, *job.model.notes, *job.cluster.assumptions))
+    traffic, scheduling, machines, deployment, techniques, source = take(
+        options, Traffic, Scheduling, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
+    )
+    scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
+    techniques = replace(techniques, prefill_gpus=None)
+    job, notes = replica_of(source.layered(model), deployment, machines, techniques, source)
+    return simulation_request(job, traffic, scheduling, (*notes, *job.model.notes, *job.cluster.assumptions))

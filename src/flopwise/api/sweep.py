@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.search.sweep import Planned, Sweep, SweptWorkload
-
-Advance = Callable[[int, int], None]
+    from flopwise.search.sweep import Sweep, SweptWorkload
 
 
 def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
@@ -22,11 +19,9 @@ def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweptWork
         SpecError: what is wrong, and where.
     """
     from flopwise.search.sweep import load_sweep
-    from flopwise.search.sweep import points as expanded
+    from flopwise.search.sweep import points as plain_points
 
-    if isinstance(source, str | Path):
-        return load_sweep(source, changes)
-    return expanded(source, changes=changes)
+    return load_sweep(source, changes) if isinstance(source, str | Path) else plain_points(source, changes=changes)
 
 
 def sweep(
@@ -37,7 +32,7 @@ def sweep(
     workers: int | None = None,
     facts: str | Path | None = None,
     assume_family: str | None = None,
-    advance: Advance | None = None,
+    advance: Callable[[int, int], None] | None = None,
 ) -> Sweep:
     """Plan every workload of a sweep: a file, plain data with the same keys, or points read before.
 
@@ -48,24 +43,16 @@ def sweep(
         SpecError: something in the file is wrong, Ray is not installed, or no cluster answers.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.search.engines import run
-    from flopwise.search.sweep import Sweep, SweptWorkload
+    from flopwise.search.sweep import SweptWorkload, plan_sweep
 
-    started = time.perf_counter()
-    given = isinstance(source, list) and all(isinstance(p, SweptWorkload) for p in source)
-    found: Any = source if given and source else points(source)
-    if found is None:
+    ready = isinstance(source, list) and source and all(isinstance(p, SweptWorkload) for p in source)
+    workloads: Any = source if ready else points(source)
+    if workloads is None:
         raise SpecError("a single workload is no sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")
-    known = load_facts(facts)
-    planned: dict[int, Planned] = {}
-    running = run(found, engine, facts=known, assume_family=assume_family, workers=workers, address=address)
-    for number, one in running:
-        planned[number] = one
-        if advance is not None:
-            advance(len(planned), len(found))
-    return Sweep(
-        planned=[planned[i] for i in range(len(found))], engine=engine, elapsed_s=time.perf_counter() - started
-    )
+    return plan_sweep(
+        workloads, load_facts(facts), engine=engine, assume_family=assume_family, workers=workers, address=address,
+        advance=advance,
+    )  # fmt: skip
 
 
 def write_sweep(answer: Sweep, path: str | Path) -> None:

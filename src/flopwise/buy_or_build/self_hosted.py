@@ -34,7 +34,7 @@ from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 from flopwise.serving.job import serving_band
 from flopwise.training.estimate import training_band
-from flopwise.training.token_rules import optimal_tokens, predicted_loss
+from flopwise.training.rules import optimal_tokens, predicted_loss
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 LONGEST_MONTHS = 120

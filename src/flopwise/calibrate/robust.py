@@ -132,11 +132,7 @@ class Fit:
 
 
 def fit(
-    model: FitModel,
-    start: Array,
-    rounds: int,
-    least_gain: float = 1e-3,
-    tell: Callable[[str], None] = lambda _: None,
+    model: FitModel, start: Array, rounds: int, least_gain: float = 1e-3, tell: Callable[[str], None] = lambda _: None
 ) -> Fit:
     """Gauss-Newton steps from `start` that shrink until they help, until one gains under `least_gain` of the loss."""
     point, slopes = start, model.slopes(start)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from flopwise.cost.cluster import Cluster
 from flopwise.errors import FlopwiseError
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
 
 NUDGE = 1.1
 """Rates are raised by this factor."""
@@ -44,15 +47,15 @@ def remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], tuple[f
     Each change is a name and a call that gives the bytes after it and whether these fit; one that raises an error of
     ours is no remedy.
     """
-    found = []
+    saving = []
     for change, memory_after in changes:
         try:
             total, fits = memory_after()
         except FlopwiseError:  # a model without a projection to adapt, say
             continue
         if total < now_bytes:
-            found.append(Remedy(change=change, saves_bytes=now_bytes - total, total_bytes=total, fits=fits))
-    return sorted(found, key=lambda remedy: (not remedy.fits, -remedy.saves_bytes))
+            saving.append(Remedy(change=change, saves_bytes=now_bytes - total, total_bytes=total, fits=fits))
+    return sorted(saving, key=lambda remedy: (not remedy.fits, -remedy.saves_bytes))
 
 
 def sensitivities(
@@ -62,15 +65,15 @@ def sensitivities(
 
     Each change is a name and a call that gives the headline after it and a note.
     """
-    found = []
+    effects = []
     for change, headline_after in changes:
         try:
             after, note = headline_after()
         except FlopwiseError:
             continue
-        effects = {name: _ratio(after[name], base[name]) for name in base}
-        found.append(Sensitivity(change=change, effects=effects, note=note))
-    return tuple(sorted(found, key=lambda sensitivity: -sensitivity.size))
+        ratios = {name: _ratio(after[name], base[name]) for name in base}
+        effects.append(Sensitivity(change=change, effects=ratios, note=note))
+    return tuple(sorted(effects, key=lambda sensitivity: -sensitivity.size))
 
 
 def faster_clusters(cluster: Cluster, num_gpus: int) -> Iterator[tuple[str, Cluster]]:

@@ -95,8 +95,8 @@ def serving_remedies(
 
     def memory(fields: dict[str, Any]) -> Callable[[], tuple[float, bool]]:
         def after() -> tuple[float, bool]:
-            held = serving_memory(model, **(service | on | fields))
-            return float(held.total_bytes), device is not None and bool(held.fits)
+            memory_after = serving_memory(model, **(service | on | fields))
+            return float(memory_after.total_bytes), device is not None and bool(memory_after.fits)
 
         return after
 
@@ -106,19 +106,19 @@ def serving_remedies(
 
 
 def serving_sensitivities(
-    found: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]
+    now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]
 ) -> tuple[Sensitivity, ...]:
     """Latencies, throughput, capacity and cost after each single change, over what they were; the largest effect first.
 
     `cluster_of` gives the cluster of a number of devices.
     """
-    job = found.job
+    job = now.job
 
     def headline(**fields: Any) -> Callable[[], tuple[Headline, str]]:
         def after() -> tuple[Headline, str]:
             wider = fields.get("layout")
             more: dict[str, Any] = {} if wider is None else {"cluster": cluster_of(int(wider.num_gpus))}
-            one = estimate(replace(job, **(fields | more))) if fields else found
+            one = estimate(replace(job, **(fields | more))) if fields else now
             figures = {
                 "TTFT": one.ttft_s.value,
                 "TPOT": None if one.tpot_s is None else one.tpot_s.value,
@@ -133,8 +133,8 @@ def serving_sensitivities(
     service = {name: getattr(job, name) for name in ("weights", "kv_dtype", "layout", "engine", "arrivals_per_s")}
     service |= {"input_tokens": job.input_tokens, "output_tokens": job.output_tokens}
     if job.arrivals_per_s is None:
-        service["concurrency"] = job.concurrency or max(1, found.max_concurrency)
-    faster = ((name, headline(cluster=c)) for name, c in faster_clusters(job.cluster, found.num_gpus))
+        service["concurrency"] = job.concurrency or max(1, now.max_concurrency)
+    faster = ((name, headline(cluster=c)) for name, c in faster_clusters(job.cluster, now.num_gpus))
     changes = serving_changes(job.model, service, facts, job.cluster.accelerator)
     return sensitivities(headline()()[0], (*faster, *((name, headline(**fields)) for name, fields in changes)))
 

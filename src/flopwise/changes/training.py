@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flopwise.changes.effects import Headline, Remedy, Sensitivity, faster_clusters, remedies, sensitivities
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.training.estimate import TrainEstimate, estimate
-from flopwise.training.job import TrainJob
 from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import FULL
+
+if TYPE_CHECKING:
+    from flopwise.training.estimate import TrainEstimate
+    from flopwise.training.job import TrainJob
 
 PRECISIONS = ("bf16", "fp8", "nvfp4")
 OPTIMIZERS = {"adamw-8bit": "8-bit AdamW", "adafactor": "Adafactor", "muon": "Muon"}
@@ -50,38 +53,33 @@ def training_changes(setup: TrainingSetup, kinds: Iterable[str]) -> Iterator[Cha
 
 
 def training_remedies(
-    model: Model,
-    recipe: Recipe,
-    layout: Layout,
-    facts: Facts,
-    capacity_bytes: float | None = None,
-    *,
-    device_kind: str = "gpu",
+    setup: TrainingSetup, capacity_bytes: float | None = None, *, device_kind: str = "gpu"
 ) -> list[Remedy]:
     """Single changes of one job that save memory: those that fit first, then by what they save.
 
-    `facts` has the optimizers and formats to change to; `capacity_bytes`: what the GPU has, None: nothing is known to
-    fit.
+    `capacity_bytes`: what the GPU has, None: nothing is known to fit.
     """
 
     def memory(recipe: Recipe, layout: Layout) -> Callable[[], tuple[float, bool]]:
         def after() -> tuple[float, bool]:
-            total = float(step_memory(model, recipe, layout, device_kind=device_kind).total_bytes)
+            total = float(step_memory(setup.model, recipe, layout, device_kind=device_kind).total_bytes)
             return total, capacity_bytes is not None and total <= capacity_bytes
 
         return after
 
-    changes = training_changes(TrainingSetup(model, recipe, layout, facts), SAVING)
-    return remedies(memory(recipe, layout)()[0], ((name, memory(r, shape)) for name, r, shape in changes))
+    changes = ((name, memory(recipe, layout)) for name, recipe, layout in training_changes(setup, SAVING))
+    return remedies(memory(setup.recipe, setup.layout)()[0], changes)
 
 
-def training_sensitivities(found: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
+def training_sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
     """Time, memory and cost of a token after each single change, over what they were; the largest effect first."""
-    job = found.job
+    from flopwise.training.estimate import estimate  # noqa: PLC0415 - remedies of memory need no times
+
+    job = now.job
 
     def headline(job: TrainJob) -> Callable[[], tuple[Headline, str]]:
         def after() -> tuple[Headline, str]:
-            step = found if job is found.job else estimate(job)
+            step = now if job is now.job else estimate(job)
             memory, usd = float(step.memory.total_bytes), job.cluster.usd_per_gpu_hour
             cost = None if usd is None else step.num_gpus * usd / step.tokens_per_s
             fits = memory <= job.cluster.accelerator.hbm_bytes
@@ -90,7 +88,7 @@ def training_sensitivities(found: TrainEstimate, facts: Facts) -> tuple[Sensitiv
 
         return after
 
-    faster = ((name, headline(replace(job, cluster=c))) for name, c in faster_clusters(job.cluster, found.num_gpus))
+    faster = ((name, headline(replace(job, cluster=c))) for name, c in faster_clusters(job.cluster, now.num_gpus))
     changes = training_changes(TrainingSetup(job.model, job.recipe, job.layout, facts), MOVING)
     changed = ((name, headline(replace(job, recipe=r, layout=shape))) for name, r, shape in changes)
     return sensitivities(headline(job)()[0], (*faster, *changed))
@@ -214,17 +212,8 @@ def _adapters(setup: TrainingSetup) -> Iterator[Change]:
 
 
 CHANGES: dict[str, Callable[[TrainingSetup], Iterator[Change]]] = {
-    "precision": _precision,
-    "recompute": _recompute,
-    "sharding": _sharding,
-    "micro-batch": _micro_batch,
-    "batch": _batch,
-    "length": _length,
-    "degrees": _degrees,
-    "devices": _devices,
-    "loss": _loss,
-    "optimizer": _optimizer,
-    "offload": _offload,
-    "adapters": _adapters,
-}
+    "precision": _precision, "recompute": _recompute, "sharding": _sharding, "micro-batch": _micro_batch,
+    "batch": _batch, "length": _length, "degrees": _degrees, "devices": _devices, "loss": _loss,
+    "optimizer": _optimizer, "offload": _offload, "adapters": _adapters,
+}  # fmt: skip
 """Each kind of change: a question names those that it asks about."""

@@ -31,9 +31,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "compare": "Fine-tune, train from scratch, or call an API, for the same traffic.",
         "assess": "The GPU strategy of a platform: many workloads, one bill.",
     },
-    "Accuracy": {
-        "backtest": "Predictions for a measurement file: errors and coverage.",
-    },
+    "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""
 

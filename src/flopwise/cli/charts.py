@@ -116,7 +116,7 @@ def _drawn(
         color = _COLORS[min(index, len(_COLORS) - 1)]
         dots = [frame.dot(*point) for point in points]
         lit: dict[tuple[int, int], int] = {}
-        for across, down in _joined(dots) if one.line else dots:
+        for across, down in _line_dots(dots) if one.line else dots:
             column, row = across // fine[0], down // fine[1]
             lit[column, row] = lit.get((column, row), 0) | _DOTS[down % fine[1]][across % fine[0]]
         for place, bits in lit.items():
@@ -126,7 +126,7 @@ def _drawn(
     return cells
 
 
-def _joined(dots: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _line_dots(dots: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Every dot on the straight lines between neighbours."""
     yield from dots[:1]
     for (x0, y0), (x1, y1) in pairwise(dots):

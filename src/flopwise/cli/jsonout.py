@@ -19,6 +19,8 @@ def plain(value: Any) -> Any:
         value = {field.name: getattr(value, field.name) for field in fields(value) if not field.metadata.get("inner")}
     elif hasattr(value, "_asdict"):
         value = value._asdict()
+    elif hasattr(value, "__struct_fields__"):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
     match value:
         case Enum():
             return plain(value.value)
@@ -34,12 +36,22 @@ def plain(value: Any) -> Any:
             return str(value)
 
 
-def picked(record: Any, names: str) -> dict[str, Any]:
-    """The attributes of a record by their `names`, a blank between them."""
-    return {name: getattr(record, name) for name in names.split()}
+def attributes(record: Any, paths: str) -> dict[str, Any]:
+    """The attributes of a record by their `paths`, a blank between them; `key=path` where the last name is not the key.
+
+    What lies behind a None is None.
+    """
+    found = {}
+    for text in paths.split():
+        key, _, path = text.rpartition("=")
+        value = record
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        found[key or path.rpartition(".")[2]] = value
+    return found
 
 
-def named(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]:
+def entries(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]:
     """(name, figure) pairs as objects with `name` and `what`."""
     return [{"name": name, what: figure} for name, figure in pairs]
 

@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options
-from flopwise.cli.render import Screen, screen, write
+from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.errors import SpecError
-from flopwise.options import FLAG, Kind, Option, OptionError, name
+from flopwise.options import FLAG, Option, OptionError, ValueKind, name
 
 if TYPE_CHECKING:
+    from flopwise.provenance import Figure
+
     _ParamType = click.ParamType[Any]  # generic in the types only
 else:
     _ParamType = click.ParamType
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+V = TypeVar("V")
 
 
 class Value(_ParamType):
     """What people write behind a flag, read as its declared kind."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ValueKind) -> None:
         """`kind.metavar` stands in the help."""
         self.kind, self.name = kind, kind.metavar
 
@@ -35,7 +38,7 @@ class Value(_ParamType):
         return self.kind.parse(value, spelling(param))
 
 
-class Written(Value):
+class FileValue(Value):
     """A value that goes into a file: it is checked, and quantities with units stay as people write them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -66,61 +69,45 @@ def spelling(param: click.Parameter | None) -> str:
 
 
 def flag(
-    field: str, declared: Option, default: Any = None, *, required: bool = False, written: bool = False
+    field: str, declared: Option, default: Any = None, *, required: bool = False, for_file: bool = False
 ) -> Callable[[Function], Function]:
-    """The flag of an option, whose value is the parameter `field` of the command; `written`: as a file would say it."""
+    """The flag of an option, whose value is the parameter `field` of the command; `for_file`: as files say it."""
     kind = declared.kind
-    value = Written(kind) if written else Value(kind)
+    value = FileValue(kind) if for_file else Value(kind)
     if isinstance(default, float) and default.is_integer():
         default = int(default)  # as the help shows it
-    given: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": value, "multiple": declared.repeated}
+    no_default = default is options.NEEDED or default == ()
+    typed: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": value, "multiple": declared.repeated}
     return click.option(
-        *declared.flags,
-        field,
-        cls=Flag,
-        declared=declared,
-        default=None if default is options.NEEDED or default == () else default,
-        show_default=not isinstance(default, bool) and default not in (None, (), options.NEEDED),
-        required=required,
+        *declared.flags, field, cls=Flag, declared=declared, required=required, default=None if no_default else default,
+        show_default=not no_default and default is not None and not isinstance(default, bool),
         metavar=declared.metavar or (f"[{kind.metavar}]" if kind.choices else None),
-        help=declared.help + (" May be given several times." if declared.repeated else ""),
-        **given,
-    )
+        help=declared.help + (" May be given several times." if declared.repeated else ""), **typed,
+    )  # fmt: skip
 
 
 def add(
-    flags: str,
-    kind: Kind,
-    text: str,
-    *,
-    field: str = "",
-    default: Any = None,
-    section: str = "",
-    metavar: str = "",
-    repeated: bool = False,
-    required: bool = False,
+    names: str, kind: ValueKind, text: str, *, field: str = "", default: Any = None, required: bool = False, **more: Any
 ) -> Callable[[Function], Function]:
-    """A flag that only one command has."""
-    declared = Option(
-        flags=tuple(flags.split()), kind=kind, help=text, section=section, metavar=metavar, repeated=repeated
-    )
+    """A flag that only one command has, by default of the parameter of its name; `more` is of the `Option`."""
+    declared = Option(flags=tuple(names.split()), kind=kind, help=text, **more)
     longest = max(declared.flags, key=len).partition("/")[0]
     return flag(field or longest.lstrip("-").replace("-", "_"), declared, default, required=required)
 
 
-def declared(
-    spec: type, names: str = "", *, without: str = "", written: bool = False, **changes: Any
+def flags(
+    spec: type, names: str = "", *, without: str = "", for_file: bool = False, **changes: Any
 ) -> Callable[[Function], Function]:
     """The flags of a spec, in the order of its fields: those of `names`, or all but those `without`.
 
-    `written`: with values as a file would say them. `changes` are of the declarations: another section ...
+    `for_file`: with values as a file would say them. `changes` are of the declarations: another section ...
     """
     found, defaults = options.options_of(spec), options.defaults_of(spec)
     chosen = names.split() or [one for one in found if found[one].flags and one not in without.split()]
 
     def decorate(function: Function) -> Function:
         for one in reversed(chosen):
-            function = flag(one, replace(found[one], **changes), defaults[one], written=written)(function)
+            function = flag(one, replace(found[one], **changes), defaults[one], for_file=for_file)(function)
         return function
 
     return decorate
@@ -143,15 +130,8 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
         self.forms: tuple[Command, ...] = ()  # what else its first argument may make of it, with options of their own
-        self.params.append(
-            click.Option(
-                ["--json"],
-                is_flag=True,
-                expose_value=False,
-                callback=_note_json,
-                help="One JSON document on stdout, nothing else.",
-            )
-        )
+        text = "One JSON document on stdout, nothing else."
+        self.params.append(click.Option(["--json"], is_flag=True, expose_value=False, callback=_note_json, help=text))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; `--qlora 16` is `--qlora --lora 16`."""
@@ -199,16 +179,16 @@ def command(title: str, *examples: str) -> Callable[[Callable[..., None]], Comma
 
 
 def argument(
-    title: str, kind: Kind | None = None, *, required: bool = True, **changes: Any
+    title: str, kind: ValueKind | None = None, *, required: bool = True, **changes: Any
 ) -> Callable[[Function], Function]:
     """An argument, a name where no other kind is given; `changes` are of click's."""
     return click.argument(title, type=Value(kind or name(title, 4096)), required=required, **changes)
 
 
-explained = add("--explain", FLAG, "Show where each figure comes from, as a tree.", default=False)
+explain_flag = add("--explain", FLAG, "Show where each figure comes from, as a tree.", default=False)
 
 
-def given(context: click.Context) -> dict[str, str]:
+def spellings(context: click.Context) -> dict[str, str]:
     """The options that the command line says, with their spellings, by the names of their parameters."""
     source = click.core.ParameterSource.COMMANDLINE
     params = [p for p in context.command.params if isinstance(p, Flag)]
@@ -221,8 +201,8 @@ def refuse(names: Iterable[str], why: str) -> None:
     Raises:
         SpecError: names them, and says `why`.
     """
-    said = given(click.get_current_context())
-    if strays := sorted(said[name] for name in names if name in said):
+    spelled = spellings(click.get_current_context())
+    if strays := sorted(spelled[name] for name in names if name in spelled):
         raise usage_error(f"{', '.join(strays)}: {why}")
 
 
@@ -238,17 +218,33 @@ def usage_error(message: str) -> SpecError:
     return SpecError(f"{message.rstrip('.')}. See `{context.command_path} --help`")
 
 
-def answer(document: Callable[[], Any], text: Callable[[Screen], Iterable[str]]) -> None:
-    """Give the answer of the running command: `document` as JSON where `--json` asked for it, else blocks of `text`."""
+def answer(
+    value: V,
+    text: Callable[[V, Screen], Iterable[str]],
+    document: Callable[[V], Any] | None = None,
+    figure: Callable[[V], Figure] | None = None,
+) -> None:
+    """Give the answer of the running command: blocks of `text`, or as JSON where `--json` asked for it.
+
+    `document` makes the JSON, else the `value` is it. `figure`: where the figures come from, shown last.
+    """
     context = click.get_current_context()
     if context.meta.get("flopwise.json"):
         from flopwise.cli.jsonout import write_json
 
-        write_json(document())
+        plain: Any = value if document is None else document(value)
+        if figure is not None:
+            from flopwise.provenance import to_json
+
+            plain = {**plain, "provenance": [to_json(figure(value))]}
+        write_json(plain)
         context.meta["flopwise.emitted"] = True
         return
     paper = screen()
-    write(*text(paper), to=paper)
+    blocks = list(text(value, paper))
+    if figure is not None:
+        blocks += [heading("Where the figures come from", paper), tree(figure(value), paper)]
+    write(*blocks, to=paper)
 
 
 def say_age(notes: Sequence[str]) -> None:

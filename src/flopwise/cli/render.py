@@ -111,7 +111,7 @@ def table(
     right = [headers[i].startswith(">") for i in kept]
     titles = [_title(headers[i]) for i in kept]
     cells = [[row[i] for i in kept] for row in cells]
-    widths = [widths[i] for i in kept] if paper.width is None else _fitted(titles, cells, right, paper.width)
+    widths = [widths[i] for i in kept] if paper.width is None else _column_widths(titles, cells, right, paper.width)
 
     def line(texts: Sequence[str], *, numbers: bool = True) -> str:
         places = zip(texts, widths, right, strict=True)
@@ -145,7 +145,9 @@ def _narrow(text: str, width: int, *, number: bool = False) -> str:
     return text[: width - 1] + "…"
 
 
-def _fitted(titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], limit: int) -> list[int]:
+def _column_widths(
+    titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], limit: int
+) -> list[int]:
     """Widths of the columns such that a line has at most `limit` characters, if all of `NARROWEST` have as many."""
     contents = [max((len(row[i]) for row in cells), default=0) for i in range(len(titles))]
     widths = [max(len(title), content) for title, content in zip(titles, contents, strict=True)]
@@ -178,12 +180,8 @@ def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) 
     from flopwise.provenance import render_tree
 
     paper = to or screen()
-    return plain_lines(render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode))
-
-
-def plain_lines(text: str) -> str:
-    """`text` line by line without control characters."""
-    return "\n".join(map(plain_text, text.split("\n")))
+    drawn = render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode)
+    return "\n".join(map(plain_text, drawn.split("\n")))
 
 
 def bars(rows: Sequence[tuple[str, float, str]], to: Screen | None = None, *, columns: int = 30) -> str:

@@ -53,19 +53,19 @@ def cluster(
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else min(joined.domain, 8))
     price, source = usd_per_gpu_hour, "given" if usd_per_gpu_hour is not None else ""
     if price is None and offer is not None:
-        whole = offer.price_usd_per_hour(purchase)
-        price = None if whole is None else whole / max(1, offer.count)
-        source = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}, {offer.price_date}: {offer.source}"
-    told = (*joined.assumptions, *achieved.assumptions, *((ambiguous,) if ambiguous else ()))
+        price, source = offer_price(offer, purchase)
     return Cluster(
-        accelerator=accelerator,
-        rates=achieved,
-        fabric=joined,
-        gpus_per_node=per_node,
-        usd_per_gpu_hour=price,
-        purchase=purchase,
-        offer=offer,
-        price_source=source,
-        ambiguous=ambiguous,
-        assumptions=told,
-    )
+        accelerator=accelerator, rates=achieved, fabric=joined, gpus_per_node=per_node, usd_per_gpu_hour=price,
+        purchase=purchase, offer=offer, price_source=source, ambiguous=ambiguous,
+        assumptions=(*joined.assumptions, *achieved.assumptions, *((ambiguous,) if ambiguous else ())),
+    )  # fmt: skip
+
+
+def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
+    """(USD for one device and hour in an offer, None where not known; where the price comes from).
+
+    Source: the offer's row. Assumes: nothing else in the instance is paid for.
+    """
+    whole = offer.price_usd_per_hour(purchase)
+    source = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}, {offer.price_date}: {offer.source}"
+    return None if whole is None else whole / max(1, offer.count), source

@@ -42,6 +42,12 @@ class Level:
     multicast: float  # rate of an all-reduce added up by the switch (NVLS), over `frac`; 0 where it does not
 
 
+CALIBRATED = (
+    "launch_s", "hop_s", "frac", "ramp", "fill_at", "direct_s", "direct_frac", "pair", "exchange", "multicast"
+)  # fmt: skip
+"""Fields of `Level` that are calibrated."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
     """The levels of links between the devices of a job, innermost first.
@@ -73,46 +79,21 @@ def _level(
     kind: str, size: int, bytes_per_s: float, calibration: Calibration, clock_hz: float | None = None
 ) -> tuple[Level, tuple[str, ...]]:
     scopes = (kind, *_link_relatives(kind), "any")
-    names = (
-        "link_launch_s",
-        "link_hop_s",
-        "link_frac",
-        "link_ramp",
-        "link_fill_at",
-        "link_direct_s",
-        "link_direct_frac",
-        "link_pair",
-        "link_exchange",
-        "link_multicast",
-    )
-    value, told = resolve_parameters(calibration, names, scopes, f"{kind} link")
-    cycles = CLOCK_HZ / clock_hz if clock_hz else 1.0  # a launch inside a node is instructions of the devices' cores
-    level = Level(
-        kind=kind,
-        size=size,
-        bytes_per_s=bytes_per_s,
-        launch_s=value["link_launch_s"] * cycles,
-        hop_s=value["link_hop_s"],
-        frac=value["link_frac"],
-        ramp=value["link_ramp"],
-        fill_at=value["link_fill_at"],
-        direct_s=value["link_direct_s"] or float("inf"),
-        direct_frac=value["link_direct_frac"],
-        pair=value["link_pair"],
-        exchange=value["link_exchange"],
-        multicast=value["link_multicast"],
-    )
-    return level, told
+    names = [f"link_{field}" for field in CALIBRATED]
+    values, assumptions = resolve_parameters(calibration, names, scopes, f"{kind} link")
+    link = {field: values[f"link_{field}"] for field in CALIBRATED}
+    link["launch_s"] *= CLOCK_HZ / clock_hz if clock_hz else 1.0  # inside a node: instructions of the devices' cores
+    link["direct_s"] = link["direct_s"] or float("inf")
+    return Level(kind=kind, size=size, bytes_per_s=bytes_per_s, **link), assumptions
 
 
 def _link_relatives(kind: str) -> tuple[str, ...]:
     """Scopes to ask when a link has no measurements: without its number, then the group it belongs to."""
     plain = kind.removesuffix("-bridge").rstrip("0123456789")
-    group = {"nvlink": "nvlink", "xgmi": "scaleup", "ici": "scaleup", "neuronlink": "scaleup", "roce": "network"}
-    group |= {"ib": "network", "efa": "network", "ethernet": "network"}
-    return tuple(
-        dict.fromkeys(s for s in (kind.removesuffix("-bridge"), plain, group.get(plain, "")) if s and s != kind)
-    )
+    group = {"xgmi": "scaleup", "ici": "scaleup", "neuronlink": "scaleup"}
+    group |= dict.fromkeys(("roce", "ib", "efa", "ethernet"), "network")
+    scopes = (kind.removesuffix("-bridge"), plain, group.get(plain, ""))
+    return tuple(dict.fromkeys(scope for scope in scopes if scope and scope != kind))
 
 
 def fabric(
@@ -138,29 +119,29 @@ def fabric(
         MissingFactError: neither a link nor PCIe bandwidth is known for a node of several devices.
     """
     table = calibration or accelerator.calibration
-    told: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else 0)
     link, clock_hz = (accelerator.link or "none").lower(), accelerator.boost_clock_hz
     fast = int(fast_domain or accelerator.max_scaleup or 0) if accelerator.link_bytes_per_s else 0
     if accelerator.link_bytes_per_s and not fast:
         fast = 2 if link.endswith("bridge") else (per_node or 8)
-        told += (f"{accelerator.name}: size of the {link} domain is not known; {fast} assumed",)
+        assumptions += (f"{accelerator.name}: size of the {link} domain is not known; {fast} assumed",)
     if not per_node:
         alone = accelerator.kind == "cpu" and not accelerator.pcie_bytes_per_s  # a socket without links of its own
         per_node = fast if 1 < fast <= 16 else 1 if alone else 8
-        told += (f"{per_node} devices per node assumed",)
+        assumptions += (f"{per_node} devices per node assumed",)
     levels: list[Level] = []
     joined = fast if fast > per_node and fast >= 32 else min(fast, per_node)  # rack-wide domains span nodes
     if joined > 1:
         level, notes = _level(link, joined, float(accelerator.link_bytes_per_s or 0.0), table, clock_hz)
         levels.append(level)
-        told += notes
+        assumptions += notes
     if per_node > max(joined, 1) or not levels:
         pcie = accelerator.pcie_bytes_per_s
         if pcie:
             level, notes = _level("pcie", max(per_node, 1), float(pcie), table, clock_hz)
             levels.append(level)
-            told += notes
+            assumptions += notes
         elif per_node > 1:
             raise MissingFactError(f"{accelerator.name}: no link and no PCIe bandwidth is known; add pcie_bytes_per_s")
     each = network_bytes_per_s_per_gpu
@@ -170,9 +151,9 @@ def fabric(
         chip = accelerator
         scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
         each = table.find("link_default_bytes_per_s", (*scopes, "any")).value
-        told += (f"{UNKNOWN_NETWORK}; {8e-9 * each:.0f} Gbit/s per device assumed",)
+        assumptions += (f"{UNKNOWN_NETWORK}; {8e-9 * each:.0f} Gbit/s per device assumed",)
     level, notes = _level(node_kind, UNBOUNDED, float(each), table)
-    return Fabric(levels=(*levels, level), assumptions=told + notes)
+    return Fabric(levels=(*levels, level), assumptions=assumptions + notes)
 
 
 def pcie_bytes_per_s(rates: Rates) -> float:

@@ -7,7 +7,7 @@ Between and beyond them the error is taken as a two-sided lognormal through thes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -113,14 +113,5 @@ def error_band(name: str, calibration: Calibration) -> ErrorBand:
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         if errors := calibration.errors.get(".".join(parts[:count])):
-            return ErrorBand(
-                name=errors.name,
-                low=errors.low,
-                median=errors.median,
-                high=errors.high,
-                rows=errors.rows,
-                source=errors.source,
-                date=errors.date,
-                asked=name,
-            )
+            return ErrorBand(**asdict(errors), asked=name)
     raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(calibration.errors)}")

@@ -239,11 +239,8 @@ def _narrow(rates: Rates, columns: Floats, tail: float) -> Floats:
 
 
 def _quantise_s(rates: Rates, elems: Floats, from_bytes: float, to_bytes: float, *, cold: bool) -> Floats:
-    moved = elems * (from_bytes + to_bytes)
-    return (
-        rates.value["quantise_kernels"] * rates.value["kernel_s"]
-        + read_s(rates, moved, cold=cold) / rates.value["pointwise_frac"]
-    )
+    moved_s = read_s(rates, elems * (from_bytes + to_bytes), cold=cold) / rates.value["pointwise_frac"]
+    return rates.value["quantise_kernels"] * rates.value["kernel_s"] + moved_s
 
 
 def with_launch_time(rates: Rates, timing: Timing, *, graph: bool, kernels: float = 1.0) -> Timing:
@@ -351,10 +348,8 @@ def prefill_attention_s(
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys
         compute_s = np.maximum(rounds * keys * per_key, longest_s) + block_s * np.ceil(count / rates.num_sms)
-        moved = (
-            batch * query * heads * (qk_dim + v_dim) * act_bytes
-            + batch * context * kv_heads * (qk_dim + v_dim) * kv_bytes
-        )
+        moved = batch * query * heads * (qk_dim + v_dim) * act_bytes
+        moved = moved + batch * context * kv_heads * (qk_dim + v_dim) * kv_bytes
         return overlap_timing(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s, "overlap_loss.attention")
 
     return with_launch_time(rates, in_blocks(formula, (pairs, batch, query, heads, kv_heads, context)), graph=graph)
@@ -433,20 +428,16 @@ def attention_s(
     few = np.asarray(work.query) <= DECODE_QUERIES
     if not few.any():
         return prefill
-    per_token = np.maximum(work.batch * work.kv_heads, 1.0)
-    if work.latent_dim is None:
-        read = work.kv_elems / (per_token * max(1, work.qk_dim + work.v_dim))
-        decode = decode_attention_s(
-            rates, work.batch, work.heads, work.kv_heads, read, qk_dim=work.qk_dim, v_dim=work.v_dim,
-            query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold, graph=graph,
-        )  # fmt: skip
+    latent, kv_heads = work.latent_dim, work.kv_heads if work.latent_dim is None else 1
+    qk_dim, v_dim = (work.qk_dim, work.v_dim) if latent is None else (latent, latent)
+    if latent is None:
+        read = work.kv_elems / (np.maximum(work.batch * kv_heads, 1.0) * max(1, qk_dim + v_dim))
     else:
-        read = work.kv_elems / np.maximum(work.batch * float(work.latent_dim), 1.0)
-        decode = decode_attention_s(
-            rates, work.batch, work.heads, 1, read, qk_dim=work.latent_dim, v_dim=work.latent_dim,
-            cached_dim=work.latent_dim, query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold,
-            graph=graph,
-        )  # fmt: skip
+        read = work.kv_elems / np.maximum(work.batch * float(latent), 1.0)
+    decode = decode_attention_s(
+        rates, work.batch, work.heads, kv_heads, read, qk_dim=qk_dim, v_dim=v_dim, cached_dim=latent,
+        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold, graph=graph,
+    )  # fmt: skip
     if few.all():
         return decode
     return Timing(*(np.where(few, d, p) for d, p in zip(decode, prefill, strict=True)))
@@ -505,39 +496,19 @@ def work_s(
     Source: the function of its kind. Assumes: as there; attention of one query a sequence is decoding, of more prefill.
     """
     if work.kind == "matmul":
-        assert work.m is not None
-        assert work.n is not None
-        assert work.k is not None
-        return matmul_s(
-            rates, work.m, work.n, work.k, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes, graph=graph
-        )
+        return matmul_s(rates, *work.dims, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes, graph=graph)
     if work.kind == "grouped":
-        assert work.m is not None
-        assert work.n is not None
-        assert work.k is not None
         return grouped_matmul_s(
-            rates,
-            work.m,
-            work.n,
-            work.k,
-            work.touched,
-            dtype=dtype,
-            weight_bits=weight_bits,
-            act_bytes=act_bytes,
-            graph=graph,
+            rates, *work.dims, work.touched, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes, graph=graph,
             ordered=work.name.endswith("/wgrad"),
-        )
+        )  # fmt: skip
     if work.kind == "attention":
         wide = "fp32" if dtype in ("fp32", "tf32") else "bf16"
         return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph, dtype=wide)
     nbytes = work_bytes(work, weight_bits=8.0 * act_bytes, act_bytes=act_bytes, kv_bytes=kv_bytes)
     if work.kind in ("conv", "recurrence"):
-        moved = pointwise_s(rates, nbytes, graph=graph)
-        rate = (
-            rates.matmul_flops_per_s("bf16")
-            * rates.value["recurrence_frac" if work.kind == "recurrence" else "conv_frac"]
-        )
-        return with_launch_time(
-            rates, overlap_timing(rates, work.causal_flops / rate, moved.memory_s, rates.value["kernel_s"]), graph=graph
-        )
+        rate = rates.matmul_flops_per_s("bf16") * rates.value[f"{work.kind}_frac"]
+        memory_s = pointwise_s(rates, nbytes, graph=graph).memory_s
+        timing = overlap_timing(rates, work.causal_flops / rate, memory_s, rates.value["kernel_s"])
+        return with_launch_time(rates, timing, graph=graph)
     return pointwise_s(rates, nbytes, graph=graph)

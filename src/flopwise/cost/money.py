@@ -5,8 +5,6 @@ from __future__ import annotations
 from flopwise.ops.types import Floats, Ints
 from flopwise.units import HOUR_S
 
-PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
-
 
 def num_instances(num_gpus: Ints, gpus_per_instance: Ints) -> Ints:
     """Whole instances that hold `num_gpus`; broadcasts.

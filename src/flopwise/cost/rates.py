@@ -156,10 +156,9 @@ def resolve_parameters(
         values[name] = parameter.value
         if lent(parameter.scope, scopes) and calibration.scoped(name) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
-    told = tuple(
+    return values, tuple(
         f"{who}: {', '.join(what)}{LENT[0]}{scopes[0]}{LENT[1]}{scope!r}{LENT[2]}" for scope, what in borrowed.items()
     )
-    return values, told
 
 
 def fold_assumptions(assumptions: Iterable[str]) -> list[str]:
@@ -200,15 +199,8 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         value |= dict.fromkeys((name for name in CYCLES if name in value), 0.0)  # they would follow one another on one
         assumptions += (f"{accelerator.name}: no cores like those of GPUs are known: no wave quantisation",)
     return Rates(
-        name=accelerator.name,
-        num_sms=float(cores or 1),
-        peak=dict(accelerator.peak),
-        hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s),
-        l2_bytes=float(accelerator.l2_bytes or 0),
-        value=value,
-        assumptions=assumptions,
-        tdp_w=accelerator.tdp_w,
-        clock_hz=accelerator.boost_clock_hz,
-        vendor=accelerator.vendor,
-        pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
-    )
+        name=accelerator.name, num_sms=float(cores or 1), peak=dict(accelerator.peak),
+        hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,
+        assumptions=assumptions, tdp_w=accelerator.tdp_w, clock_hz=accelerator.boost_clock_hz,
+        vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
+    )  # fmt: skip

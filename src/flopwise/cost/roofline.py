@@ -125,39 +125,25 @@ def roofline_answer(
     cost, energy = _usd_and_joules(cluster, num_gpus, seconds, in_compute=compute_s >= memory_s)
     rate, partial = None if work.samples is None else work.samples / seconds, work.partial
     even = ("the work divides evenly over the accelerators",) if num_gpus > 1 else ()
+    price = format_price(cluster.usd_per_gpu_hour, cluster.price_source)
+    settings = (("accelerators", f"{num_gpus:,} x {chip.name}"), ("price", price))
     return RooflineAnswer(
-        what=work.what,
-        flops=work.flops,
-        bytes=work.nbytes,
-        dtype=dtype,
-        num_gpus=num_gpus,
-        cluster=cluster,
-        compute_efficiency_frac=for_compute,
-        memory_efficiency_frac=for_memory,
-        efficiency_source="calibrated on large kernels" if efficiency is None else "given",
-        compute_s=compute_s,
-        memory_s=memory_s,
-        seconds=seconds,
+        what=work.what, flops=work.flops, bytes=work.nbytes, dtype=dtype, num_gpus=num_gpus, cluster=cluster,
+        compute_efficiency_frac=for_compute, memory_efficiency_frac=for_memory,
+        efficiency_source="calibrated on large kernels" if efficiency is None else "given", compute_s=compute_s,
+        memory_s=memory_s, seconds=seconds,
         lower_bound_s=max(work.flops / (peak * num_gpus), work.nbytes / (bandwidth * num_gpus)),
         bound="compute" if compute_s >= memory_s else "memory bandwidth",
         intensity_flops_per_byte=work.flops / work.nbytes if work.nbytes else None,
         ridge_flops_per_byte=peak * for_compute / (bandwidth * for_memory),
         utilisation_frac=work.flops / (peak * num_gpus * seconds),
-        bandwidth_frac=work.nbytes / (bandwidth * num_gpus * seconds),
-        cost_usd=None if partial else cost,
-        energy_joules=None if partial else energy,
-        samples=work.samples,
-        samples_per_s=None if partial else rate,
-        partial=partial,
-        cost_usd_at_least=cost if partial else None,
-        energy_joules_at_least=energy if partial else None,
-        samples_per_s_at_most=rate if partial else None,
-        settings=(
-            ("accelerators", f"{num_gpus:,} x {chip.name}"),
-            ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
-        ),
+        bandwidth_frac=work.nbytes / (bandwidth * num_gpus * seconds), cost_usd=None if partial else cost,
+        energy_joules=None if partial else energy, samples=work.samples, samples_per_s=None if partial else rate,
+        partial=partial, cost_usd_at_least=cost if partial else None,
+        energy_joules_at_least=energy if partial else None, samples_per_s_at_most=rate if partial else None,
+        settings=settings,
         assumptions=(*work.assumptions, *(notes if efficiency is None else ()), *cluster.assumptions, *even),
-    )
+    )  # fmt: skip
 
 
 def _rates(cluster: Cluster, dtype: str) -> tuple[float, tuple[float, float], list[str]]:

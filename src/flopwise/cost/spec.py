@@ -34,35 +34,26 @@ class MachineSpec(Spec):
     """
 
     gpu: str | None = _machine(
-        "--gpu", options.name("gpu"), "Accelerator, in any common spelling: h100, A100-80GB, mi300x (or --instance).",
-    )
+        "--gpu", options.name("gpu"), "Accelerator, in any common spelling: h100, A100-80GB, mi300x (or --instance).")
     provider: str | None = _machine(
-        "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...",
-    )
+        "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...")
     instance: str | None = _machine(
-        "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.",
-    )
+        "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.")
     region: str | None = _machine(
-        "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.",
-    )
-    purchase: str = _machine(
-        "--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand",
-    )
+        "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.")
+    purchase: str = _machine("--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand")
     price: float | None = _machine(
-        "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.",
-    )
+        "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.")
     gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators of a node.")
     network: float | None = _machine(
-        "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.",
-    )
+        "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.")
     power_limit: float | None = _machine(
         "--power-limit", options.WATTS,
-        "Of one accelerator, below its own: 500W. Products run at lower clocks.",
-    )
+        "Of one accelerator, below its own: 500W. Products run at lower clocks.")
     # fmt: on
 
     @property
-    def named(self) -> bool:
+    def names_offer(self) -> bool:
         """Whether the question names an offer."""
         return bool(self.provider or self.instance or self.region)
 
@@ -75,45 +66,42 @@ class MachineSpec(Spec):
             InfeasibleError: no offer satisfies what is asked.
             MissingFactError: a fact that the links need is not known.
         """
-        from flopwise.cost.cluster import cluster
+        from flopwise.cost.cluster import cluster, offer_price
         from flopwise.cost.fabric import UNKNOWN_NETWORK
 
         if num_gpus < 1:
             raise SpecError(f"{num_gpus} accelerators; give 1 or more")
-        found = self._resolution(facts)
-        offer = self._offer(facts, found, num_gpus)
-        chip, per_node = found.accelerator, self.gpus_per_node
-        if offer is not None and self.named:
+        resolution = self._resolution(facts)
+        chip, per_node = resolution.accelerator, self.gpus_per_node
+        offer = self._offer(facts, chip.name, num_gpus)
+        if offer is not None and self.names_offer:
             chip = facts.offered_accelerator(offer)
         elif per_node is None:
             usual = chip.max_scaleup if chip.max_scaleup and chip.max_scaleup <= 16 else USUAL_NODE
             per_node = max(1, round(offer.count)) if offer is not None else min(max(1, usual), num_gpus)
         limits: tuple[str, ...] = ()
         if self.power_limit is not None:
-            chip, limits = _limited(chip, self.power_limit)
-        built = cluster(
-            chip,
-            offer=offer if self.named else None,
-            purchase=self.purchase,
-            gpus_per_node=per_node,
-            network_bytes_per_s_per_gpu=self.network,
-            usd_per_gpu_hour=self.price,
-            ambiguous=found.note,
-        )
-        if num_gpus <= built.gpus_per_node:  # no job of one node rests on what joins nodes
-            inside = tuple(note for note in built.assumptions if not note.startswith(UNKNOWN_NETWORK))
-            built = replace(built, assumptions=inside)
-        elif rest := num_gpus % built.gpus_per_node:
-            partly = (
-                f"{num_gpus:,} accelerators do not fill nodes of {built.gpus_per_node}: the last has {rest} at work, "
-                "yet messages are timed as if all were full"
-            )
-            built = replace(built, assumptions=(*built.assumptions, partly))
+            chip, limits = _with_power_limit(chip, self.power_limit)
+        machines = cluster(
+            chip, offer=offer if self.names_offer else None, purchase=self.purchase, gpus_per_node=per_node,
+            network_bytes_per_s_per_gpu=self.network, usd_per_gpu_hour=self.price, ambiguous=resolution.note,
+        )  # fmt: skip
+        size, assumptions = machines.gpus_per_node, machines.assumptions
         if num_gpus == 1:  # no link is used: what was assumed of links is no news
-            built = replace(built, assumptions=(*built.rates.assumptions, *((found.note,) if found.note else ())))
-        if limits:
-            built = replace(built, assumptions=(*built.assumptions, *limits))
-        return _priced(built, offer, self)
+            assumptions = (*machines.rates.assumptions, *((resolution.note,) if resolution.note else ()))
+        elif num_gpus <= size:  # no job of one node rests on what joins nodes
+            assumptions = tuple(note for note in assumptions if not note.startswith(UNKNOWN_NETWORK))
+        elif rest := num_gpus % size:
+            partly = (
+                f"{num_gpus:,} accelerators do not fill nodes of {size}: the last has {rest} at work, yet messages are "
+                "timed as if all were full"
+            )
+            assumptions = (*assumptions, partly)
+        machines = replace(machines, assumptions=(*assumptions, *limits))
+        if offer is None or self.names_offer or self.price is not None:
+            return machines
+        price, source = offer_price(offer, self.purchase)  # of an offer that sets nothing else
+        return machines if price is None else replace(machines, usd_per_gpu_hour=price, price_source=source)
 
     def _resolution(self, facts: Facts) -> Resolution:
         """The accelerator by its name, or the one in the instance."""
@@ -128,23 +116,23 @@ class MachineSpec(Spec):
             raise InfeasibleError(f"{self.provider} does not offer {self.instance}")
         return Resolution(facts.accelerators[offers[0].accelerator])
 
-    def _offer(self, facts: Facts, found: Resolution, num_gpus: int) -> Offer | None:
+    def _offer(self, facts: Facts, accelerator: str, num_gpus: int) -> Offer | None:
         """The cheapest offer for each accelerator that holds enough of them; None where no price is known or needed."""
         offers = facts.offers_for(
-            accelerator=found.accelerator.name, provider=self.provider, instance=self.instance, region=self.region
+            accelerator=accelerator, provider=self.provider, instance=self.instance, region=self.region
         )
         if not offers:
-            if self.named:
-                said = {"provider": self.provider, "instance": self.instance, "region": self.region}
-                named = ", ".join(f"{key} {value}" for key, value in said.items() if value)
-                raise InfeasibleError(f"no offer of {found.accelerator.name} satisfies {named}")
+            if self.names_offer:
+                terms = {"provider": self.provider, "instance": self.instance, "region": self.region}
+                named = ", ".join(f"{key} {value}" for key, value in terms.items() if value)
+                raise InfeasibleError(f"no offer of {accelerator} satisfies {named}")
             return None
-        if not self.named and self.price is not None:
+        if not self.names_offer and self.price is not None:
             return None
-        if not self.named:
+        if not self.names_offer:
             offers = tuple(o for o in offers if o.accelerator_share >= 1)
         priced = [o for o in offers if o.price_usd_per_hour(self.purchase) is not None]
-        pool = priced or (list(offers) if self.named else [])
+        pool = priced or (list(offers) if self.names_offer else [])
         if not pool:
             return None
         largest = max(o.count for o in pool)
@@ -153,7 +141,7 @@ class MachineSpec(Spec):
         return min(pool, key=lambda o: (_usd_per_hour(o, self.purchase, num_gpus), o.count, o.key))
 
 
-def _limited(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, ...]]:
+def _with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, ...]]:
     """`chip` under a power limit, and what is assumed of it.
 
     Raises:
@@ -175,16 +163,3 @@ def _usd_per_hour(offer: Offer, purchase: str, num_gpus: int) -> float:
     """What enough whole instances cost."""
     price = offer.price_usd_per_hour(purchase)
     return float("inf") if price is None else price * -(-num_gpus // max(1, offer.count))
-
-
-def _priced(built: Cluster, offer: Offer | None, spec: MachineSpec) -> Cluster:
-    """`built` with the price of an offer that set nothing else."""
-    if offer is None or spec.named or spec.price is not None:
-        return built
-    price = offer.price_usd_per_hour(spec.purchase)
-    if price is None:
-        return built
-    source = (
-        f"{offer.provider} {offer.instance} in {offer.region}, {spec.purchase}, {offer.price_date}: {offer.source}"
-    )
-    return replace(built, usd_per_gpu_hour=price / max(1, offer.count), price_source=source)

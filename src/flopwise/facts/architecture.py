@@ -11,7 +11,7 @@ vocabulary, E experts, B sequences in the batch, S tokens of a sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 Shard = Literal["", "column", "row"]
@@ -21,14 +21,20 @@ Stream = Literal["tokens", "encoder", "samples", "positions"]
 """What an item runs over: the stack's own tokens, the encoder's tokens (keys and values of cross-attention), one row a
 sequence, or the rows of a table of relative positions, once whatever the batch."""
 
+Operation = Literal[
+    "residual", "rope", "silu", "gelu", "relu", "relu2", "gate", "tanh", "sigmoid", "softmax", "scale", "dropout",
+    "conv",
+]  # fmt: skip
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Linear:
     """A dense matrix product: `inputs` x `outputs` weights, applied to every row of its stream."""
 
     name: str
     inputs: int
     outputs: int
+    _: KW_ONLY
     bias: bool = False
     shard: Shard = ""
     stream: Stream = "tokens"
@@ -40,11 +46,12 @@ class Linear:
     fixed_rows: int = 0  # runs over a table of this many rows, once whatever the batch (the stream "positions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Experts:
     """A grouped matrix product: each token goes through `top_k` of `experts` weights of `inputs` x `outputs`."""
 
     name: str
+    _: KW_ONLY
     experts: int
     top_k: int
     inputs: int
@@ -56,11 +63,12 @@ class Experts:
     top_groups: int = 1  # and a token goes to experts of at most this many of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Attend:
     """Softmax attention proper: scores, softmax, weighted sum. No parameters except the sinks."""
 
     name: str
+    _: KW_ONLY
     heads: int
     kv_heads: int
     qk_dim: int  # per head, of queries and keys
@@ -80,12 +88,13 @@ class Attend:
     dropout: bool = False  # attention probabilities pass through dropout in training
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Norm:
     """A normalisation over `dim` elements, `groups` times a token (per head), with one weight for all groups."""
 
     name: str
     dim: int
+    _: KW_ONLY
     kind: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     bias: bool = False
     affine: bool = True
@@ -96,27 +105,14 @@ class Norm:
     stream: Stream = "tokens"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Pointwise:
     """Elementwise work on `dim` elements a token: `reads` and `writes` count elements moved per element of `dim`."""
 
     name: str
     dim: int
-    kind: Literal[
-        "residual",
-        "rope",
-        "silu",
-        "gelu",
-        "relu",
-        "relu2",
-        "gate",
-        "tanh",
-        "sigmoid",
-        "softmax",
-        "scale",
-        "dropout",
-        "conv",
-    ]
+    kind: Operation
+    _: KW_ONLY
     gated: bool = False  # activation(gate) * up: reads two tensors of `dim`
     shard: Shard = ""
     stream: Stream = "tokens"
@@ -125,20 +121,21 @@ class Pointwise:
     mixes: int = 0  # each element is a weighted sum of this many, a product that counts (hyper-connections, AltUp)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Embedding:
     """An embedding: `rows` x `dim` weights, one row read per token."""
 
     name: str
     rows: int
     dim: int
+    _: KW_ONLY
     shard: Shard = ""
     stream: Stream = "tokens"
     position: bool = False  # indexed by position, not by token
     counted_active: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Weight:
     """Parameters without an operation worth counting: a class token, A_log, a scale."""
 
@@ -147,13 +144,14 @@ class Weight:
     shard: Shard = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Convolution:
     """A depthwise causal convolution over the sequence (state-space layers) or a dense one (audio stems)."""
 
     name: str
     channels: int
     kernel: int
+    _: KW_ONLY
     outputs: int | None = None  # None: depthwise
     bias: bool = True
     stride: int = 1
@@ -162,7 +160,7 @@ class Convolution:
     stream: Stream = "tokens"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Recurrence:
     """A linear recurrence over the sequence: state-space scan, lightning or delta-rule attention.
 
@@ -171,6 +169,7 @@ class Recurrence:
 
     name: str
     kind: Literal["mamba1", "mamba2", "lightning", "delta", "kda", "retention", "conv"]
+    _: KW_ONLY
     heads: int
     key_dim: int  # per head (d_state for Mamba)
     value_dim: int  # per head
@@ -182,7 +181,7 @@ class Recurrence:
 Item = Linear | Experts | Attend | Norm | Pointwise | Embedding | Weight | Convolution | Recurrence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One kind of block: its items in the order in which they run."""
 
@@ -230,6 +229,11 @@ class Stack:
         return self.order[:1] if self.shared_weights else self.order
 
 
+ModelKind = Literal[
+    "decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional"
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """Figures of a network that is not described by tables here: convolutional, diffusion and scientific models."""
@@ -245,12 +249,10 @@ class Published:
 class Model:
     """An architecture. `stacks[0]` is the one that generates, or the only one."""
 
-    name: str
-    model_type: str
-    kind: Literal[
-        "decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional"
-    ]
+    kind: ModelKind
     stacks: tuple[Stack, ...]
+    name: str = ""
+    model_type: str = ""
     vocab: int = 0
     max_position: int | None = None
     published: Published | None = None

@@ -27,7 +27,7 @@ def site(given: SiteFigures, where: str) -> Site:
     """
     if given.colocation_usd_per_kw_month is not None and not given.colocation:
         raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
-    figures = {name: getattr(given, name) for name in options.said(given) if name != "colocation"}
+    figures = {name: getattr(given, name) for name in options.changed(given) if name != "colocation"}
     try:
         return replace(COLOCATED if given.colocation else Site(), **figures)
     except SpecError as error:
@@ -208,7 +208,7 @@ def monthly_tokens(job: ResolvedJob, factor: float = 1.0) -> tuple[float, float]
         requests = None if workload.requests is None else workload.requests * job.runs
     else:
         rate = workload.requests_per_s
-        requests = None if rate is None else rate / workload.arriving.peak * job.hours_per_month * HOUR_S
+        requests = None if rate is None else rate / workload.peak * job.hours_per_month * HOUR_S
     if requests is None:
         return None
     return requests * workload.input_tokens * factor, requests * workload.output_tokens * factor

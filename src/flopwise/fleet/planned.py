@@ -158,7 +158,7 @@ def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]
     workload = job.workload
     limits = workload.limits.purchase
     allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
-    bought = workload.nameless.limited(purchase=allowed or ("on_demand",))
+    bought = workload.nameless.with_limits(purchase=allowed or ("on_demand",))
     if not job.ends:
         return bought
     longest = window_s(job, platform)
@@ -185,7 +185,7 @@ def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Reso
     most = min([workload.max_gpus, *own])
     if most < workload.min_gpus:
         return None
-    return replace(workload.limited(**kept), max_gpus=most)
+    return replace(workload.with_limits(**kept), max_gpus=most)
 
 
 def rented_purchases(job: ResolvedJob) -> list[str]:

@@ -51,12 +51,12 @@ def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> 
     """The platform of a fleet given as plain data. Raises as `load_fleet`; without `node` no line is known."""
     source = FileSource(where, node)
     try:
-        platform = _platform(spec.FLEET_FILE.read(data)[0])
+        platform = _platform(spec.FLEET_FILE.parse(data)[0])
     except UnknownNameError as error:
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:
         raise source.with_line(error) from None
-    return replace(platform, source=source, written=spec.FLEET_FILE.written(data))
+    return replace(platform, source=source, written=spec.FLEET_FILE.without_defaults(data))
 
 
 def _platform(fleet: Fleet) -> Platform:
@@ -182,7 +182,7 @@ def _workload(job: Job, where: str) -> Resolved | None:
             )
         if job.machines is None:
             raise SpecError(f"{where}: a develop workload needs `machines` (count, gpus or memory)")
-        written = WORKLOAD_FILE.written(job.planned)
+        written = WORKLOAD_FILE.without_defaults(job.planned)
         limits = written.pop("constraints", {})
         for key in [*written, *(f"constraints.{key}" for key in limits)]:
             if key not in FOR_DEVELOPERS:

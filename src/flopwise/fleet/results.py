@@ -228,7 +228,7 @@ def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
         if workload.deadline_s is not None:
             targets["run_s"] = {"value": workload.deadline_s}
     elif rate is not None:
-        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.arriving.peak}
+        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.peak}
     return targets
 
 

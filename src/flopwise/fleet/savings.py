@@ -182,7 +182,7 @@ def _options_in(
     item, workload = chosen.planned, chosen.planned.workload
     assert workload is not None
     own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not item.job.splittable]
-    narrowed = workload.limited(weight_formats=(weights,), purchase=(purchase,))
+    narrowed = workload.with_limits(weight_formats=(weights,), purchase=(purchase,))
     narrowed = replace(narrowed, max_gpus=min([workload.max_gpus, *own]))
     try:
         answer = plan(narrowed, facts.replaced(offers=tuple(offers)), alone=False)

@@ -14,7 +14,7 @@ from typing import Any
 from flopwise import options, units
 from flopwise.cost.spec import PURCHASES as RENTED
 from flopwise.errors import SpecError
-from flopwise.options import FIELD, NEEDED, FileFormat, Kind, Spec, by_name, option, record
+from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
 from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, WorkloadSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
@@ -44,7 +44,7 @@ _USD = options.quantity("usd", units.parse_usd, high=1e9, closed=True)
 _HOURS = options.quantity("hours", units.parse_count, high=744.0, closed=True)
 
 
-def _key(kind: Kind, text: str, *, flags: str = "", default: Any = None, repeated: bool = False) -> Any:
+def _key(kind: ValueKind, text: str, *, flags: str = "", default: Any = None, repeated: bool = False) -> Any:
     """A field that files say under its own name."""
     return option(flags, kind, text, default=default, key=FIELD, repeated=repeated)
 
@@ -62,9 +62,9 @@ def _as_written(value: object, what: str) -> object:
     return value
 
 
-_MONTH = Kind("month", _month, "a month", {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"})
-_CLOCK = Kind("time", _as_written, "quantity", {"type": ["number", "string"]})
-_DAYS = Kind("days", _as_written, "quantity or list of text", {"type": ["number", "string", "array"]})
+_MONTH = ValueKind("month", _month, "a month", {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"})
+_CLOCK = ValueKind("time", _as_written, "quantity", {"type": ["number", "string"]})
+_DAYS = ValueKind("days", _as_written, "quantity or list of text", {"type": ["number", "string", "array"]})
 
 
 # fmt: off
@@ -235,7 +235,7 @@ OWN_KEYS = frozenset(declared.key for declared in options.options_of(Job).values
 def _job(value: object, what: str) -> Job:
     if isinstance(value, Job):
         return value
-    specs = JOB_FILE.read(value, f"{what}.")
+    specs = JOB_FILE.parse(value, f"{what}.")
     assert isinstance(value, dict)
     planned = {key: part for key, part in value.items() if key not in OWN_KEYS}
     limits = next(spec for spec in specs if isinstance(spec, ConstraintsSpec))
@@ -345,7 +345,7 @@ class Fleet(Spec):
 
     name: str = _key(_NAME, "Of the report.", default=NEEDED)
     workloads: tuple[Job, ...] = _key(
-        Kind("", _job, "below", JOB_FILE.schema()), "What runs.", repeated=True, default=NEEDED,
+        ValueKind("", _job, "below", JOB_FILE.schema()), "What runs.", repeated=True, default=NEEDED,
     )
     environments: Mapping[str, Hours] | None = _key(
         by_name(record(Hours)), "Hours by name; development, staging, production and training have usual ones.",

@@ -229,7 +229,7 @@ def _break_even_tokens(
                 option.offer.price, other.usd * HOURS_PER_MONTH / other.paid_hours / units,
                 rate * workload.output_tokens / units,
                 inputs_per_output=workload.input_tokens / workload.output_tokens,
-                fill_frac=1.0 / workload.arriving.peak,
+                fill_frac=1.0 / workload.peak,
             )  # fmt: skip
             rows.append((row, other))
     pays = [(row.first, other) for row, other in rows if row.first is not None]

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Norm, Pointwise, Stack
 from flopwise.ops.flops import runs, stack_shape
-from flopwise.ops.habits import Habit, habit_of
-from flopwise.ops.saved import trace_items
-from flopwise.ops.shapes import Shape, Split, Trainable, rows
-from flopwise.ops.trace import Implementation, Setting, Trace, outside
+from flopwise.ops.habits import habit_of
+from flopwise.ops.saved import Setting, Trace, outside, trace_items
+from flopwise.ops.shapes import Shape, Split, rows
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import linear_dims
 
 Recompute = Literal["none", "selective", "full"]
 Loss = Literal["full", "chunked", "none"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-_PLAIN, _WHOLE = Habit(), Split()
 
 
 def _modes(recompute: str | Ints) -> Ints:
@@ -47,40 +45,22 @@ def _total(trace: Trace, *, scores: bool = True) -> Floats:
     return total
 
 
-def _setting(shape: Shape, implementation: str, split: Split, habit: Habit, **options: Any) -> Setting:
-    if implementation not in get_args(Implementation):
-        allowed = ", ".join(get_args(Implementation))
-        raise SpecError(f"implementation: {implementation!r} is not known; allowed: {allowed}")
-    kind = cast("Implementation", implementation)
-    return Setting(shape=shape, split=split, implementation=kind, habit=habit, **options)
-
-
 def layer_activation_bytes(
     layer: Layer,
     width: int,
     batch: Ints,
     seq: Ints,
     *,
-    implementation: str = "fused",
     recompute: str | Ints = "none",
-    elem_bytes: float = 2.0,
-    split: Split = _WHOLE,
     encoder: Ints = 0,
-    habit: Habit = _PLAIN,
-    cpu: bool = False,
-    flash: bool = True,
-    trainable: Trainable = "all",
-    rank: int = 0,
     input_grad: bool = True,
+    **setting: Any,
 ) -> Floats:
     """Bytes that one layer keeps on one rank for `batch` sequences of `seq` tokens; broadcasts over arrays.
 
-    `implementation`: "eager" and "sdpa" are what autograd keeps in the modules of transformers (SDPA with a fused
-    kernel), "fused" what the kernels of Megatron-LM and Transformer Engine keep (`flash` False: with a score matrix).
     `recompute`: none, selective (the score-sized tensors are given up) or full (only the layer's input is kept), or
-    numbers 0 to 2; while a layer is recomputed, all of what it keeps under "none" lives besides. `trainable`: names of
-    the linears with adapters of `rank` (LoRA) instead of "all". `habit`: how the family's modules are written
-    (`habit_of`). `cpu`: PyTorch's CPU code, whose dropout masks are as wide as the activations.
+    numbers 0 to 2; while a layer is recomputed, all of what it keeps under "none" lives besides. `setting`: fields of
+    `Setting`, beside the shape.
 
     Source: Korthikanti et al. 2022 (arXiv 2205.05198) equations 1 to 6 for "fused"; recorded runs in tests/oracle for
     the others.
@@ -89,38 +69,9 @@ def layer_activation_bytes(
     fully recomputed layer keeps its shard of the input.
     Raises: SpecError: unknown implementation or recompute mode.
     """
-    options: dict[str, Any] = {
-        "elem_bytes": elem_bytes,
-        "cpu": cpu,
-        "flash": flash,
-        "trainable": trainable,
-        "rank": rank,
-    }
-    shape = Shape(batch=batch, query=seq, context=seq, encoder=encoder)
-    setting = _setting(shape, implementation, split, habit, **options)
-    trace = trace_items(layer.items, setting, width, input_grad=input_grad)
-    return _by_mode(_modes(recompute), trace, outside(width, "tokens", setting) * elem_bytes)
-
-
-def saved_tensors(
-    layer: Layer,
-    width: int,
-    batch: Ints,
-    seq: Ints,
-    *,
-    implementation: str = "fused",
-    elem_bytes: float = 2.0,
-    split: Split = _WHOLE,
-    habit: Habit = _PLAIN,
-    flash: bool = True,
-) -> dict[str, Floats]:
-    """The tensors that one layer keeps, by name, in bytes: what `layer_activation_bytes` sums.
-
-    Source: as there. Assumes: as there, without recompute.
-    """
-    shape = Shape(batch=batch, query=seq, context=seq)
-    setting = _setting(shape, implementation, split, habit, elem_bytes=elem_bytes, flash=flash)
-    return trace_items(layer.items, setting, width).kept
+    given = Setting(shape=Shape(batch=batch, query=seq, context=seq, encoder=encoder), **setting)
+    trace = trace_items(layer.items, given, width, input_grad=input_grad)
+    return _by_mode(_modes(recompute), trace, outside(width, "tokens", given) * given.elem_bytes)
 
 
 def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes: float, *, eight_bits: bool) -> Floats:
@@ -134,7 +85,7 @@ def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes:
     (layernorm, mla_up_proj, moe_act).
     Assumes: fused kernels with flash attention.
     """
-    setting = _setting(shape, "fused", split, _PLAIN, elem_bytes=elem_bytes)
+    setting = Setting(shape=shape, split=split, elem_bytes=elem_bytes)
     again = {item.name for item in layer.items if isinstance(item, Norm | Pointwise) and "residual" not in item.name}
     again |= {f"{i.name}/{x}" for i in layer.items if isinstance(i, Attend) and i.latent_dim for x in "qkv"}
     narrow = set()
@@ -195,18 +146,14 @@ def model_activation_bytes(
     batch: Ints,
     seq: Ints,
     *,
-    implementation: str = "fused",
     recompute: str | Ints = "none",
-    elem_bytes: float = 2.0,
-    split: Split = _WHOLE,
     encoder: Ints | None = None,
-    cpu: bool = False,
-    flash: bool = True,
-    trainable: Trainable = "all",
-    rank: int = 0,
     loss: Loss = "full",
+    **setting: Any,
 ) -> Floats:
     """Bytes that a whole model keeps on one rank (no pipeline), embeddings, final norm, logits and loss included.
+
+    `setting`: fields of `Setting`, beside the shape and the family's habits.
 
     Source: as `layer_activation_bytes` and `loss_bytes`.
     Assumes: as there; towers of multimodal models do not run; an encoder's output is kept once for all layers that look
@@ -218,26 +165,19 @@ def model_activation_bytes(
             f"{model.name} is known by published figures only: its activations cannot be counted; add its configuration"
         )
     mode, habit = _modes(recompute), habit_of(model.model_type)
-    options: dict[str, Any] = {
-        "elem_bytes": elem_bytes,
-        "cpu": cpu,
-        "flash": flash,
-        "trainable": trainable,
-        "rank": rank,
-    }
     total: Floats = 0.0
     for stack in model.stacks:
         if not runs(model, stack):
             continue
         shape = stack_shape(model, stack, batch, seq, encoder=encoder)
-        setting = _setting(shape, implementation, split, habit, **options)
-        total = total + _stack_bytes(stack, setting, mode)
+        given = Setting(shape=shape, habit=habit, **setting)
+        total = total + _stack_bytes(stack, given, mode)
         if stack is model.stacks[0]:
-            total = total + loss_bytes(model, setting, loss)
-            if implementation == "eager" and habit.mask_argument:
-                total = total + (np.asarray(mode) == 2) * (1.0 * batch * seq * seq * elem_bytes)
+            total = total + loss_bytes(model, given, loss)
+            if given.implementation == "eager" and habit.mask_argument:
+                total = total + (np.asarray(mode) == 2) * (1.0 * batch * seq * seq * given.elem_bytes)
         elif _looked_at(model.stacks[0]):
-            total = total + outside(stack.width, "tokens", setting) * elem_bytes
+            total = total + outside(stack.width, "tokens", given) * given.elem_bytes
     return total
 
 

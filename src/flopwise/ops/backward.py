@@ -21,24 +21,16 @@ def _product_gradients(work: Work, *, weight: bool, inputs: bool) -> list[Work]:
     """The two products behind y = x W: dx = dy W^T and dW = x^T dy, with the same operations each."""
     grads = []
     if inputs:
-        grads.append(
-            replace(
-                work, name=f"{work.name}/dgrad", n=work.k, k=work.n, in_elems=work.out_elems, out_elems=work.in_elems
-            )
-        )
+        name = f"{work.name}/dgrad"
+        grads.append(replace(work, name=name, n=work.k, k=work.n, in_elems=work.out_elems, out_elems=work.in_elems))
     if weight:
         each = np.maximum(work.touched, 1.0) if work.kind == "grouped" else 1  # an expert sums over its own rows
-        grads.append(
-            replace(
-                work,
-                name=f"{work.name}/wgrad",
-                m=None if work.k is None else work.k * each,
-                k=None if work.m is None else work.m / each,
-                in_elems=work.in_elems + work.out_elems,
-                out_elems=work.weight_elems,
-                weight_elems=0.0,
-            )
-        )
+        rows, inner = None if work.k is None else work.k * each, None if work.m is None else work.m / each
+        gradient = replace(
+            work, name=f"{work.name}/wgrad", m=rows, k=inner, in_elems=work.in_elems + work.out_elems,
+            out_elems=work.weight_elems, weight_elems=0.0,
+        )  # fmt: skip
+        grads.append(gradient)
     return grads
 
 
@@ -67,10 +59,7 @@ def _moving_gradient(work: Work) -> Work:
 
 _SINGLE: dict[str, Callable[[Work], Work]] = {
     "attention": _attention_gradient,
-    "norm": _moving_gradient,
-    "pointwise": _moving_gradient,
-    "gather": _moving_gradient,
-    "recurrence": _moving_gradient,
+    **dict.fromkeys(("norm", "pointwise", "gather", "recurrence"), _moving_gradient),
 }
 
 
@@ -105,21 +94,12 @@ def adapter_items(item: Linear, rank: int) -> tuple[Linear, Linear]:
     Assumes: an adapter of one rank on the whole item, without a bias.
     """
     down = Linear(
-        name=f"{item.name}/lora_a",
-        inputs=item.inputs,
-        outputs=rank,
-        shard="row" if item.shard == "row" else "",
-        shard_unit=item.shard_unit if item.shard == "row" else 1,
-        stream=item.stream,
-        reads=item.reads,
-    )
+        name=f"{item.name}/lora_a", inputs=item.inputs, outputs=rank, shard="row" if item.shard == "row" else "",
+        shard_unit=item.shard_unit if item.shard == "row" else 1, stream=item.stream, reads=item.reads,
+    )  # fmt: skip
     up = Linear(
-        name=f"{item.name}/lora_b",
-        inputs=rank,
-        outputs=item.outputs,
+        name=f"{item.name}/lora_b", inputs=rank, outputs=item.outputs,
         shard="column" if item.shard == "column" else "",
-        shard_unit=item.shard_unit if item.shard == "column" else 1,
-        heads=item.heads,
-        stream=item.stream,
-    )
+        shard_unit=item.shard_unit if item.shard == "column" else 1, heads=item.heads, stream=item.stream,
+    )  # fmt: skip
     return down, up

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Model, Stack
+from flopwise.facts.architecture import Item, Model, Stack
 from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split, Trainable, Work
 from flopwise.ops.work import item_work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from flopwise.ops.types import Floats, Ints
 
@@ -64,50 +64,41 @@ def runs(model: Model, stack: Stack) -> bool:
     return stack is model.stacks[0] or model.kind in ("encoder-decoder", "vision")
 
 
-def _stem(stack: Stack, shape: Shape, split: Split) -> Iterator[Work]:
-    """Works of the items before the layers: learned tokens (class token, registers) join after the first product."""
-    for place, item in enumerate(stack.before):
-        tokens = shape.query - (stack.extra_tokens if place == 0 else 0)
-        work = item_work(item, replace(shape, query=tokens), split)
-        if work is not None:
-            yield work
-
-
 def stack_works(stack: Stack, shape: Shape, split: Split = WHOLE) -> Iterator[tuple[str, int, list[Work]]]:
     """(part, layers, works) of a stack: "before", each kind of layer with how often it occurs, "after".
 
-    Source: `item_work`. Assumes: as there.
+    Source: `item_work`. Assumes: as there; learned tokens (class token, registers) join after the first product.
     """
-    yield "before", 1, list(_stem(stack, shape, split))
+
+    def works(items: Iterable[Item], shape: Shape = shape) -> list[Work]:
+        return [work for item in items if (work := item_work(item, shape, split)) is not None]
+
+    stem = replace(shape, query=shape.query - stack.extra_tokens)
+    yield "before", 1, [*works(stack.before[:1], stem), *works(stack.before[1:])]
     for index, layer in enumerate(stack.kinds):
-        works = (item_work(item, shape, split) for item in layer.items)
-        yield layer.name, stack.order.count(index), [work for work in works if work is not None]
-    ends = (item_work(item, shape, split) for item in stack.after)
-    yield "after", 1, [work for work in ends if work is not None]
+        yield layer.name, stack.order.count(index), works(layer.items)
+    yield "after", 1, works(stack.after)
 
 
-def raw_inputs(stack: Stack) -> frozenset[str]:
+def _raw_inputs(stack: Stack) -> frozenset[str]:
     """Items that read what nobody differentiates (pixels, sound): the first product of a stem without a table.
 
     Source: PyTorch's autograd: no gradient is formed for an input that asks for none.
     Assumes: only the first product of a stem reads raw data.
     """
-    for item in stack.before:
-        work = item_work(item, Shape(batch=1, query=1, context=1, encoder=1), WHOLE)
-        if work is None:
-            continue
-        return frozenset({item.name}) if work.kind in ("conv", "matmul") else frozenset()
-    return frozenset()
+    works = (item_work(item, Shape(batch=1, query=1, context=1, encoder=1), WHOLE) for item in stack.before)
+    first = next((work for work in works if work is not None), None)
+    return frozenset({first.name}) if first is not None and first.kind in ("conv", "matmul") else frozenset()
 
 
 def _all_works(
     model: Model, batch: Ints, seq: Ints, encoder: Ints | None, towers: bool
-) -> Iterator[tuple[Stack, str, int, list[Work]]]:
+) -> Iterator[tuple[Stack, int, list[Work]]]:
+    """(stack, how often, works) of every part of a model that a pass runs."""
     for stack in model.stacks:
         if towers or runs(model, stack):
             shape = stack_shape(model, stack, batch, seq, encoder=encoder)
-            for part, layers, works in stack_works(stack, shape):
-                yield stack, part, layers, works
+            yield from ((stack, layers, works) for _, layers, works in stack_works(stack, shape))
 
 
 def _published_flops(model: Model, batch: Ints, *, backward: bool) -> Floats:
@@ -122,6 +113,18 @@ def _published_flops(model: Model, batch: Ints, *, backward: bool) -> Floats:
     return 2.0 * forward * batch
 
 
+def _forward_sum(
+    model: Model, batch: Ints, works: Iterable[tuple[Stack, int, list[Work]]], count: Callable[[Work], Floats]
+) -> Floats:
+    if not model.stacks:
+        return _published_flops(model, batch, backward=False)
+    total: Floats = 0.0
+    for _, layers, each in works:
+        for work in each:
+            total = total + layers * count(work)
+    return total
+
+
 def forward_flops(model: Model, batch: Ints, seq: Ints, *, encoder: Ints | None = None, towers: bool = False) -> Floats:
     """Operations of a forward pass over `batch` sequences of `seq` tokens, attention in full; broadcasts.
 
@@ -132,13 +135,7 @@ def forward_flops(model: Model, batch: Ints, seq: Ints, *, encoder: Ints | None 
     Assumes: logits for every token; networks without a table of layers have published figures per sample.
     Raises: MissingFactError: neither a table nor a published figure.
     """
-    if not model.stacks:
-        return _published_flops(model, batch, backward=False)
-    total: Floats = 0.0
-    for _, _, layers, works in _all_works(model, batch, seq, encoder, towers):
-        for work in works:
-            total = total + layers * work.flops
-    return total
+    return _forward_sum(model, batch, _all_works(model, batch, seq, encoder, towers), lambda work: work.flops)
 
 
 def causal_forward_flops(
@@ -149,13 +146,7 @@ def causal_forward_flops(
     Source: as `attended_pairs`. Assumes: kernels skip hidden blocks entirely.
     Raises: MissingFactError: as `forward_flops`.
     """
-    if not model.stacks:
-        return _published_flops(model, batch, backward=False)
-    total: Floats = 0.0
-    for _, _, layers, works in _all_works(model, batch, seq, encoder, towers):
-        for work in works:
-            total = total + layers * work.causal_flops
-    return total
+    return _forward_sum(model, batch, _all_works(model, batch, seq, encoder, towers), lambda work: work.causal_flops)
 
 
 def backward_flops(
@@ -176,8 +167,8 @@ def backward_flops(
     if not model.stacks:
         return _published_flops(model, batch, backward=True)
     total: Floats = 0.0
-    for stack, _, layers, works in _all_works(model, batch, seq, encoder, towers):
-        for work in backward_works(works, trainable=trainable, no_input_grad=raw_inputs(stack)):
+    for stack, layers, works in _all_works(model, batch, seq, encoder, towers):
+        for work in backward_works(works, trainable=trainable, no_input_grad=_raw_inputs(stack)):
             total = total + layers * work.flops
     return total
 
@@ -196,13 +187,11 @@ def operations(
     Source: `item_work`. Assumes: every operation reads its inputs and weights once and writes its output once, all in
     `elem_bytes` an element: what separate kernels with perfect caches move.
     """
-    found: dict[str, Operation] = {}
-    for stack, _, layers, works in _all_works(model, batch, seq, encoder, towers):
+    sums: dict[str, tuple[Floats, Floats]] = {}
+    for stack, layers, works in _all_works(model, batch, seq, encoder, towers):
         for work in works:
             name = work.name if stack is model.stacks[0] else f"{stack.name}/{work.name}"
             moved = (work.weight_elems + work.in_elems + work.out_elems) * elem_bytes
-            before = found.get(name, Operation(name=name, flops=0.0, bytes=0.0))
-            found[name] = Operation(
-                name=name, flops=before.flops + layers * work.flops, bytes=before.bytes + layers * moved
-            )
-    return list(found.values())
+            flops, nbytes = sums.get(name, (0.0, 0.0))
+            sums[name] = flops + layers * work.flops, nbytes + layers * moved
+    return [Operation(name=name, flops=flops, bytes=nbytes) for name, (flops, nbytes) in sums.items()]

@@ -32,18 +32,8 @@ HABITS: dict[str, Habit] = {
     ),
     "gemma2": Habit(norm_weight_fp32=True, softcap=True, head_softcap=True),
     **dict.fromkeys(
-        (
-            "bert",
-            "roberta",
-            "xlm-roberta",
-            "distilbert",
-            "electra",
-            "camembert",
-            "t5",
-            "whisper",
-            "falcon",
-            "llama4_text",
-        ),
+        ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "camembert", "t5", "whisper", "falcon",
+         "llama4_text"),
         Habit(softmax_fp32=False),
     ),
     "phi3": Habit(rope_concat=True),
@@ -56,7 +46,7 @@ HABITS: dict[str, Habit] = {
     "gpt_neo": Habit(gelu_tensors=_COMPOSED_GELU),
     "codegen": Habit(gelu_tensors=_COMPOSED_GELU),
     "phi": Habit(gelu_tensors=_COMPOSED_GELU),
-}
+}  # fmt: skip
 
 
 def habit_of(model_type: str) -> Habit:

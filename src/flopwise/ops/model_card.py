@@ -42,7 +42,7 @@ class ModelCard:
         Raises: SpecError: no length of a sequence is given. MissingFactError: the model's operations are not known.
         """
 
-        def known(count: Callable[[Model], int]) -> int | None:
+        def count_or_none(count: Callable[[Model], int]) -> int | None:
             try:
                 return count(model)
             except MissingFactError:
@@ -61,8 +61,8 @@ class ModelCard:
             )
         return cls(
             model=model,
-            parameters=known(parameters),
-            active_parameters=known(active_parameters),
+            parameters=count_or_none(parameters),
+            active_parameters=count_or_none(active_parameters),
             groups=tuple(tensor_groups(model)) if model.stacks else (),
             counts=counts,
         )

@@ -71,6 +71,17 @@ class Work:
     causal: bool = False
     pairs: Floats = 0.0  # (query, key) pairs that the mask lets through, one sequence, one head
 
+    @property
+    def dims(self) -> tuple[Ints, Ints, Ints]:
+        """(m, n, k) of a product.
+
+        Source: definition. Assumes: the work is a product.
+        """
+        assert self.m is not None
+        assert self.n is not None
+        assert self.k is not None
+        return self.m, self.n, self.k
+
 
 def local_units(whole: Ints, parts: Ints, unit: Ints = 1) -> Ints:
     """What the fullest of `parts` ranks holds of `whole`, cut in multiples of `unit`.

@@ -15,32 +15,25 @@ class SharedSpec(Spec):
 
     gpus: int | None = option(
         "--gpus", options.DEGREE,
-        "Number of accelerators (default: one; of a service those of one replica, for storage a whole node).",
-    )
+        "Number of accelerators (default: one; of a service those of one replica, for storage a whole node).")
     batch: int | None = option("--batch", options.BATCH, "Sequences, or samples, of one pass.")
     efficiency: float | None = option(
-        "--efficiency", options.FRACTION, "Achieved share of the datasheet's rates: 0.4, 40% (default: estimated).",
-    )
+        "--efficiency", options.FRACTION, "Achieved share of the datasheet's rates: 0.4, 40% (default: estimated).")
     tp: int | None = option("--tp", options.DEGREE, "Tensor-parallel degree.", section="Layout")
     pp: int | None = option("--pp", options.DEGREE, "Pipeline stages.", section="Layout")
     ep: int | None = option(
         "--ep", options.DEGREE, "Expert-parallel degree (within dp x cp in training, tp x dp in serving).",
-        section="Layout",
-    )
+        section="Layout")
     dp: int | None = option(
         "--dp", options.DEGREE, "Data-parallel replicas; in serving, attention replicas that share the experts.",
-        section="Layout",
-    )
+        section="Layout")
     expert_skew: float | None = option(
         "--expert-skew", options.quantity("x", units.parse_count, low=1.0, closed=True),
-        "Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).",
-    )
+        "Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).")
     checkpoint_every: float | None = option(
         "--checkpoint-every", options.SECONDS,
-        "Time between checkpoints (default: in training the one that loses least, in a queue never).",
-    )
+        "Time between checkpoints (default: in training the one that loses least, in a queue never).")
     deadline: float | None = option(
-        "--deadline", options.SECONDS, "The run, or the queue, is done within this time: 6h, 30d.",
-    )
+        "--deadline", options.SECONDS, "The run, or the queue, is done within this time: 6h, 30d.")
     seed: int = option("--seed", options.WHOLE_OR_ZERO, "Of the draws; the same seed, the same run.", default=0)
 # fmt: on

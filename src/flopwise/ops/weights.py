@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -54,10 +55,6 @@ def _place(model: Model, stack: Stack) -> LayerPlace:
     return LayerPlace(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=model.model_type == "falcon")
 
 
-def _at(place: LayerPlace, layer: int) -> LayerPlace:
-    return LayerPlace(layer=layer, layers=place.layers, gqa=place.gqa, experts=place.experts, falcon=place.falcon)
-
-
 def _is_tied(stack: Stack) -> bool:
     return any(isinstance(i, Linear) and i.tied for i in stack.after)
 
@@ -100,7 +97,7 @@ def weight_groups(model: Model, fmt: WeightFormat) -> dict[str, float]:
         for index, kind in enumerate(stack.stored_order):
             for item in stack.kinds[kind].items:
                 name = f"{stack.name}/{stack.kinds[kind].name}/{item.name}"
-                groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, _at(place, index))
+                groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, replace(place, layer=index))
     return {name: size for name, size in groups.items() if size}
 
 
@@ -113,14 +110,14 @@ def _items_bytes(
     *,
     tied: bool = False,
     expert_tp: Ints | None = None,
+    most: float = float("inf"),
 ) -> Floats:
-    """Bytes of `items` on one rank of tp x ep."""
+    """Bytes of `items` on one rank of tp x ep, at no more than `most` a parameter."""
     total: Floats = np.zeros(np.broadcast_shapes(np.shape(tp), np.shape(ep)))
     for item in items:
-        numel = item_parameters(item)
-        if numel:
-            whole = item_weight_bytes(item, fmt, place, tied=tied)
-            total = total + sharded_parameters([item], tp, ep, expert_tp=expert_tp) * (whole / numel)
+        if numel := item_parameters(item):
+            each = min(most, item_weight_bytes(item, fmt, place, tied=tied) / numel)
+            total = total + sharded_parameters([item], tp, ep, expert_tp=expert_tp) * each
     return total
 
 
@@ -150,9 +147,9 @@ def _prefix(
     rows: list[Floats] = [np.zeros(len(tp))]
     for index, kind in enumerate(stack.order):
         items = stack.kinds[kind].items
-        signature = (kind, *(item_weight_bytes(i, fmt, _at(place, index)) for i in items))
+        signature = (kind, *(item_weight_bytes(i, fmt, replace(place, layer=index)) for i in items))
         if signature not in known:
-            known[signature] = _items_bytes(items, fmt, _at(place, index), tp, ep, expert_tp=expert_tp)
+            known[signature] = _items_bytes(items, fmt, replace(place, layer=index), tp, ep, expert_tp=expert_tp)
         rows.append(known[signature] if index < len(stack.stored_order) else np.zeros(len(tp)))
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 
@@ -166,13 +163,7 @@ def frozen_bytes(model: Model, items: Iterable[Item], fmt: WeightFormat, tp: Int
     Assumes: where types differ from layer to layer, those of the first.
     """
     stack = model.stacks[0]
-    place, tied = _at(_place(model, stack), 0), _is_tied(stack)
-    total: Floats = np.zeros(np.broadcast_shapes(np.shape(tp), np.shape(ep)))
-    for item in items:
-        if numel := item_parameters(item):
-            each = min(most, item_weight_bytes(item, fmt, place, tied=tied) / numel)
-            total = total + sharded_parameters([item], tp, ep) * each
-    return total
+    return _items_bytes(items, fmt, _place(model, stack), tp, ep, tied=_is_tied(stack), most=most)
 
 
 def end_bytes(model: Model, fmt: WeightFormat, tp: Array, ep: Array) -> tuple[Floats, Floats, Floats]:
@@ -190,12 +181,8 @@ def end_bytes(model: Model, fmt: WeightFormat, tp: Array, ep: Array) -> tuple[Fl
         if stack is model.stacks[0]:
             before, after = ends
         else:
-            inner = sum(
-                (
-                    _items_bytes(stack.kinds[k].items, own, place, tp, ep) * stack.stored_order.count(k)
-                    for k in range(len(stack.kinds))
-                ),
-                start=np.zeros(np.shape(tp)),
-            )
+            inner: Floats = np.zeros(np.shape(tp))
+            for index, kind in enumerate(stack.kinds):
+                inner = inner + _items_bytes(kind.items, own, place, tp, ep) * stack.stored_order.count(index)
             towers = towers + ends[0] + ends[1] + inner
     return before, after, towers

@@ -24,24 +24,8 @@ from flopwise.facts.architecture import (
     Stream,
     Weight,
 )
-from flopwise.ops.backward import adapter_items, backward_works
-from flopwise.ops.masks import attended_pairs, present_keys, seen_tokens, touched_experts
-from flopwise.ops.shapes import Shape, Split, Trainable, Work, WorkKind, local_heads, local_units, rows
-from flopwise.ops.types import Floats, Ints, ceil_div, least
-
-__all__ = [
-    "Shape",
-    "Split",
-    "Trainable",
-    "Work",
-    "WorkKind",
-    "adapter_items",
-    "attended_pairs",
-    "backward_works",
-    "cached_elems_per_token",
-    "item_work",
-    "seen_tokens",
-]
+from flopwise.ops.shapes import Shape, Split, Work, local_heads, local_units, rows
+from flopwise.ops.types import Floats, Ints, ceil_div, least, most
 
 _READS = {"residual": 2, "gate": 2}
 
@@ -86,17 +70,9 @@ def _(item: Linear, shape: Shape, split: Split) -> Work:
     k, n = linear_dims(item, split)
     flops = 2.0 * m * n * k
     return Work(
-        name=item.name,
-        kind="matmul",
-        flops=flops,
-        causal_flops=flops,
-        m=m,
-        n=n,
-        k=k,
-        weight_elems=1.0 * n * k + (n if item.bias else 0),
-        in_elems=m * k,
-        out_elems=m * n,
-    )
+        name=item.name, kind="matmul", flops=flops, causal_flops=flops, m=m, n=n, k=k,
+        weight_elems=1.0 * n * k + (n if item.bias else 0), in_elems=m * k, out_elems=m * n,
+    )  # fmt: skip
 
 
 def inner_tp(split: Split) -> Ints:
@@ -127,19 +103,9 @@ def _(item: Experts, shape: Shape, split: Split) -> Work:
     touched = touched_experts(item.experts, item.top_k, everyone, held)
     flops = 2.0 * m * n * k
     return Work(
-        name=item.name,
-        kind="grouped",
-        flops=flops,
-        causal_flops=flops,
-        m=m,
-        n=n,
-        k=k,
-        groups=held,
-        touched=touched,
-        weight_elems=touched * (1.0 * n * k + (n if item.bias else 0)),
-        in_elems=m * k,
-        out_elems=m * n,
-    )
+        name=item.name, kind="grouped", flops=flops, causal_flops=flops, m=m, n=n, k=k, groups=held, touched=touched,
+        weight_elems=touched * (1.0 * n * k + (n if item.bias else 0)), in_elems=m * k, out_elems=m * n,
+    )  # fmt: skip
 
 
 def cached_elems_per_token(item: Attend, tp: Ints = 1) -> Ints:
@@ -177,25 +143,16 @@ def _(item: Attend, shape: Shape, split: Split) -> Work:
         unfold = 2.0 * shape.batch * (context - shape.query) * item.latent_dim * heads * (item.qk_dim + item.v_dim)
         causal_flops = least(causal_flops + unfold, seen * 4.0 * heads * item.latent_dim)
     return Work(
-        name=item.name,
-        kind="attention",
-        flops=1.0 * shape.batch * query * keys * per_pair,
+        name=item.name, kind="attention", flops=1.0 * shape.batch * query * keys * per_pair,
         causal_flops=causal_flops,
         in_elems=shape.batch * query * heads * item.qk_dim + read * kv_heads * _key_elems(item),
-        out_elems=shape.batch * query * heads * item.v_dim,
-        kv_elems=read * cached_elems_per_token(item, split.tp),
-        heads=heads,
-        kv_heads=kv_heads,
-        qk_dim=item.qk_dim,
-        v_dim=item.v_dim,
-        latent_dim=item.qk_dim if item.key_is_value and item.kv_heads == 1 else item.latent_dim,
-        batch=shape.batch,
-        query=query,
-        context=keys,
+        out_elems=shape.batch * query * heads * item.v_dim, kv_elems=read * cached_elems_per_token(item, split.tp),
+        heads=heads, kv_heads=kv_heads, qk_dim=item.qk_dim, v_dim=item.v_dim,
+        latent_dim=item.qk_dim if item.key_is_value and item.kv_heads == 1 else item.latent_dim, batch=shape.batch,
+        query=query, context=keys,
         window=None if item.compress else item.window if item.window is not None else item.chunk,
-        causal=item.causal and not item.cross,
-        pairs=pairs,
-    )
+        causal=item.causal and not item.cross, pairs=pairs,
+    )  # fmt: skip
 
 
 def _shared_elems(dim: int, shard: str, stream: Stream, shape: Shape, split: Split) -> Floats:
@@ -248,14 +205,9 @@ def _(item: Convolution, shape: Shape, split: Split) -> Work:
     flops = 2.0 * m * local * inputs * item.kernel
     read = m * item.stride * (local if item.outputs is None else item.channels)
     return Work(
-        name=item.name,
-        kind="conv",
-        flops=flops,
-        causal_flops=flops,
-        weight_elems=1.0 * local * (inputs * item.kernel + int(item.bias)),
-        in_elems=read,
-        out_elems=m * local,
-    )
+        name=item.name, kind="conv", flops=flops, causal_flops=flops,
+        weight_elems=1.0 * local * (inputs * item.kernel + int(item.bias)), in_elems=read, out_elems=m * local,
+    )  # fmt: skip
 
 
 @item_work.register
@@ -266,20 +218,11 @@ def _(item: Recurrence, shape: Shape, split: Split) -> Work:
     state = shape.batch * (item.state * 1.0) * heads / item.heads
     per_token = heads * (2 * item.key_dim + 2 * item.value_dim)
     return Work(
-        name=item.name,
-        kind="recurrence",
-        flops=m * heads * counted,
-        causal_flops=m * heads * scan,
-        in_elems=m * per_token,
-        out_elems=m * heads * item.value_dim,
-        kv_elems=state,
-        heads=heads,
-        qk_dim=item.key_dim,
-        v_dim=item.value_dim,
-        batch=shape.batch,
-        query=shape.query / split.cp,
+        name=item.name, kind="recurrence", flops=m * heads * counted, causal_flops=m * heads * scan,
+        in_elems=m * per_token, out_elems=m * heads * item.value_dim, kv_elems=state, heads=heads,
+        qk_dim=item.key_dim, v_dim=item.value_dim, batch=shape.batch, query=shape.query / split.cp,
         context=shape.context,
-    )
+    )  # fmt: skip
 
 
 _REFERENCE_READS = {
@@ -319,3 +262,90 @@ def recurrence_flops(item: Recurrence, query: Ints) -> tuple[Floats, Floats]:
         counted = counted + (blocks + 1) ** 2 * state / query
     single = (query == 1) * 1.0  # decoding takes one step of the recurrence, in no block
     return scan, single * products * state + (1.0 - single) * counted
+
+
+def attended_pairs(item: Attend, query: Ints, context: Ints) -> Floats:
+    """(query, key) pairs that the mask lets through in one sequence: the last `query` of `context` positions ask.
+
+    Causal: the query at position p sees p + 1 keys; a window caps that at w, a chunk restarts it every c positions, a
+    selection caps it at the number of keys chosen. With compression it sees, besides its window (if any), the keys of
+    the (p + 1) // r finished groups of r tokens, and a selection caps those.
+
+    Source: counting; for query = context = S it is S (S + 1) / 2, which papers round to S**2 / 2.
+    Assumes: a window of a bidirectional layer is centred and never cut off by the ends of the sequence.
+    """
+    if item.cross or not item.causal:
+        return 1.0 * query * (least(context, item.window) if item.window and not item.cross else context)
+    first = context - query
+    if item.chunk is not None:
+        return _chunked_sum(context, item.chunk) - _chunked_sum(first, item.chunk)
+    if item.compress:
+        pairs = _grouped_sum(context, item.compress, item.select) - _grouped_sum(first, item.compress, item.select)
+        if item.window is None:
+            return pairs
+        return pairs + _capped_sum(context, item.window) - _capped_sum(first, item.window)
+    cap = min((c for c in (item.window, item.select) if c is not None), default=None)
+    if cap is None:
+        return query * (first + 0.5 * (query + 1))
+    return _capped_sum(context, cap) - _capped_sum(first, cap)
+
+
+def _capped_sum(n: Ints, cap: int) -> Floats:
+    """min(1, cap) + ... + min(n, cap)."""
+    short = least(n, cap)
+    return 0.5 * short * (short + 1) + (n - short) * 1.0 * cap
+
+
+def _chunked_sum(n: Ints, chunk: int) -> Floats:
+    """1 + ... + chunk, again and again, over n terms."""
+    rest = n % chunk
+    return (n // chunk) * (0.5 * chunk * (chunk + 1)) + 0.5 * rest * (rest + 1)
+
+
+def _grouped_sum(n: Ints, size: int, cap: int | None) -> Floats:
+    """min(1 // size, cap) + ... + min(n // size, cap)."""
+    short = n if cap is None else least(n, cap * size - 1)  # from cap * size on, the cap holds
+    groups = short // size
+    total: Floats = 0.5 * size * groups * (groups - 1) + groups * (short % size + 1.0)
+    return total if cap is None else total + most(n - short, 0) * 1.0 * cap
+
+
+def present_keys(item: Attend, context: Ints) -> Ints:
+    """Keys that stand beside one another while `context` tokens are attended to, hidden ones included.
+
+    A key a token; with compression one for each finished group, after those of the tokens themselves where the item
+    has a window.
+
+    Source: transformers 5.23, DeepSeek V4, which masks them all.
+    Assumes: a group that is not full yet is no key.
+    """
+    if not item.compress:
+        return context
+    groups = context // item.compress
+    return groups if item.window is None else context + groups
+
+
+def seen_tokens(item: Attend, context: Ints, query: Ints = 1) -> Ints:
+    """Cached keys that the last `query` queries of a sequence read together: all, or what their windows reach.
+
+    Source: counting. Assumes: chunks are reached as windows are; selections of different queries do not overlap.
+    """
+    if item.compress:
+        groups = context // item.compress
+        seen = groups if item.select is None else least(groups, item.select * query)
+        return seen if item.window is None else seen + least(context, item.window + query - 1)
+    if item.select is not None:
+        return least(context, item.select * query)
+    cap = item.window if item.window is not None else item.chunk
+    return context if cap is None or item.cross else least(context, cap + query - 1)
+
+
+def touched_experts(experts: int, top_k: int, tokens: Floats, held: Ints) -> Floats:
+    """Distinct experts, of the `held` ones, that at least one of `tokens` tokens chose: expectation, uniform routing.
+
+    held * (1 - (1 - k / E) ** tokens).
+
+    Source: balls into bins, each token choosing k of E without repetition.
+    Assumes: the router spreads tokens evenly; a skewed router touches fewer.
+    """
+    return held * (1.0 - (1.0 - top_k / experts) ** tokens)

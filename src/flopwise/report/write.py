@@ -33,8 +33,8 @@ def _text(text: str) -> bytes:
 
 
 TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
-    "report.html": lambda _, made: _text(html(made)),
-    "report.md": lambda _, made: _text(markdown(made)),
+    "report.html": lambda _, made: html(made).encode("utf-8", errors="replace"),
+    "report.md": lambda _, made: markdown(made).encode("utf-8", errors="replace"),
     JSON: lambda assessment, _: to_json(assessment),
 }
 """What is written of an assessment and of the document that people read: a file of each name, by its function."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -160,7 +161,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Plans that were run through the simulator."""
     version: int = FORMAT
 
-    def priced(self, top: int | None = None) -> list[tuple[str, str]]:
+    def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:
         """(what is priced, day of the price) of the first `top` candidates, or of the nearest misses."""
         shown = (self.plans or self.misses)[:top]
         return [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown]
@@ -186,3 +187,40 @@ def from_json(data: bytes, where: str = "plan") -> Plan:
     if plan.version != FORMAT:
         raise SpecError(f"{where}: plan format {plan.version}; this flopwise reads format {FORMAT}")
     return plan
+
+
+class RejectionLog:
+    """Counts what a search rejects by reason, with one example each."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._rows: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def add(self, reason: str, count: int, example: str = "", *, unit: str = "layouts") -> None:
+        """Count `count` more of `unit` (layouts, offers, machines) for `reason`; the first example stays."""
+        if count > 0:
+            before, kept = self._rows.get((reason, unit), (0, ""))
+            self._rows[reason, unit] = (before + int(count), kept or example)
+
+    def rows(self) -> list[Rejection]:
+        """All reasons, the most frequent first."""
+        ordered = sorted(self._rows.items(), key=lambda item: -item[1][0])
+        return [Rejection(reason, count, example, unit) for (reason, unit), (count, example) in ordered]
+
+
+@dataclass(slots=True)
+class PlanDraft:
+    """Filled by `plan_training` and `plan_serving`; its fields are those of `Plan`."""
+
+    plans: list[Candidate] = field(default_factory=list)
+    front: list[Candidate] = field(default_factory=list)
+    misses: list[Candidate] = field(default_factory=list)
+    fronts: dict[str, list[Candidate]] = field(default_factory=dict)
+    demoted: list[Candidate] = field(default_factory=list)
+    target_costs: list[TargetCost] = field(default_factory=list)
+    floors: list[Floor] = field(default_factory=list)
+    simulated: int = 0
+    levers: list[Lever] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    ruled_out: RejectionLog = field(default_factory=RejectionLog)
+    evaluated: int = 0

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.ops.flops import stack_shape, stack_works
+from flopwise.search.nodes import NodeKind
 from flopwise.search.space import powers_of_two
+from flopwise.search.workload import Resolved
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.job import ServeJob
-from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
+from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
 from flopwise.serving.techniques import (
@@ -28,14 +33,6 @@ from flopwise.serving.techniques import (
     runner,
     tokens_a_round,
 )
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.search.nodes import NodeKind
-    from flopwise.search.workload import Resolved
-    from flopwise.serving.memory import ServingMemory
 
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]
@@ -125,8 +122,8 @@ def replica_job(
     )  # fmt: skip
     if not workload.techniques.any:
         return job
-    found = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
-    return replace(job, techniques=found)
+    techniques = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
+    return replace(job, techniques=techniques)
 
 
 def computed_prompt_tokens(workload: Resolved) -> int:
@@ -184,14 +181,9 @@ def batches(most: Floats) -> Floats:
 
 
 def deployments(
-    model: Model,
-    workload: Resolved,
-    node: NodeKind,
-    weights: WeightFormat,
-    kv_dtype: CacheFormat,
-    *,
+    model: Model, workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, *,
     least: float = 1.0,
-) -> Deployments | None:
+) -> Deployments | None:  # fmt: skip
     """Every replica of `weights` on `node` at every batch, with the number that the workload takes; None without any.
 
     `least`: so many replicas at least, whether the workload takes them or not.
@@ -313,7 +305,7 @@ def _decoding_columns(job: ServeJob, batch: Floats, workload: Resolved, grids: i
         whole = wanted["latency"]
         e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole])
         busy = arrivals * ranks / capacity
-        total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak * outputs)
+        total = np.full(batch.size, workload.requests_per_s / workload.peak * outputs)
         least_s = np.asarray(there.decode.floor_s) / each
     return {
         "replicas": replicas,
@@ -324,7 +316,7 @@ def _decoding_columns(job: ServeJob, batch: Floats, workload: Resolved, grids: i
         "requests_per_s": capacity,
         "tokens_per_s": total,
         "busy_frac": busy,
-        "watts_frac": _watts_frac(steady.decode, busy / workload.arriving.peak),
+        "watts_frac": _watts_frac(steady.decode, busy / workload.peak),
     }
 
 
@@ -383,7 +375,7 @@ def _one_pass_columns(
             queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
         fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (0.5 if tail is None else 1 - tail)
         wait = queue + fill
-        total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak)
+        total = np.full(batch.size, workload.requests_per_s / workload.peak)
     latency = machine.engine.request_s + wait + service
     return {
         "replicas": replicas,
@@ -394,5 +386,5 @@ def _one_pass_columns(
         "requests_per_s": capacity,
         "tokens_per_s": total * workload.input_tokens,
         "busy_frac": busy,
-        "watts_frac": _watts_frac(step, busy / workload.arriving.peak),
+        "watts_frac": _watts_frac(step, busy / workload.peak),
     }

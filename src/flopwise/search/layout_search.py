@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
+from flopwise.errors import InfeasibleError
+from flopwise.facts.architecture import Model
 from flopwise.ops.columns import ascending
 from flopwise.search.space import (
     CHUNK,
@@ -37,15 +40,22 @@ from flopwise.search.space import (
 from flopwise.training.estimate import step_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoint_bytes, goodput_frac
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import Inner, Layout, Recipe
-from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
+from flopwise.training.layout import RECOMPUTE, Inner, Layout, Recipe
+from flopwise.training.memory import (
+    FITS_WITH,
+    allocated_and_states,
+    confident_capacity_bytes,
+    memory_band,
+    reported_bytes,
+    step_memory,
+    tensor_bytes,
+)  # fmt: skip
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, step_parts
 from flopwise.training.step_table import StepTable, step_table
+from flopwise.units import format_percent
 
 if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
 
 Floats = NDArray[np.floating[Any]]
@@ -71,7 +81,7 @@ class LayoutSearch:
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
     reliability: Reliability = DEFAULT_RELIABILITY
 
-    def evaluated(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
+    def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
         """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
         found = []
         for family in self.space.families:
@@ -83,7 +93,9 @@ class LayoutSearch:
 
     def with_memory(self) -> LayoutSearch:
         """The same with the memory of its space evaluated."""
-        return replace(self, allocated_bytes=self.evaluated(lambda one: allocated_and_states(self.memory, one)[0]))
+        return replace(
+            self, allocated_bytes=self.bytes_by_family(lambda one: allocated_and_states(self.memory, one)[0])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +141,10 @@ class Rows(NamedTuple):
 
 
 def layout_search(
-    model: Model,
-    recipe: Recipe,
-    *,
-    most: int,
-    least: int = 1,
-    max_tp: int = MAX_TP,
-    max_pp: int = MAX_PP,
-    max_micro_batch: int = MAX_MICRO_BATCH,
-    recomputes: tuple[int, ...] = MODES,
-    micro_batch: int | None = None,
-    schedule: str | None = None,
-    shard: int | None = None,
-) -> LayoutSearch:
+    model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
+    max_micro_batch: int = MAX_MICRO_BATCH, recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
+    schedule: str | None = None, shard: int | None = None,
+) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
     `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
@@ -319,16 +322,9 @@ class _NodeSearch:
 
 
 def timed_layouts(
-    search: LayoutSearch,
-    node: NodeKind,
-    tokens: float,
-    tables: StepTables,
-    *,
-    margin: float = 1.0,
-    every: bool = False,
-    after: TimedLayouts | None = None,
-    unless: LayoutSearch | None = None,
-) -> TimedLayouts:
+    search: LayoutSearch, node: NodeKind, tokens: float, tables: StepTables, *, margin: float = 1.0,
+    every: bool = False, after: TimedLayouts | None = None, unless: LayoutSearch | None = None,
+) -> TimedLayouts:  # fmt: skip
     """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
 
     `tables` keeps what nodes of the same device share. `margin`: what a candidate's memory is multiplied by before it
@@ -356,17 +352,12 @@ def timed_layouts(
         going.recompute_partly(table, undecided)
     found = going.rows(every=every)
     return TimedLayouts(
-        rows=(rows := found.row.astype(np.intp)),
-        step_s=found.step_s,
-        run_s=tokens / search.recipe.useful_tokens * found.run_s,
-        num_gpus=found.num_gpus.astype(np.int64),
+        rows=(rows := found.row.astype(np.intp)), step_s=found.step_s,
+        run_s=tokens / search.recipe.useful_tokens * found.run_s, num_gpus=found.num_gpus.astype(np.int64),
         memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
-        watts=_meter_watts(search, node, table, rows),
-        table=table,
-        considered=going.considered,
-        fitting=going.fitting,
+        watts=_meter_watts(search, node, table, rows), table=table, considered=going.considered, fitting=going.fitting,
         smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
-    )
+    )  # fmt: skip
 
 
 def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Index:
@@ -398,6 +389,35 @@ def _meter_watts(search: LayoutSearch, node: NodeKind, table: StepTable | None, 
     memory_s = search.recipe.global_batch / (layout.dp * layout.micro_batch) * table.memory_s[degree, inner]
     drawn = step_watts(device.tdp_w, parts, memory_s)
     return np.asarray(facility_joules(device, layout.num_gpus, drawn, 1.0))
+
+
+def best_layout(
+    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None
+) -> tuple[Layout, str]:
+    """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
+
+    Raises:
+        InfeasibleError: the global batch does not divide over the GPUs in any layout.
+    """
+    mode = None if recompute is None else RECOMPUTE.index(recompute)
+    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    if best is None:
+        batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
+        if micro_batch and batch % micro_batch:
+            raise InfeasibleError(f"micro-batch {micro_batch} does not divide the global batch of {batch:,} sequences")
+        each = f" in micro-batches of {micro_batch}" if micro_batch else ""
+        wanted = f"a global batch of {batch:,} sequences{each}"
+        raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {wanted}; give a multiple of {unit:,}")
+    layout, tried, fitting = best
+    sure = f"with a probability of {format_percent(FITS_WITH, 0)}"
+    if fitting:
+        return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit {sure} or more"
+    device = cluster.accelerator
+    needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
+    if needs > capacity:
+        return layout, f"least memory of {tried:,} layouts, none of which fits"
+    odds = float(memory_band(recipe, device.calibration).probability_at_most(needs, float(capacity)))
+    return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, none of which fits {sure}"
 
 
 def fastest_layout(

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
+from flopwise.search.nodes import NodeKind
 from flopwise.training.layout import Layout
 from flopwise.training.memory import host_bytes
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.step import passes_transfer_s
-
-if TYPE_CHECKING:
-    from flopwise.search.nodes import NodeKind
 
 ACTIVATIONS = ("activations",)
 OFFLOADS = (
@@ -36,7 +33,7 @@ def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
     if "activations" in parts and space.inner.tp.size:
         moved = moved_bytes(table, space.inner, space.degrees, Layout(offload_activations=True))
     away = replace(search, space=space, moved_bytes=moved).with_memory()
-    return replace(away, host_bytes=away.evaluated(lambda layout: host_bytes(table, layout)))
+    return replace(away, host_bytes=away.bytes_by_family(lambda layout: host_bytes(table, layout)))
 
 
 def without_recompute(search: LayoutSearch) -> LayoutSearch:

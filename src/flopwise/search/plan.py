@@ -5,22 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.ops.columns import keep_freed_memory
-from flopwise.search.answer import Plan
-from flopwise.search.plan_draft import PlanDraft
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.search.workload import Resolved
+from flopwise.provenance import Figure
+from flopwise.search.answer import Candidate, Plan, PlanDraft
+from flopwise.search.spec import TRAINING
+from flopwise.search.workload import Resolved
+from flopwise.search.workload_file import workload_from
 
 Advance = Callable[[int, int], None]
 SHOWN = 10
 """Plans of whose devices there is something to say."""
-TRAINING = ("pretrain", "finetune")
 
 
 def check(workload: Resolved, facts: Facts) -> None:
@@ -48,14 +47,9 @@ def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -
 
 
 def plan(
-    workload: Resolved,
-    facts: Facts,
-    advance: Advance | None = None,
-    *,
-    assume_family: str | None = None,
-    alone: bool = True,
-    on_compile: Callable[[], None] | None = None,
-) -> Plan:
+    workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
+    alone: bool = True, on_compile: Callable[[], None] | None = None,
+) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
@@ -78,18 +72,34 @@ def plan(
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - as above
 
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
-    parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)} | {
-        "ruled_out": draft.ruled_out.rows(),
-        "assumptions": [
-            *model.notes,
-            *draft.assumptions,
-            *facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN]),
-        ],
-    }
+    parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
+    remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
+    parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
     return Plan(
-        workload=dict(workload.written),
-        task=workload.task,
-        objective=workload.objective,
-        elapsed_s=time.perf_counter() - started,
-        **parts,
-    )
+        workload=dict(workload.document), task=workload.task, objective=workload.objective,
+        elapsed_s=time.perf_counter() - started, **parts,
+    )  # fmt: skip
+
+
+def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
+    """The tree of figures behind one candidate of a plan: the single estimate of the same layout on the same machines.
+
+    Raises:
+        SpecError: the facts no longer hold the candidate's instance.
+    """
+    workload, place = workload_from(answer.workload), (chosen.provider, chosen.instance, chosen.region)
+    offer = next((o for o in facts.offers if (o.provider, o.instance, o.region) == place), None)
+    if offer is None:
+        raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
+    model = facts.model(workload.model)
+    if answer.task in TRAINING:
+        from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - as above
+        from flopwise.training.estimate import estimate  # noqa: PLC0415 - as above
+        from flopwise.training.explain import train_figure  # noqa: PLC0415 - as above
+
+        return train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
+    from flopwise.search.serving_option import candidate_job as deployment  # noqa: PLC0415 - as above
+    from flopwise.serving.estimate import estimate as serving_estimate  # noqa: PLC0415 - as above
+    from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - as above
+
+    return serve_figure(serving_estimate(deployment(workload, model, facts, offer, chosen)))

@@ -6,16 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.search.answer import Candidate
-
-if TYPE_CHECKING:
-    from flopwise.search.nodes import NodeKind, Priced
-    from flopwise.search.workload import Resolved
+from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -28,7 +26,7 @@ CHEAPER_MISSES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option(ABC):
+class PlanOption(ABC):
     """A kind of node bought one way, with what a workload can be laid out as on it: columns with a row for each."""
 
     workload: Resolved
@@ -94,7 +92,7 @@ class Option(ABC):
         worst: Floats = np.max(np.stack([np.zeros(self.seconds.shape), *self.shortfalls.values()]), axis=0)
         return worst
 
-    def allowed(self, odds: ByTarget) -> Index:
+    def allowed_rows(self, odds: ByTarget) -> Index:
         """The rows that meet every target with the confidence asked for, and keep to the limits."""
         workload = self.workload
         keep = (self.num_gpus <= workload.max_gpus) & (self.num_gpus >= workload.min_gpus) & np.isfinite(self.cost_usd)
@@ -115,30 +113,19 @@ class Option(ABC):
         offer, device = self.priced.offer, self.node.cluster.accelerator
         energy = float(self.energy_joules[row])
         return Candidate(
-            rank=rank,
-            provider=offer.provider,
-            region=offer.region,
-            instance=offer.instance,
-            num_instances=int(self.instances[row]),
-            gpu=device.name,
-            num_gpus=int(self.num_gpus[row]),
-            purchase=self.priced.purchase,
-            layout=self.layout_document(row),
-            seconds=float(self.seconds[row]),
-            usd_per_hour=float(self.usd_per_hour[row]),
-            cost_usd=float(self.cost_usd[row]),
+            rank=rank, provider=offer.provider, region=offer.region, instance=offer.instance,
+            num_instances=int(self.instances[row]), gpu=device.name, num_gpus=int(self.num_gpus[row]),
+            purchase=self.priced.purchase, layout=self.layout_document(row), seconds=float(self.seconds[row]),
+            usd_per_hour=float(self.usd_per_hour[row]), cost_usd=float(self.cost_usd[row]),
             energy_joules=energy if np.isfinite(energy) else None,
-            meets={name: round(float(p[row]), 4) for name, p in odds.items()},
-            figures=self.figures(row),
-            memory_bytes=float(self.memory_bytes[row]),
-            capacity_bytes=float(device.hbm_bytes),
-            price_date=offer.price_date,
-            price_source=offer.source,
+            meets={name: round(float(p[row]), 4) for name, p in odds.items()}, figures=self.figures(row),
+            memory_bytes=float(self.memory_bytes[row]), capacity_bytes=float(device.hbm_bytes),
+            price_date=offer.price_date, price_source=offer.source,
             shortfall={n: float(v[row]) for n, v in self.shortfalls.items() if n in odds or v[row] > 1},
-        )
+        )  # fmt: skip
 
 
-O = TypeVar("O", bound=Option)
+O = TypeVar("O", bound=PlanOption)
 
 
 class Pick(NamedTuple, Generic[O]):
@@ -164,6 +151,22 @@ class Pick(NamedTuple, Generic[O]):
         return self.option.candidate(self.row, self.odds, rank)
 
 
+def best_and_missed(
+    options: Iterable[O], best: Callable[[O, Index], Iterable[int]]
+) -> tuple[list[Pick[O]], list[tuple[float, Pick[O]]]]:
+    """The `best` of the rows of each option that meet the targets; (shortfall, nearest row) of options without any."""
+    picks, missed = list[Pick[O]](), list[tuple[float, Pick[O]]]()
+    for option in options:
+        odds = option.odds()
+        rows = option.allowed_rows(odds)
+        if rows.size:
+            picks += [Pick(option, int(row), odds) for row in best(option, rows)]
+        else:
+            short, row = option.nearest_miss()
+            missed.append((short, Pick(option, row, odds)))
+    return picks, missed
+
+
 def candidates(picks: Iterable[Pick[O]]) -> list[Candidate]:
     """The candidates of picks, ranked in their order."""
     return [pick.candidate(rank) for rank, pick in enumerate(picks, start=1)]
@@ -174,7 +177,7 @@ def cheaper_misses(options: Iterable[O], cost_usd: float) -> list[Candidate]:
     found: dict[str, tuple[float, Pick[O]]] = {}
     for option in options:
         odds = option.odds()
-        rows = np.setdiff1d(np.flatnonzero(option.cost_usd < cost_usd), option.allowed(odds), assume_unique=True)
+        rows = np.setdiff1d(np.flatnonzero(option.cost_usd < cost_usd), option.allowed_rows(odds), assume_unique=True)
         if not rows.size or not odds:
             continue
         likely = np.min(np.stack([p[rows] for p in odds.values()]), axis=0)

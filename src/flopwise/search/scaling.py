@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import Cluster
+from flopwise.facts.architecture import Model
 from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import INTERLEAVES, MODES, LayoutLimits, powers_of_two
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import COLUMNS, Inner, Layout, Recipe
-from flopwise.training.memory import confident_capacity_bytes, peak_bytes
+from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
 from flopwise.units import format_gib
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("data", "zero-1", "fsdp", "tensor", "pipeline", "context", "expert", "hybrid")
@@ -212,20 +210,16 @@ def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strat
     table = step_table(model, recipe, recipe.stack, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
     lines: dict[str, Floats] = {n: np.broadcast_to(np.asarray(v, float), len(strategies)) for n, v in parts.items()}
-    memory = np.asarray(peak_bytes(MemoryTable(model, recipe), layout, cluster.accelerator.kind))
+    allocated, _ = allocated_and_states(MemoryTable(model, recipe), layout)
+    memory = np.asarray(reported_bytes(allocated, recipe.stack, cluster.accelerator.kind))
     step: Floats = np.sum(list(lines.values()), axis=0)
     return _Steps(layout, strategies, np.broadcast_to(memory, len(strategies)), step, lines)
 
 
 def _point(
-    strategy: str,
-    recipe: Recipe,
-    steps: _Steps,
-    row: int,
-    capacity: float,
-    reference: ScalingPoint | None = None,
+    strategy: str, recipe: Recipe, steps: _Steps, row: int, capacity: float, reference: ScalingPoint | None = None,
     ideal: dict[str, float] | None = None,
-) -> ScalingPoint:
+) -> ScalingPoint:  # fmt: skip
     """The point of one strategy; `ideal`: GPU-seconds a sequence of each line of the reference."""
     step, memory, batch = float(steps.step[row]), float(steps.memory[row]), int(recipe.global_batch)
     layout, rate = steps.layout.at(row), batch / step
@@ -261,19 +255,3 @@ def _bend(strategy: str, points: list[ScalingPoint]) -> Bend:
         return Bend(strategy=strategy, num_gpus=points[0].num_gpus, reason=nearest.reason + where)
     bent = points[max(i for i, fine in enumerate(good) if fine) + 1 :]
     return Bend(strategy=strategy, num_gpus=bent[0].num_gpus if bent else None, reason=bent[0].reason if bent else "")
-
-
-def document(answer: ScalingComparison) -> dict[str, Any]:
-    """The comparison in plain values."""
-    return {
-        "scaling": "weak" if answer.weak else "strong",
-        "reference": None if answer.reference is None else _plain(answer.reference),
-        "points": [_plain(point) for point in answer.points],
-        "bends": [{"strategy": b.strategy, "num_gpus": b.num_gpus, "reason": b.reason or None} for b in answer.bends],
-    }
-
-
-def _plain(point: ScalingPoint) -> dict[str, Any]:
-    layout = None if point.layout is None else {name: int(getattr(point.layout, name)) for name in COLUMNS}
-    values = {field.name: getattr(point, field.name) for field in fields(point)}
-    return values | {"layout": layout, "reason": point.reason or None}

@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flopwise.cost.energy import facility_joules
+from flopwise.cost.intervals import ErrorBand
 from flopwise.facts import defaults
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import CacheFormat
+from flopwise.facts.offers import Offer
+from flopwise.search.answer import Candidate
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
-from flopwise.search.nodes import offer_cluster
-from flopwise.search.rank import ByTarget, Floats, Option
+from flopwise.search.nodes import NodeKind, Priced, offer_cluster
+from flopwise.search.rank import ByTarget, Floats, PlanOption
+from flopwise.search.spec import Latency
+from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.cost.intervals import ErrorBand
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.formats import CacheFormat
-    from flopwise.facts.offers import Offer
-    from flopwise.search.answer import Candidate
-    from flopwise.search.nodes import NodeKind, Priced
-    from flopwise.search.spec import Latency
-    from flopwise.search.workload import Resolved
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingOption(Option):
+class ServingOption(PlanOption):
     """One format of weights and cache; columns as in `Deployments`."""
 
     model: Model
@@ -147,13 +144,9 @@ class ServingOption(Option):
 
 
 def serving_options(
-    workload: Resolved,
-    model: Model,
-    node: NodeKind,
-    found: Deployments,
-    kv_dtype: CacheFormat,
+    workload: Resolved, model: Model, node: NodeKind, found: Deployments, kv_dtype: CacheFormat,
     bought: Sequence[Priced],
-) -> list[ServingOption]:
+) -> list[ServingOption]:  # fmt: skip
     """Deployments on a kind of node, bought in each of these ways."""
     each, device, batch = found.tp * found.pp * found.dp, node.cluster.accelerator, workload.task == "batch"
     packed = node.count // each  # replicas of an instance; 0: a replica takes several instances
@@ -170,23 +163,14 @@ def serving_options(
     memo: dict[Hashable, ByTarget] = {}
     return [
         ServingOption(
-            workload=workload,
-            node=node,
-            priced=priced,
-            instances=instances,
-            seconds=seconds,
-            cost_usd=hourly * seconds / HOUR_S if batch else hourly * HOURS_PER_MONTH,
-            energy_joules=energy,
-            memory_bytes=found.memory_bytes,
-            tokens_per_s=found.tokens_per_s,
-            model=model,
-            found=found,
-            kv_dtype=kv_dtype,
-            memo=memo,
+            workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
+            cost_usd=hourly * seconds / HOUR_S if batch else hourly * HOURS_PER_MONTH, energy_joules=energy,
+            memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
+            kv_dtype=kv_dtype, memo=memo,
         )
         for priced in bought
         for hourly in (instances * priced.usd_per_hour,)
-    ]
+    ]  # fmt: skip
 
 
 def latency_targets(workload: Resolved) -> dict[str, Latency | None]:

@@ -181,21 +181,13 @@ class Space:
 
         schedules = tuple(t.schedule for t in family.turns)
         return Layout(
-            dp=family.dp,
-            tp=inner.tp[i],
-            pp=self.degrees[family.degree_index],
-            cp=inner.cp[i],
-            ep=inner.ep[i],
-            zero=choice(family.zeros, 0),
-            shard=0 if family.shard is None else family.shard,
-            micro_batch=inner.micro_batch[i],
-            interleave=choice(tuple(t.interleave for t in family.turns), 1),
-            schedule=choice(schedules, 1) if any(schedules) else 0,
-            recompute=choice(family.recomputes, 2),
-            offload_optimizer="optimizer" in self.offload,
-            offload_parameters="parameters" in self.offload,
+            dp=family.dp, tp=inner.tp[i], pp=self.degrees[family.degree_index], cp=inner.cp[i], ep=inner.ep[i],
+            zero=choice(family.zeros, 0), shard=0 if family.shard is None else family.shard,
+            micro_batch=inner.micro_batch[i], interleave=choice(tuple(t.interleave for t in family.turns), 1),
+            schedule=choice(schedules, 1) if any(schedules) else 0, recompute=choice(family.recomputes, 2),
+            offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
-        )
+        )  # fmt: skip
 
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
@@ -254,16 +246,9 @@ def inner_combinations(limits: LayoutLimits, domain: int, max_micro_batch: int =
 
 
 def layouts(
-    limits: LayoutLimits,
-    inner: Inner,
-    *,
-    most: int,
-    least: int = 1,
-    max_pp: int = MAX_PP,
-    recomputes: tuple[int, ...] = MODES,
-    pipelines: Pipelines | None = None,
-    shard: int | None = None,
-) -> Space:
+    limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
+    recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
+) -> Space:  # fmt: skip
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
     Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and
@@ -289,15 +274,9 @@ def layouts(
     order = (i[kept] // micros * len(degrees) + d[kept]) * (len(replicas) + 1) + r[kept]
     kept = kept[np.argsort(order, kind="stable")]
     meshes = Family(
-        inner_index=i[kept],
-        degree_index=d[kept],
-        dp=dp[kept],
-        num_gpus=gpus[kept],
-        shard=None,
-        zeros=(),
-        turns=(),
+        inner_index=i[kept], degree_index=d[kept], dp=dp[kept], num_gpus=gpus[kept], shard=None, zeros=(), turns=(),
         recomputes=recomputes,
-    )
+    )  # fmt: skip
     families = tuple(_families(limits, inner, degrees, meshes, pipelines or Pipelines(), shard))
     return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flopwise.errors import SpecError, nearest_names
+from flopwise.errors import FlopwiseError, InfeasibleError, SpecError, nearest_hint
+from flopwise.facts.catalog import Facts
 from flopwise.search.answer import Plan
+from flopwise.search.plan import plan
 from flopwise.search.spec import WORKLOAD_FILE
-from flopwise.search.workload import Resolved, merged_onto
-from flopwise.search.workload_file import document, read_text, resolved
+from flopwise.search.workload import Resolved, merged_onto, resolve
+from flopwise.search.workload_file import document, read_text, workload_from
 
 MAX_WORKLOADS = 10_000
 MOST_VALUES = 1000
+ENGINES = ("inline", "processes", "ray")
+REACHED_WITHIN_S = 10.0
 AXES = {
     key.rpartition(".")[2]: key
     for key in (
@@ -53,21 +64,16 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
 
     @property
-    def evaluated(self) -> int:
+    def num_evaluated(self) -> int:
         """Candidates evaluated for all workloads."""
         return sum(p.plan.evaluated for p in self.planned if p.plan is not None)
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a sweep file."""
-    workload = WORKLOAD_FILE.schema()
+    workload, counts = WORKLOAD_FILE.schema(), {"minItems": 1, "maxItems": MOST_VALUES}
     axes = {
-        name: {
-            "type": "array",
-            "items": dict(WORKLOAD_FILE.options[key].kind.schema),
-            "minItems": 1,
-            "maxItems": MOST_VALUES,
-        }
+        name: {"type": "array", "items": dict(WORKLOAD_FILE.options[key].kind.schema), **counts}
         for name, key in AXES.items()
     }
     sweep = {"type": "object", "properties": axes, "additionalProperties": False}
@@ -122,10 +128,9 @@ def points(
     found = []
     for number, one in enumerate(workloads, start=1):
         if not isinstance(one, dict):
-            raise SpecError(
-                f"{where}: workload {number} is a mapping with `model` and `task`, not {type(one).__name__}"
-            )
-        workload = resolved(merged_onto(one, changes or {}), None, f"{where}: workload {number}")
+            given = type(one).__name__
+            raise SpecError(f"{where}: workload {number} is a mapping with `model` and `task`, not {given}")
+        workload = workload_from(merged_onto(one, changes or {}), f"{where}: workload {number}")
         found.append(SweptWorkload(workload.name or workload.model, {}, workload))
     return found
 
@@ -142,9 +147,8 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
         raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(AXES)}")
     unknown = next((key for key in axes if key not in AXES), None)
     if unknown is not None:
-        near = nearest_names(str(unknown), AXES)
-        hint = f"; nearest: {near[0]}" if near else ""
-        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{hint}")
+        near = nearest_hint(unknown, AXES)
+        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{near}")
     for key, values in axes.items():
         if not isinstance(values, list) or not 1 <= len(values) <= MOST_VALUES:
             raise SpecError(f"{where}: sweep.{key}: expected a list of 1 to {MOST_VALUES:,} values")
@@ -157,7 +161,100 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
             section, dot, name = AXES[key].rpartition(".")
             change = {name: [value] if WORKLOAD_FILE.options[AXES[key]].repeated else value}
             one = merged_onto(one, {section: change} if dot else change)
-        workload = resolved(merged_onto(one, changes), node, where)
+        workload = workload_from(merged_onto(one, changes), where, node)
         text = ", ".join(f"{key} {value}" for key, value in varied.items())
         found.append(SweptWorkload(f"{workload.name}: {text}" if workload.name else text, varied, workload))
     return found
+
+
+def plan_workload(sent: tuple[str, dict[str, Any], bytes], facts: Facts, assume_family: str | None) -> Planned:
+    """Plan one workload of a sweep: its name, what varies, and its JSON; errors become reasons."""
+    name, varied, source = sent
+    try:
+        answer = plan(resolve(msgspec.json.decode(source)), facts, assume_family=assume_family)
+    except FlopwiseError as error:
+        reasons = error.reasons if isinstance(error, InfeasibleError) else ()
+        return Planned(name=name, varied=varied, plan=None, reasons=[str(error), *reasons])
+    return Planned(name=name, varied=varied, plan=answer)
+
+
+def plan_sweep(
+    workloads: Sequence[SweptWorkload], facts: Facts, *, engine: str = "inline", assume_family: str | None = None,
+    workers: int | None = None, address: str | None = None, advance: Callable[[int, int], None] | None = None,
+) -> Sweep:  # fmt: skip
+    """Plan every workload, wherever the `engine` has it done; the plans are the same.
+
+    `facts` are sent to the workers. `workers`: processes at once; all cores without it. `address`: of
+    the Ray cluster; without it RAY_ADDRESS, or the one that runs on this machine.
+
+    Raises:
+        SpecError: no such engine, Ray is not installed, or no cluster answers.
+    """
+    started, plans = time.perf_counter(), dict[int, Planned]()
+    task = partial(plan_workload, facts=facts, assume_family=assume_family)
+    if address is not None and engine != "ray":
+        raise SpecError(f"an address is of a Ray cluster; the engine is {engine}: give --engine ray, or no address")
+    sent = [(w.name, w.varied, msgspec.json.encode(w.workload.document)) for w in workloads]
+    running: Iterator[tuple[int, Planned]]
+    if engine == "inline":
+        running = enumerate(map(task, sent))
+    elif engine == "processes":
+        running = _in_processes(sent, task, min(workers or os.cpu_count() or 1, len(sent)))
+    elif engine == "ray":
+        running = _on_ray(sent, task, address)
+    else:
+        raise SpecError(f"engine {engine!r} is unknown; a sweep runs on {', '.join(ENGINES)}")
+    for number, one in running:
+        plans[number] = one
+        if advance is not None:
+            advance(len(plans), len(sent))
+    ordered = [plans[number] for number in range(len(sent))]
+    return Sweep(planned=ordered, engine=engine, elapsed_s=time.perf_counter() - started)
+
+
+def _in_processes(sent: Sequence[Any], task: Callable[[Any], Planned], workers: int) -> Iterator[tuple[int, Planned]]:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(task, one): number for number, one in enumerate(sent)}
+        try:
+            for done in as_completed(running):
+                yield running[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _on_ray(sent: Sequence[Any], task: partial[Planned], address: str | None) -> Iterator[tuple[int, Planned]]:
+    """Assumes: the workers have this version of flopwise installed."""
+    try:
+        import ray  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise SpecError(
+            "the engine ray needs Ray: install flopwise with its extra, `pip install 'flopwise[ray]'`"
+        ) from None
+    own = not ray.is_initialized()
+    if own:
+        where = address or os.environ.get("RAY_ADDRESS") or "auto"
+        try:
+            _check_reachable(where)
+            ray.init(address=where, log_to_driver=False, logging_level="error", configure_logging=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).split(". ")[0][:160]
+            raise SpecError(
+                f"no Ray cluster answers at {where} ({reason}); start one with `ray start --head`, or give --address"
+            ) from None
+    try:
+        remote = ray.remote(num_cpus=1)(task.func)
+        running = {remote.remote(one, **task.keywords): number for number, one in enumerate(sent)}
+        waiting = list(running)
+        while waiting:
+            (done, *_), waiting = ray.wait(waiting, num_returns=1)
+            yield running[done], ray.get(done)
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _check_reachable(where: str) -> None:
+    """Raise OSError where no one listens: Ray itself tries for minutes."""
+    host, colon, port = where.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_WITHIN_S).close()

@@ -4,34 +4,110 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flopwise.cost.intervals import ErrorBand
-from flopwise.options import said
-from flopwise.search.defaults import recipes
+from flopwise.cost.precisions import TRAINING_PRECISIONS
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.facts.software import TrainingStack
+from flopwise.ops.tensors import parameters
+from flopwise.options import OptionError, changed
+from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
-from flopwise.search.nodes import offer_cluster
-from flopwise.search.rank import ByTarget, Floats, Option
+from flopwise.search.nodes import NodeKind, offer_cluster
+from flopwise.search.rank import ByTarget, Floats, PlanOption
+from flopwise.search.spec import ANY
+from flopwise.search.workload import Resolved
 from flopwise.training.estimate import training_band
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
 from flopwise.training.memory import memory_band
+from flopwise.training.routing import check_skew
 from flopwise.training.schedules import NAMES, schedule_code
+from flopwise.training.spec import SEQ_LEN, divisible_batch
 
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.search.answer import Candidate
-    from flopwise.search.nodes import NodeKind
-    from flopwise.search.workload import Resolved
+FINETUNE_SEQ_LEN = 2048
+"""Tokens of a sequence of fine-tuning where none are given."""
+BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
+"""Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
+FINETUNE_BATCH = 64
+
+
+def seq_len(workload: Resolved, model: Model) -> int:
+    """Tokens of a sequence: as given, else 4,096 to pre-train, 2,048 to fine-tune, as far as the model goes."""
+    usual = SEQ_LEN if workload.task == "pretrain" else FINETUNE_SEQ_LEN
+    return workload.data.seq or min(usual, model.max_position or usual)
+
+
+def global_batch(workload: Resolved, model: Model, seq: int) -> int:
+    """Sequences of an optimizer step: as given, else near the tokens that runs of this size use."""
+    try:
+        sequences = workload.data.sequences(seq)
+    except OptionError as error:
+        raise SpecError(f"data.{error.name}: {error.reason}") from None
+    if sequences is not None:
+        return sequences
+    if workload.task == "finetune":
+        return FINETUNE_BATCH
+    tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
+    return divisible_batch(tokens / seq)
+
+
+def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:
+    """The precisions that are searched with a training stack, and what is assumed of them.
+
+    `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
+
+    Raises:
+        SpecError: an unknown precision.
+    """
+    one, several = workload.one_precision, workload.limits.precision
+    wanted = list(several) or [one or "bf16"]
+    for name in wanted:
+        if name not in (*TRAINING_PRECISIONS, ANY):
+            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join((*TRAINING_PRECISIONS, ANY))}")
+    if ANY not in wanted:
+        open_ = one is None and not several
+        return wanted, f"bf16, as no precision was given (constraints.precision; {ANY} searches all)" if open_ else ""
+    found = ["bf16"]
+    if not workload.training.adapts and software.activations == "fused":
+        found += ["fp8", "nvfp4"] if software.fp8_inputs else ["fp8"]
+    found += [name for name in wanted if name not in (*found, ANY)]
+    return found, f"{', '.join(found)} were searched; that narrower formats need no more tokens is for you to check"
+
+
+def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:
+    """The recipes that the workload allows with the training stack `software`, and what was assumed.
+
+    Raises:
+        SpecError: an unknown precision.
+        UnknownNameError: an unknown optimizer or format.
+    """
+    data, spec = workload.data, replace(workload.training, stack=software.name)
+    wanted, chosen = precisions(workload, software)
+    seq = seq_len(workload, model)
+    batch = global_batch(workload, model, seq)
+    notes = [chosen] if chosen else []
+    if data.seq is None:
+        notes.append(f"sequences of {seq:,} tokens, as none were given (data.seq_len)")
+    if data.global_batch_tokens is not None and batch * seq != data.global_batch_tokens:
+        notes.append(f"a global batch of {batch:,} sequences, near the tokens asked for and shared evenly among ranks")
+    if data.global_batch_tokens is None and data.global_batch is None:
+        notes.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
+    documents = data.documents(seq)
+    found = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
+    check_skew(model, found[0])
+    return found, notes
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOption(Option):
+class TrainingOption(PlanOption):
     """The fastest layouts of a recipe for each number of GPUs."""
 
     search: LayoutSearch
@@ -72,13 +148,10 @@ class TrainingOption(Option):
     def job(self, row: int) -> TrainJob:
         """The job of one row."""
         return TrainJob(
-            model=self.search.model,
-            recipe=self.search.recipe,
-            layout=self.search.space.layout(int(self.layouts.rows[row])),
-            cluster=self.node.cluster,
-            tokens=self.workload.tokens,
-            conditions=self.conditions,
-        )
+            model=self.search.model, recipe=self.search.recipe,
+            layout=self.search.space.layout(int(self.layouts.rows[row])), cluster=self.node.cluster,
+            tokens=self.workload.tokens, conditions=self.conditions,
+        )  # fmt: skip
 
     def layout_document(self, row: int) -> dict[str, Any]:
         """The layout and recipe of a row in plain values; `candidate_job` reads it back."""
@@ -125,37 +198,24 @@ def training_options(
         instances = gpus // node.count
         options.append(
             TrainingOption(
-                workload=workload,
-                node=node,
-                priced=priced,
-                instances=np.asarray(instances),
-                seconds=seconds,
-                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour),
-                energy_joules=seconds * layouts.watts,
-                memory_bytes=layouts.memory_bytes,
-                tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
-                search=search,
-                layouts=layouts,
-                conditions=surroundings,
+                workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
+                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour), energy_joules=seconds * layouts.watts,
+                memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
+                search=search, layouts=layouts, conditions=surroundings,
             )
-        )
+        )  # fmt: skip
     return options
 
 
 def reliability(workload: Resolved) -> Reliability:
     """How often a run is saved and how fast, as the workload says; the default where it says nothing."""
-    if not said(workload.conditions):
+    if not changed(workload.conditions):
         return DEFAULT_RELIABILITY
     return workload.conditions.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
 
 
 def conditions(
-    purchase: str,
-    provider: str,
-    accelerator: str,
-    count: int,
-    facts: Facts,
-    saved: Reliability = DEFAULT_RELIABILITY,
+    purchase: str, provider: str, accelerator: str, count: int, facts: Facts, saved: Reliability = DEFAULT_RELIABILITY
 ) -> Conditions:
     """The conditions of a run on instances of `count` accelerators, bought and `saved` so; default but for spot."""
     if purchase != "spot":

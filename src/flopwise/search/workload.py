@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
+from flopwise.facts.architecture import Model
+from flopwise.facts.software import Engine
 from flopwise.options import OptionError, options_of
-from flopwise.search.spec import (
-    SERVING,
-    TRAINING,
-    WORKLOAD_FILE,
-    AdaptersSpec,
-    ConstraintsSpec,
-    Latency,
-    RankingSpec,
-    TargetsSpec,
-    TrafficSpec,
-    WorkloadSpec,
-    keys_of,
-    means_something,
-)
-from flopwise.search.workload_traffic import Arriving, arriving
-from flopwise.serving.spec import TechniqueRequest
+from flopwise.search import spec as specs
+from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, TargetsSpec, TrafficSpec, WorkloadSpec
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.software import Engine
+STRETCH = 5000
+"""Requests of a trace that replicas are sized by: the busiest so many that follow one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """A workload in base units, and as it is `written`. None where the file is silent and no default stands for it."""
+class WorkloadTraffic:
+    """The requests of a workload. `requests_per_s` is the rate that replicas are sized for; the mean is that / `peak`.
 
-    written: Mapping[str, Any]
+    `inputs`, `outputs`: lengths as `flopwise.serving.sim.lengths.Lengths.parse` reads them, None where all are alike.
+    """
+
+    requests_per_s: float | None = None
+    concurrency: int | None = None
+    requests: float | None = None
+    input_tokens: int  # on average
+    output_tokens: int
+    peak: float = 1.0
+    inputs: str | None = None
+    outputs: str | None = None
+    arrivals: str = "poisson"
+    burstiness: float | None = None  # standard deviation of the gaps over their mean
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved(WorkloadTraffic):
+    """A workload in base units, and the `document` of its file. None: the file is silent and there is no default."""
+
+    document: Mapping[str, Any]
     model: str
     task: str
     name: str | None
@@ -47,50 +56,40 @@ class Resolved:
     training: TrainingSpec
     conditions: RunConditionsSpec
     limits: ConstraintsSpec
+    techniques: TechniqueRequest
     purchase: tuple[str, ...]  # ways to buy machines
+    min_gpus: int
+    max_gpus: int
+    max_usd_per_hour: float | None
     confidence: float
     tokens: float | None  # that the run goes through, padding included
-    requests_per_s: float | None
-    concurrency: int | None
-    requests: float | None
-    input_tokens: int
-    output_tokens: int
-    arriving: Arriving
-    techniques: TechniqueRequest
     ttft: Latency | None
     tpot: Latency | None
     latency: Latency | None
     tokens_per_s: float | None
     deadline_s: float | None
     budget_usd: float | None
-    min_gpus: int
-    max_gpus: int
-    max_usd_per_hour: float | None
     drafter: Model | None = None  # the model that drafts, once it is looked up
     facts: Any = None  # what is known (`Facts`), once it is given
 
     @property
     def engine(self) -> Engine:
         """The inference engine that is asked for, else the usual one. Raises UnknownNameError."""
-        found: Engine = self.facts.engine(self.limits.engine or defaults.ENGINE)
-        return found
+        engine: Engine = self.facts.engine(self.limits.engine or defaults.ENGINE)
+        return engine
 
-    def limited(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
+    def with_limits(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
         """The workload with other constraints, and other ways to buy machines where any are given."""
-        lists = {name: list(values) for name, values in limits.items()} | (
-            {"purchase": [*purchase]} if purchase else {}
-        )
-        return replace(
-            self,
-            limits=replace(self.limits, **limits),
-            purchase=purchase or self.purchase,
-            written=WORKLOAD_FILE.written(merged_onto(self.written, {"constraints": lists})),
-        )
+        lists = {name: list(values) for name, values in limits.items()}
+        lists |= {"purchase": list(purchase)} if purchase else {}
+        document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, {"constraints": lists}))
+        changed = replace(self.limits, **limits)
+        return replace(self, limits=changed, purchase=purchase or self.purchase, document=document)
 
     @property
     def nameless(self) -> Resolved:
         """The workload whatever it is called."""
-        return replace(self, name=None, written={key: value for key, value in self.written.items() if key != "name"})
+        return replace(self, name=None, document={key: value for key, value in self.document.items() if key != "name"})
 
 
 def schema() -> dict[str, Any]:
@@ -102,10 +101,10 @@ def schema() -> dict[str, Any]:
 def merged_onto(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`data` with `changes` laid over it, section by section; an option of several keys goes where its task has it."""
     merged, task = dict(data), str(changes.get("task", data.get("task")))
-    for name, said in changes.items():
-        places = keys_of(name)
-        section, _, part = next((key for key in places if means_something(key, task)), name).rpartition(".")
-        key, value = (section, {part: said}) if len(places) > 1 and section else (name, said)
+    for name, change in changes.items():
+        places = specs.keys_of(name)
+        section, _, part = next((key for key in places if specs.means_something(key, task)), name).rpartition(".")
+        key, value = (section, {part: change}) if len(places) > 1 and section else (name, change)
         below = merged.get(key)
         merged[key] = {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
@@ -117,86 +116,52 @@ def resolve(data: Mapping[str, Any], at: str = "") -> Resolved:
     Raises:
         SpecError: a key or a value that cannot be; starts with the key's place.
     """
-    values: dict[type, Any] = {type(spec): spec for spec in WORKLOAD_FILE.read(data, at)}
-    written = WORKLOAD_FILE.written(data)
+    values: dict[type, Any] = {type(spec): spec for spec in WORKLOAD_FILE.parse(data, at)}
+    document = WORKLOAD_FILE.without_defaults(data)
     task = values[WorkloadSpec].task
-    for section, keys in written.items():
+    for section, keys in document.items():
         for key in [f"{section}.{part}" for part in keys] if section in WORKLOAD_FILE.sections else [section]:
-            if not means_something(key, task):
-                shown = key if means_something(section, task) else section
+            if not specs.means_something(key, task):
+                shown = key if specs.means_something(section, task) else section
                 raise SpecError(f"{at}{shown}: has no meaning for a {task} workload; leave it out")
     try:
-        return _resolved(values, written)
+        return _workload(values, document)
     except OptionError as error:
-        raise SpecError(f"{at}{_key(error.name)}: {error.reason}") from None
+        keys = (options_of(spec)[error.name].key for spec in WORKLOAD_FILE.specs if error.name in options_of(spec))
+        raise SpecError(f"{at}{next(filter(None, keys), error.name)}: {error.reason}") from None
     except SpecError as error:
         raise SpecError(f"{at}{error}") from None
 
 
-def _key(name: str) -> str:
-    """Where a file says what the option of this name says."""
-    found = (options_of(spec)[name].key for spec in WORKLOAD_FILE.specs if name in options_of(spec))
-    return next((key for key in found if key), name)
-
-
-def _resolved(values: dict[type, Any], written: dict[str, Any]) -> Resolved:
-    spec, ranking, data = values[WorkloadSpec], values[RankingSpec], values[DataSpec]
+def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
+    what, ranking, data = values[WorkloadSpec], values[specs.RankingSpec], values[DataSpec]
     limits, targets = values[ConstraintsSpec], values[TargetsSpec]
-    adapters, techniques = values[AdaptersSpec], values[TechniqueRequest]
+    adapters, techniques = values[specs.AdaptersSpec], values[TechniqueRequest]
     training = replace(
-        values[TrainingSpec],
-        lora=None if adapters.kind == "full" else adapters.rank,
-        qlora=adapters.kind == "qlora",
-        stack=limits.stack,
-        schedule=limits.schedule,
-        shard=limits.shard,
-    )
+        values[TrainingSpec], lora=None if adapters.kind == "full" else adapters.rank, qlora=adapters.kind == "qlora",
+        stack=limits.stack, schedule=limits.schedule, shard=limits.shard,
+    )  # fmt: skip
     training.check_adapters()
     data.check_packing()
     data.check_batch()
     techniques.check()
     tokens = data.run_tokens(_sample_tokens(data))
-    if spec.task in TRAINING and tokens is None:
-        raise SpecError(f"data: a {spec.task} workload needs data.tokens, or data.samples with data.seq_len")
-    flow = arriving(values[TrafficSpec], spec.task)
+    if what.task in specs.TRAINING and tokens is None:
+        raise SpecError(f"data: a {what.task} workload needs data.tokens, or data.samples with data.seq_len")
+    traffic = _traffic(values[TrafficSpec], what.task)
     if limits.inter_node_bandwidth is not None and limits.network is not None:
         raise OptionError("network", "inter_node_bandwidth says it for the whole instance; give one of them")
-    most = limits.max_gpus or (4096 if spec.task in SERVING else 100_000)
-    least = limits.min_gpus or 1
+    most, least = limits.max_gpus or (4096 if what.task in specs.SERVING else 100_000), limits.min_gpus or 1
     if least > most:
         raise OptionError("min_gpus", f"{least} is more than max_gpus, {most}")
     return Resolved(
-        written=written,
-        model=spec.model,
-        task=spec.task,
-        name=spec.name,
-        objective=ranking.objective,
-        simulate=spec.simulate,
-        one_precision=ranking.one_precision,
-        data=data,
-        training=training,
-        conditions=values[RunConditionsSpec],
-        limits=limits,
-        purchase=limits.purchase or ("on_demand",),
-        confidence=targets.confidence,
-        tokens=tokens,
-        requests_per_s=flow.requests_per_s,
-        concurrency=flow.concurrency,
-        requests=flow.requests,
-        input_tokens=flow.input_tokens,
-        output_tokens=flow.output_tokens,
-        arriving=flow,
-        techniques=techniques,
-        ttft=targets.ttft,
-        tpot=targets.tpot,
-        latency=targets.latency,
-        tokens_per_s=targets.throughput,
-        deadline_s=targets.deadline,
+        **{field.name: getattr(part, field.name) for part in (what, ranking, traffic) for field in fields(part)},
+        document=document, data=data, training=training, conditions=values[RunConditionsSpec], limits=limits,
+        techniques=techniques, purchase=limits.purchase or ("on_demand",), min_gpus=least, max_gpus=most,
+        max_usd_per_hour=limits.max_usd_per_hour, confidence=targets.confidence, tokens=tokens, ttft=targets.ttft,
+        tpot=targets.tpot, latency=targets.latency, tokens_per_s=targets.throughput, deadline_s=targets.deadline,
         budget_usd=targets.budget,
-        min_gpus=least,
-        max_gpus=most,
-        max_usd_per_hour=limits.max_usd_per_hour,
-    )
+    )  # fmt: skip
 
 
 def _sample_tokens(data: DataSpec) -> float | None:
@@ -207,15 +172,93 @@ def _sample_tokens(data: DataSpec) -> float | None:
     return None if documents is None else documents.mean
 
 
+def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
+    """The traffic of a workload.
+
+    Raises:
+        SpecError: what cannot be; of a trace file, with its line and column.
+    """
+    process = traffic.arrivals or ("poisson" if traffic.burstiness is None else "gamma")
+    _check_traffic(traffic, process)
+    if traffic.trace is not None:
+        return _trace_traffic(traffic, task)
+    if task == "serve" and traffic.rate is None and traffic.concurrency is None:
+        raise SpecError(
+            "traffic: a serve workload needs traffic.requests_per_s, traffic.concurrency, or a traffic.trace"
+        )
+    if task == "batch" and traffic.requests is None:
+        raise SpecError("traffic: a batch workload needs traffic.requests, how many there are in all")
+    lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
+    inputs, outputs = (length if isinstance(length, str) else None for length in lengths)
+    prompt, answer = map(mean_tokens, lengths)
+    peak = 1.0 if traffic.peak is None else traffic.peak
+    return WorkloadTraffic(
+        requests_per_s=None if traffic.rate is None else traffic.rate * peak, concurrency=traffic.concurrency,
+        requests=traffic.requests, input_tokens=prompt, output_tokens=answer, peak=peak, inputs=inputs,
+        outputs=outputs, arrivals=process, burstiness=traffic.burstiness,
+    )  # fmt: skip
+
+
+def _check_traffic(traffic: TrafficSpec, process: str) -> None:
+    """Refuse what contradicts itself; `process`: how requests arrive."""
+    shape = next((n for n in ("arrivals", "burstiness", "peak") if getattr(traffic, n) is not None), None)
+    for name in (shape, "concurrency", "input_tokens", "output_tokens") if traffic.trace is not None else ():
+        if name is not None and getattr(traffic, name) is not None:
+            what = "how long requests are" if name.endswith("tokens") else "when requests arrive"
+            raise OptionError(name, f"a trace says {what}; leave it out")
+    if shape is not None and traffic.rate is None:
+        raise OptionError(shape, "shapes the rate of requests (--rate, traffic.requests_per_s), which is not given")
+    if traffic.rate is not None and traffic.concurrency is not None:
+        raise OptionError("concurrency", "requests come at their rate, or as users ask; leave one of them out")
+    if traffic.burstiness is not None and process != "gamma":
+        raise OptionError("burstiness", f"goes with gamma arrivals, not {traffic.arrivals}")
+    if traffic.arrivals == "diurnal":
+        raise OptionError("arrivals", "a plan is sized for the highest rate of a day: give peak instead of diurnal")
+
+
+def _trace_traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
+    """Rates and mean lengths of a trace; times are stretched to a rate that is given besides."""
+    from flopwise.serving.sim.trace import read_trace_columns  # noqa: PLC0415 - few workloads have one
+
+    try:
+        columns = read_trace_columns(traffic.trace)
+    except SpecError as error:
+        raise OptionError("trace", str(error)) from None
+    arrival_s = columns["arrival_s"]
+    count, span_s = arrival_s.size, float(arrival_s[-1] - arrival_s[0])
+    if task != "batch" and (count < 2 or not span_s):
+        raise OptionError("trace", f"{traffic.trace} has no time between its requests, so no rate")
+    mean = (count - 1) / span_s if span_s else math.inf
+    first, last = busiest(arrival_s)
+    peak = (last - first - 1) / float(arrival_s[last - 1] - arrival_s[first]) / mean if last - first < count else 1.0
+    prompt, answer = (max(1, round(float(columns[name].mean()))) for name in ("prompt_tokens", "output_tokens"))
+    sizes: dict[str, Any] = {"input_tokens": prompt, "output_tokens": answer, "peak": peak, "trace": str(traffic.trace)}
+    if task == "batch":
+        return WorkloadTraffic(requests=traffic.requests or float(count), **sizes)
+    rate = (mean if traffic.rate is None else traffic.rate) * peak
+    return WorkloadTraffic(requests_per_s=rate, requests=traffic.requests, **sizes)
+
+
+def busiest(arrival_s: Any, requests: int = STRETCH) -> tuple[int, int]:
+    """First row of the busiest stretch of a trace, and the row after its last: the whole of short ones."""
+    count = len(arrival_s)
+    if count <= requests:
+        return 0, count
+    first = int((arrival_s[requests - 1 :] - arrival_s[: count - requests + 1]).argmin())
+    return first, first + requests
+
+
 def as_in_file(named: Mapping[str, Any]) -> dict[str, Any]:
     """Options by their names as the mapping that a file would say; one of several keys stays under its name."""
     lora, adapters = named.get("lora"), named.get("qlora") or "lora" in named
-    found: dict[str, Any] = {"method": {"kind": "qlora" if named.get("qlora") else "lora"}} if adapters else {}
+    mapping: dict[str, Any] = {"method": {"kind": "qlora" if named.get("qlora") else "lora"}} if adapters else {}
     if lora is not None:
-        found["method"]["rank"] = lora
+        mapping["method"]["rank"] = lora
     for name, value in named.items():
         if name not in ("lora", "qlora"):
-            places = keys_of(name)
+            places = specs.keys_of(name)
             section, dot, part = (places[0] if len(places) == 1 else name).rpartition(".")
-            (found.setdefault(section, {}) if dot else found)[part] = [*value] if isinstance(value, tuple) else value
-    return found
+            (mapping.setdefault(section, {}) if dot else mapping)[part] = (
+                [*value] if isinstance(value, tuple) else value
+            )
+    return mapping

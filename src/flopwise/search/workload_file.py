@@ -47,27 +47,14 @@ def load_workload(path: Path | str, changes: Mapping[str, Any] | None = None) ->
 
 
 def parse_workload(text: str, where: str = "workload", changes: Mapping[str, Any] | None = None) -> Resolved:
-    """Validate and resolve the text of a workload; `where` names it in messages.
-
-    Raises:
-        SpecError: as `load_workload`.
-    """
+    """As `load_workload`, of a text; `where` names it in messages."""
     node, data = document(text, where)
     if not isinstance(data, dict):
         raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {kind_of(data)}")
-    return resolved(merged_onto(data, changes or {}), node, where)
+    return workload_from(merged_onto(data, changes or {}), where, node)
 
 
-def workload_from(data: Mapping[str, Any], where: str = "workload") -> Resolved:
-    """Validate and resolve a workload given as plain data.
-
-    Raises:
-        SpecError: as `load_workload`, without a line.
-    """
-    return resolved(data, None, where)
-
-
-def resolved(data: Mapping[str, Any], node: yaml.Node | None, where: str) -> Resolved:
+def workload_from(data: Mapping[str, Any], where: str = "workload", node: yaml.Node | None = None) -> Resolved:
     """Validate and resolve plain data; `node`, the composed document, gives messages their lines.
 
     Raises:
@@ -76,10 +63,10 @@ def resolved(data: Mapping[str, Any], node: yaml.Node | None, where: str) -> Res
     try:
         return resolve(data)
     except SpecError as error:
-        raise located(error, node, where) from None
+        raise error_with_place(error, node, where) from None
 
 
-def located(error: SpecError, node: yaml.Node | None, where: str) -> SpecError:
+def error_with_place(error: SpecError, node: yaml.Node | None, where: str) -> SpecError:
     """A complaint that starts with a key's place in the document, with file and line in front."""
     path = str(error).split(":", 1)[0]
     return SpecError(f"{place(node, where, path.split('.'))}: {error}")

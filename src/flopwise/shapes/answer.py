@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from flopwise.cost.fabric import fabric
 from flopwise.ops.tensors import sharded_parameters
-from flopwise.shapes.decoding import DecodeClock
+from flopwise.shapes.clocks import Clock, TrainingClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
 from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
-from flopwise.shapes.training import TrainingClock
 from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
 
 PINNED_FRAC = 0.76
@@ -35,7 +34,7 @@ class ShapeAnswer:
     A pass is a micro-batch forward and backward (`train`), or a step that gives each sequence one token (`serve`).
     """
 
-    clock: TrainingClock | DecodeClock
+    clock: Clock
     pass_s: float
     operations: tuple[KernelShape, ...]
     advice: tuple[Advice, ...]  # what software refuses first, then the largest gain
@@ -69,7 +68,7 @@ class ShapeAnswer:
         return tuple(dict.fromkeys((*self.clock.model.notes, *self.clock.cluster.assumptions)))
 
 
-def shape_answer(clock: TrainingClock | DecodeClock) -> ShapeAnswer:
+def shape_answer(clock: Clock) -> ShapeAnswer:
     """The kernels of a pass, and what to change: each finding is a single change beside the model as it is.
 
     Raises:
@@ -78,35 +77,26 @@ def shape_answer(clock: TrainingClock | DecodeClock) -> ShapeAnswer:
     now_s = scalar(clock.pass_s())
     case = Case(clock, now_s, clock.kernels(now_s))
     findings = [finding for rule in RULES for finding in rule(case)]
-    device = ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}")
+    device = f"{clock.cluster.accelerator.name}, tp {clock.tp}"
     stacks: tuple[StackTime, ...] = ()
     if isinstance(clock, TrainingClock):
-        recipe = clock.recipe
+        recipe, device = clock.recipe, device + f", ep {clock.ep}" * (clock.ep > 1)
         stacks = tuple(_stack_times(clock)) if recipe.lora is None else ()
         findings += [*_stack_findings(case, stacks), *_attention_findings(case, clock), *_link_findings(case)]
         findings += _transfer_findings(case, clock)
-        settings = (
-            ("pass", f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"),
-            (device[0], device[1] + f", ep {clock.ep}" * (clock.ep > 1)),
-            ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}"),
-        )
+        work = f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"
+        way = ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}")
     else:
         findings += _link_findings(case)
-        settings = (
-            ("pass", f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"),
-            device,
-            ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}"),
-        )
+        work = f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"
+        way = ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}")
     advice = (finding for finding in findings if isinstance(finding, Advice))
     return ShapeAnswer(
-        clock=clock,
-        pass_s=now_s,
-        operations=case.kernels,
+        clock=clock, pass_s=now_s, operations=case.kernels,
         advice=tuple(sorted(advice, key=lambda a: (not a.needed, -a.gain_s))),
         fine=tuple(finding for finding in findings if isinstance(finding, Fine)),
-        stacks=stacks,
-        settings=settings,
-    )
+        stacks=stacks, settings=(("pass", work), ("accelerator", device), way),
+    )  # fmt: skip
 
 
 def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:
@@ -132,9 +122,8 @@ def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Findi
             why += "; more from attention kernel, launches and overlap"
         yield case.advice("software", now.name, best.name, why, gain)
     else:
-        yield Fine(
-            "software", f"{now.name}: {100 * now.memory_bound_frac:.0f} % memory-bound; no other stack is faster"
-        )
+        text = f"{now.name}: {100 * now.memory_bound_frac:.0f} % memory-bound; no other stack is faster"
+        yield Fine("software", text)
 
 
 def _attention_findings(case: Case, clock: TrainingClock) -> Iterator[Advice]:
@@ -184,11 +173,6 @@ def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
     text = f"{nbytes / 1e9:,.1f} GB a step over {link} take {pinned_s:,.2f} s"
     yield Fine("host transfers, pinned", f"{text}; over n micro-batches a step 1/n of it each")
     pageable_s = pinned_s / PAGEABLE_FRAC
-    yield Advice(
-        what="host transfers",
-        now="pageable memory",
-        better="pinned memory",
-        why="pageable memory is copied twice; bind each rank to its GPU's socket, too; of a pass that is a whole step",
-        gain_s=pageable_s - pinned_s,
-        gain_frac=(pageable_s - pinned_s) / (case.now_s + pageable_s),
-    )
+    why = "pageable memory is copied twice; bind each rank to its GPU's socket, too; of a pass that is a whole step"
+    gain_s = pageable_s - pinned_s
+    yield Advice("host transfers", "pageable memory", "pinned memory", why, gain_s, gain_s / (case.now_s + pageable_s))

@@ -54,10 +54,7 @@ class KernelShape:
 
 
 def scalar(value: Floats | None) -> float:
-    """A number, or a column of one entry, as a number; 0 for None.
-
-    Source: none needed. Assumes: a column holds one entry.
-    """
+    """A number, or a column of one entry, as a number; 0 for None."""
     return 0.0 if value is None else float(np.asarray(value, dtype=float).ravel()[0])
 
 
@@ -90,18 +87,12 @@ def ridge_flops_per_byte(rates: Rates, dtype: str) -> float:
 
 
 def l2_ridge_flops_per_byte(rates: Rates, dtype: str) -> float | None:
-    """The same for operands that come from L2; None where its size is not known.
-
-    Source: as above; L2 calibrated. Assumes: as above.
-    """
+    """The same for operands that come from L2; None where its size is not known."""
     return ridge_flops_per_byte(rates, dtype) / rates.value["l2_speedup"] if rates.l2_bytes else None
 
 
 def tiling(rates: Rates, work: Work, dtype: str) -> Tiling | None:
-    """The tiles that the cost model picks for a product, or the blocks of attention; None for what streams.
-
-    Source: `flopwise.cost.kernels.tile_costs`, `flopwise.cost.kernels`. Assumes: as there.
-    """
+    """The tiles that the cost model picks for a product, or the blocks of attention; None for what streams."""
     if rates.num_sms <= 1:
         return None
     if work.kind == "attention" and scalar(work.query) > DECODE_QUERIES:
@@ -131,8 +122,6 @@ def blocks(part: Stack) -> Iterator[tuple[str | None, int, tuple[Item, ...]]]:
     """(name, how often, items) of what stands before the layers, each kind of layer, and what stands after.
 
     The name is None outside the layers, and empty where a stack has one kind of layer only.
-
-    Source: the model's tables. Assumes: nothing.
     """
     kinds = [kind.name for kind in part.kinds]
     yield None, 1, part.before
@@ -143,10 +132,7 @@ def blocks(part: Stack) -> Iterator[tuple[str | None, int, tuple[Item, ...]]]:
 
 
 def kernel_names(items: Sequence[Item], *, fused: bool) -> dict[str, str]:
-    """The name of each kernel's first work -> the names of all that run in it: `attention/q_proj+k_proj+v_proj`.
-
-    Source: `flopwise.ops.fusion`. Assumes: as there.
-    """
+    """The name of each kernel's first work -> the names of all that run in it: `attention/q_proj+k_proj+v_proj`."""
     names = {}
     for group in fused_groups(items) if fused else single_groups(items):
         parts = [item.name for item in group if not isinstance(item, Weight)]
@@ -171,30 +157,17 @@ def kernel_shape(
     act_bytes: float = 2.0,
     kv_bytes: float = 2.0,
 ) -> KernelShape:
-    """One kernel that takes `seconds` as a row of the table.
-
-    Source: counting; time from `flopwise.cost`. Assumes: bytes cross DRAM once.
-    """
+    """One kernel that takes `seconds` as a row of the table; its bytes cross DRAM once."""
     each_s, flops = scalar(seconds), scalar(work.causal_flops)
     moved = scalar(work_bytes(work, weight_bits=weight_bits, act_bytes=act_bytes, kv_bytes=kv_bytes))
     limit = moved / rates.hbm_bytes_per_s if memory_bound else flops / rates.peak_flops_per_s(dtype)
     product = work.kind in PRODUCTS
     return KernelShape(
-        name=name,
-        layers=layers,
-        forward=forward,
-        kind=work.kind,
-        dtype=dtype,
-        m=scalar(work.m) if product else None,
-        n=scalar(work.n) if product else None,
+        name=name, layers=layers, forward=forward, kind=work.kind, dtype=dtype,
+        m=scalar(work.m) if product else None, n=scalar(work.n) if product else None,
         k=scalar(work.k) if product else None,
-        groups=max(scalar(work.touched), 1.0) if work.kind == "grouped" else 1.0,
-        flops=flops,
-        bytes=moved,
-        seconds=each_s,
-        share_frac=layers * each_s / pass_s if pass_s else 0.0,
-        bound="memory" if memory_bound else "compute",
-        achieved_frac=limit / each_s if each_s else 0.0,
-        intensity_flops_per_byte=flops / moved if moved else 0.0,
-        tiling=tiling(rates, work, dtype),
-    )
+        groups=max(scalar(work.touched), 1.0) if work.kind == "grouped" else 1.0, flops=flops, bytes=moved,
+        seconds=each_s, share_frac=layers * each_s / pass_s if pass_s else 0.0,
+        bound="memory" if memory_bound else "compute", achieved_frac=limit / each_s if each_s else 0.0,
+        intensity_flops_per_byte=flops / moved if moved else 0.0, tiling=tiling(rates, work, dtype),
+    )  # fmt: skip

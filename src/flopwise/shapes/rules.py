@@ -6,26 +6,29 @@ once more. Nothing is advised that saves less than `WORTH` of the pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flopwise.cost.kernels import QUERY_BLOCK, flash_dim, grouped_matmul_s
-from flopwise.facts.architecture import Attend, Experts, Linear, Model
-from flopwise.ops.reshape import (
-    FeedForward,
-    feed_forwards,
-    with_dimension,
-    with_feed_forward,
-    with_heads,
-    with_vocabulary,
-    with_window,
+from flopwise.facts.architecture import (
+    Attend,
+    Convolution,
+    Embedding,
+    Experts,
+    Item,
+    Layer,
+    Linear,
+    Model,
+    Norm,
+    Pointwise,
+    Recurrence,
+    Stack,
 )
 from flopwise.ops.types import ceil_div
-from flopwise.shapes.decoding import DecodeClock
+from flopwise.shapes.clocks import Clock
 from flopwise.shapes.kernels import KernelShape, aligned_elems, blocks, preferred_elems, scalar
-from flopwise.shapes.training import TrainingClock
 
 WORTH = 0.005
 """Share of the pass below which a gain is not worth a line."""
@@ -37,7 +40,7 @@ MOST = 0.7
 """Of the best gain: what a nearer change must reach to be preferred."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Advice:
     """One change. `gain_s` is saved in each pass, `gain_frac` of the pass; negative where it must be and costs."""
 
@@ -65,10 +68,10 @@ Finding = Advice | Fine
 class Case:
     """A clock, the time of a pass of the model as it is, and the kernels behind that.
 
-    Source: the clock. Assumes: gains of single changes; two together need not add up.
+    Gains are of single changes; two together need not add up.
     """
 
-    clock: TrainingClock | DecodeClock
+    clock: Clock
     now_s: float
     kernels: tuple[KernelShape, ...]
 
@@ -80,10 +83,7 @@ class Case:
         self, what: str, now: object, better: object, why: str, gain_s: float, *, needed: bool = False
     ) -> Advice:
         """The advice with its gain as a share of the pass."""
-        share = gain_s / self.now_s
-        return Advice(
-            what=what, now=str(now), better=str(better), why=why, gain_s=gain_s, gain_frac=share, needed=needed
-        )
+        return Advice(what, str(now), str(better), why, gain_s, gain_s / self.now_s, needed)
 
     def percent(self, gain_s: float) -> str:
         """A small gain as a share of the pass, for people."""
@@ -112,7 +112,7 @@ def vocabulary(case: Case) -> Iterator[Finding]:
     if vocab in targets:
         yield Fine("vocabulary", f"{vocab:,} is a multiple of 64{f' x tp {tp}' if cut > 1 else ''}")
         return
-    gain, best = max((case.seconds_saved(with_vocabulary(clock.model, int(target))), target) for target in targets)
+    gain, best = max((case.seconds_saved(_with_vocabulary(clock.model, int(target))), target) for target in targets)
     per_rank = vocab / cut
     if case.worth(gain):
         why = f"{per_rank:,.6g} columns a rank are no multiple of {aligned_elems('bf16')}: rows start unaligned"
@@ -148,7 +148,7 @@ def alignment(case: Case) -> Iterator[Finding]:
         for (size, cut, dtype), names in odd.items():
             unit = aligned_elems(dtype)
             targets = dict.fromkeys(int(ceil_div(size, u * cut)) * u * cut for u in (unit, wide))
-            gain, to = max((case.seconds_saved(with_dimension(clock.model, stack.name, size, t)), t) for t in targets)
+            gain, to = max((case.seconds_saved(_with_dimension(clock.model, stack.name, size, t)), t) for t in targets)
             if case.worth(gain):
                 products = ", ".join(dict.fromkeys(names))
                 why = f"{size / cut:,.6g} on a rank is no multiple of {unit} ({dtype}): rows start unaligned"
@@ -204,7 +204,7 @@ def _other_heads(case: Case, stack: str, layer: str, item: Attend) -> Iterator[t
         heads, kv_heads = whole // to, cached // to
         if to > 128 >= item.qk_dim or whole % to or cached % to or heads % kv_heads or heads % case.clock.tp:
             continue
-        changed = with_heads(case.clock.model, stack, layer, item, heads, kv_heads, to)
+        changed = _with_heads(case.clock.model, stack, layer, item, heads, kv_heads, to)
         yield case.seconds_saved(changed), heads, kv_heads, to
 
 
@@ -259,7 +259,7 @@ def feed_forward(case: Case) -> Iterator[Finding]:
     clock = case.clock
     for stack in clock.model.stacks:
         for kind in {k.name: k for k in stack.kinds}.values():
-            for block in feed_forwards(kind.items):
+            for block in _feed_forwards(kind.items):
                 if block.experts:
                     continue
                 best = max(_other_widths(case, stack.name, kind.name, block), default=None, key=lambda pair: pair[0])
@@ -273,7 +273,7 @@ def feed_forward(case: Case) -> Iterator[Finding]:
                 yield case.advice(path, f"{block.width:,}", f"{best[1]:,}", why, best[0])
 
 
-def _other_widths(case: Case, stack: str, layer: str, block: FeedForward) -> Iterator[tuple[float, int]]:
+def _other_widths(case: Case, stack: str, layer: str, block: _FeedForward) -> Iterator[tuple[float, int]]:
     """(gain, width): wider and faster, or narrower by less than half the share of time it saves."""
     clock = case.clock
     wide = preferred_elems(clock.dtype, clock.cluster.accelerator.compute_capability) * clock.tp
@@ -283,7 +283,7 @@ def _other_widths(case: Case, stack: str, layer: str, block: FeedForward) -> Ite
         width = whole + step * wide
         if width <= 0 or width == block.width or abs(width / block.width - 1) > 0.04:
             continue
-        gain = case.seconds_saved(with_feed_forward(clock.model, stack, layer, block, width))
+        gain = case.seconds_saved(_with_feed_forward(clock.model, stack, layer, block, width))
         fewer = max(0.0, 1 - width / block.width)
         if gain > 2 * fewer * spent:
             yield gain, width
@@ -308,7 +308,7 @@ def length(case: Case) -> Iterator[Finding]:
     windows = {i.window for s in clock.model.stacks for k in s.kinds for i in k.items if isinstance(i, Attend)}
     for window in sorted(w for w in windows if w and w % block and w < clock.seq):
         to = int(ceil_div(window, block)) * block
-        gain = case.seconds_saved(with_window(clock.model, window, to))
+        gain = case.seconds_saved(_with_window(clock.model, window, to))
         if case.worth(gain):
             yield case.advice("attention window", f"{window:,}", f"{to:,}", f"whole blocks of {block}", gain)
 
@@ -353,21 +353,19 @@ def experts(case: Case) -> Iterator[Finding]:
     """
     clock = case.clock
     grouped = [o for o in case.kernels if o.kind == "grouped"]
-    rows = next((o.m for o in grouped if o.forward), None)
-    if not grouped or rows is None:
+    first = next((o for o in grouped if o.forward), None)
+    if first is None or (rows := first.m) is None:
         return
-    first = next(o for o in grouped if o.forward)
     each = rows / first.groups
     if first.tiling is not None:
         tile = first.tiling.rows
         empty = 1 - each / (ceil_div(each, tile) * tile)
         more = "; a larger batch fills them" if empty > 0.25 else ""
-        yield Fine(
-            "tokens an expert", f"{each:,.0f} in tiles of {tile} rows, {100 * empty:.0f} % of them padding{more}"
-        )
+        text = f"{each:,.0f} in tiles of {tile} rows, {100 * empty:.0f} % of them padding{more}"
+        yield Fine("tokens an expert", text)
     if clock.tp == 1 or clock.task != "train":
         return
-    widths = {b.width for s in clock.model.stacks[:1] for k in s.kinds for b in feed_forwards(k.items) if b.experts}
+    widths = {b.width for s in clock.model.stacks[:1] for k in s.kinds for b in _feed_forwards(k.items) if b.experts}
     cut = {w / clock.tp for w in widths} | {2 * w / clock.tp for w in widths}
     gain = sum(o.layers * (o.seconds - _whole_expert_s(case, o, rows, cut)) for o in grouped)
     if case.worth(gain):
@@ -408,6 +406,147 @@ def _too_small(case: Case) -> str:
     if below > 0.1:
         return f"products that only wait for weights take {100 * below:.0f} % of the pass: below the ridge"
     return "fixed times and last waves are shared by more"
+
+
+def _with_items(
+    model: Model, change: Callable[[Item], Item], *, stack: str | None = None, layer: str | None = None
+) -> Model:
+    """`model` with every item changed; in one stack, or in its layers of one name, where these are given."""
+
+    def of_layer(kind: Layer) -> Layer:
+        if layer is not None and kind.name != layer:
+            return kind
+        return replace(kind, items=tuple(map(change, kind.items)))
+
+    def of_stack(part: Stack) -> Stack:
+        if stack is not None and part.name != stack:
+            return part
+        kinds = tuple(map(of_layer, part.kinds))
+        if layer is not None:
+            return replace(part, kinds=kinds)
+        return replace(part, before=tuple(map(change, part.before)), kinds=kinds, after=tuple(map(change, part.after)))
+
+    return replace(model, stacks=tuple(map(of_stack, model.stacks)))
+
+
+def _with_vocabulary(model: Model, vocab: int) -> Model:
+    """`model` with so many rows of embeddings and columns of logits.
+
+    Tables and products outside the layers that have its size hold it.
+    """
+    was = model.vocab
+
+    def change(item: Item) -> Item:
+        if isinstance(item, Embedding) and item.rows == was and not item.position:
+            return replace(item, rows=vocab)
+        if isinstance(item, Linear) and item.outputs == was:
+            return replace(item, outputs=vocab)
+        return item
+
+    stacks = tuple(  # layers keep their width even where it equals the vocabulary's
+        replace(s, before=tuple(map(change, s.before)), after=tuple(map(change, s.after))) for s in model.stacks
+    )
+    return replace(model, vocab=vocab, stacks=stacks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FeedForward:
+    """The hidden dimension of one feed-forward block: the product that makes it and the one that reads it."""
+
+    path: str  # what its items' names begin with
+    width: int
+    up: tuple[str, ...]
+    down: str
+    experts: bool
+
+
+def _feed_forwards(items: Sequence[Item]) -> list[_FeedForward]:
+    """The feed-forward blocks among the items of a layer: pairs of products cut by columns, then by rows.
+
+    A block's items share a path.
+    """
+    found = []
+    mixers = {i.name.rsplit("/", 1)[0] for i in items if isinstance(i, Attend | Recurrence | Convolution)}
+    for down in items:
+        path = down.name.rsplit("/", 1)[0]
+        if not isinstance(down, Linear | Experts) or down.shard != "row" or path in {down.name, *mixers}:
+            continue
+        widths = (down.inputs, 2 * down.inputs)
+        ups = [i for i in items if isinstance(i, type(down)) and i.name.startswith(f"{path}/") and i.outputs in widths]
+        names = tuple(i.name for i in ups if i.shard == "column")
+        if names:
+            wide = isinstance(down, Experts)
+            found.append(_FeedForward(path=path, width=down.inputs, up=names, down=down.name, experts=wide))
+    return found
+
+
+def _with_feed_forward(model: Model, stack: str, layer: str, block: _FeedForward, width: int) -> Model:
+    """`model` whose feed-forward `block` is so wide in the layers of that name.
+
+    Gate and up are as wide as down reads, or one product of both.
+    """
+    was = block.width
+
+    def change(item: Item) -> Item:
+        if isinstance(item, Linear | Experts) and item.name in block.up:
+            return replace(item, outputs=item.outputs // was * width)
+        if isinstance(item, Linear | Experts) and item.name == block.down:
+            return replace(item, inputs=width)
+        if isinstance(item, Pointwise) and item.name.startswith(f"{block.path}/") and item.dim == was:
+            return replace(item, dim=width)
+        return item
+
+    return _with_items(model, change, stack=stack, layer=layer)
+
+
+def _with_heads(model: Model, stack: str, layer: str, attend: Attend, heads: int, kv_heads: int, dim: int) -> Model:
+    """`model` with so many heads of so many dimensions under one attention's path; projections keep their columns.
+
+    heads x dim and kv_heads x dim must be what they were; queries, keys and values have the same dimension.
+    """
+    assert heads * dim == attend.heads * attend.qk_dim
+    assert kv_heads * dim == attend.kv_heads * attend.qk_dim
+    path = attend.name.rsplit("/", 1)[0] + "/"
+
+    def change(item: Item) -> Item:
+        if not item.name.startswith(path):
+            return item
+        if isinstance(item, Attend):
+            return replace(item, heads=heads, kv_heads=kv_heads, qk_dim=dim, v_dim=dim)
+        if isinstance(item, Linear):
+            unit = dim if item.shard_unit == attend.qk_dim else item.shard_unit
+            return replace(item, shard_unit=unit, heads=kv_heads if item.heads == attend.kv_heads else item.heads)
+        if isinstance(item, Norm) and item.dim == attend.qk_dim:
+            return replace(item, dim=dim, groups=item.groups * attend.qk_dim // dim)
+        return item
+
+    return _with_items(model, change, stack=stack, layer=layer)
+
+
+def _with_window(model: Model, was: int, window: int) -> Model:
+    """`model` whose attention windows of `was` tokens hold `window`."""
+
+    def change(item: Item) -> Item:
+        return replace(item, window=window) if isinstance(item, Attend) and item.window == was else item
+
+    return _with_items(model, change)
+
+
+def _with_dimension(model: Model, stack: str, was: int, size: int) -> Model:
+    """`model` whose products, norms and elementwise operations of `was` columns have `size`: padded with zeros.
+
+    What has that size is that dimension.
+    """
+
+    def change(item: Item) -> Item:
+        if isinstance(item, Linear | Experts):
+            inputs, outputs = (size if d == was else d for d in (item.inputs, item.outputs))
+            return replace(item, inputs=inputs, outputs=outputs)
+        if isinstance(item, Norm | Pointwise | Embedding) and item.dim == was:
+            return replace(item, dim=size)
+        return item
+
+    return _with_items(model, change, stack=stack)
 
 
 RULES = (vocabulary, alignment, head_dims, degrees, feed_forward, experts, length, batch)

@@ -16,10 +16,13 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.samples import ConvolutionLayer, TrainingSample
+from flopwise.facts.spec import SourceSpec
 from flopwise.ops.flops import causal_forward_flops
+from flopwise.storage.spec import SampleSpec
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
+from flopwise.training.spec import DataSpec
 from flopwise.training.storage import stored_token_bytes
 
 ASSUMED_FRAC = 0.25
@@ -227,26 +230,22 @@ def rate_and_band(
     cluster: Cluster,
     facts: Facts,
     num_gpus: int,
-    *,
-    batch: int | None = None,
-    precision: str | None = None,
-    efficiency: float | None = None,
-    achieved_flops_per_s: float | None = None,
+    sample: SampleSpec,
 ) -> tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]:
     """The rate of one device, the band of its error (None: the rate is given) and what was assumed.
 
     Raises:
         MissingFactError, SpecError: as `device_rate`.
     """
-    if achieved_flops_per_s is not None or efficiency is not None:
-        rate = share_rate(work, cluster, precision or "bf16", efficiency or 1.0)
-        if achieved_flops_per_s is None:
+    if sample.rate_given:
+        rate = share_rate(work, cluster, sample.precision or "bf16", sample.efficiency or 1.0)
+        if sample.achieved_flops_per_s is None:
             return rate, None, ()
-        samples_per_s = achieved_flops_per_s / work.flops_per_sample
+        samples_per_s = sample.achieved_flops_per_s / work.flops_per_sample
         peak = rate.peak_flops_per_s
         given = DeviceRate(samples_per_s=samples_per_s, peak_flops_per_s=peak, precision=rate.precision, origin="given")
         return given, None, ()
-    rate = device_rate(work, cluster, facts, batch=batch, precision=precision)
+    rate = device_rate(work, cluster, facts, batch=sample.batch, precision=sample.precision)
     band = error_band("io", facts.calibration)
     if rate.origin == "published share":
         band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
@@ -275,26 +274,28 @@ def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: f
     )
 
 
-def with_figures(work: SampledWorkload, **figures: float | None) -> SampledWorkload:
-    """`work` with the user's own figures; those that are None stay.
+def sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
+    """The workload of that name, or of that model, with the user's own FLOP and bytes of a sample laid over it.
 
     Raises:
-        SpecError: a figure is not above zero.
+        SpecError: nothing is known of a sample and nothing given, or a figure is not above zero.
+        MissingFactError: the size of a sample or its FLOP are not known.
     """
+    figures = {"flops_per_sample": sample.flops_per_sample, "sample_bytes": sample.sample_bytes}
     given = {name: value for name, value in figures.items() if value is not None}
+    row = source.known.sample(model) if isinstance(model, str) else None
+    named = None if model is None else source.model(model if row is None else row.model)
+    if named is None or (row is None and not named.stacks and len(given) == len(figures)):
+        if len(given) < len(figures):
+            raise SpecError("nothing to train is given; name a MODEL, or give --flops-per-sample and --sample-bytes")
+        name, origin = ("workload", "given by the user") if named is None else (named.name, "given")
+        work = SampledWorkload(name=name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source=origin)
+    elif row is not None:
+        work = workload_of_sample(row, named, source.known, seq=sample.seq)
+    else:
+        length = DataSpec(seq=sample.seq).seq_len(named) if named.stacks else None
+        work = workload_of_model(named, source.known, seq=length, token_bytes=sample.token_bytes)
     for name, value in given.items():
         if not 0 < value < float("inf"):
             raise SpecError(f"{name} {value}; give a finite number above 0")
     return replace(work, **given)  # type: ignore[arg-type]  # fields by name
-
-
-def given_workload(name: str, source: str, figures: dict[str, float | None]) -> SampledWorkload:
-    """A workload of which only the user's own FLOP and bytes of a sample are known.
-
-    Raises:
-        SpecError: a figure is not given, or not above zero.
-    """
-    if None in figures.values():
-        raise SpecError("nothing to train is given; name a MODEL, or give --flops-per-sample and --sample-bytes")
-    plain = SampledWorkload(name=name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source=source)
-    return with_figures(plain, **figures)

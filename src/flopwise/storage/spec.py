@@ -45,6 +45,11 @@ class SampleSpec(Spec):
     )
     # fmt: on
 
+    @property
+    def rate_given(self) -> bool:
+        """Whether the achieved rate of a device is said, not estimated."""
+        return self.achieved_flops_per_s is not None or self.efficiency is not None
+
     def check(self) -> None:
         """Refuse two rates.
 

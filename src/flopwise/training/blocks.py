@@ -184,26 +184,20 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
     zero = np.zeros(np.broadcast(context.shape.batch, split.tp, split.cp, split.ep).shape)
     total = {f.name: zero.copy() for f in fields(Kernels)}
     for kernel in kernels_of(items, context, in_layers=in_layers):
-        total["memory_s"] += kernel.memory_s
-        total["peak_s"] += kernel.peak_s
-        total["traffic_s"] += kernel.traffic_s
-        total["model_flops"] += kernel.work.causal_flops
+        work = kernel.work
+        for floor in ("memory_s", "peak_s", "traffic_s"):
+            total[floor] += getattr(kernel, floor)
+        total["model_flops"] += work.causal_flops
         if not kernel.forward:
             total["backward_s"] += kernel.seconds
-            if kernel.work.name.endswith(WEIGHT_GRADIENT):
+            if work.name.endswith(WEIGHT_GRADIENT):
                 total["weight_s"] += kernel.seconds
             continue
-        total["forward_s"] += kernel.seconds
-        total["forward_flops"] += kernel.work.causal_flops
-        if kernel.attends:
-            total["attention_s"] += kernel.seconds
-            total["attention_flops"] += kernel.work.causal_flops
-        if kernel.work.kind in LIGHT:
-            total["light_s"] += kernel.seconds
-            total["light_flops"] += kernel.work.causal_flops
-        if kernel.work.name.endswith(RAISED):
-            total["raised_s"] += kernel.seconds
-            total["raised_flops"] += kernel.work.causal_flops
+        light, raised = work.kind in LIGHT, work.name.endswith(RAISED)
+        parts = {"forward": True, "attention": kernel.attends, "light": light, "raised": raised}
+        for part in (name for name, holds in parts.items() if holds):
+            total[f"{part}_s"] += kernel.seconds
+            total[f"{part}_flops"] += work.causal_flops
     return Kernels(**total)
 
 
@@ -234,15 +228,8 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         for part in (work, *undone):
             dtype = work_dtype(part, precision, in_layers=in_layers)
             seconds, memory_s, *floors = _seconds(part, dtype, context)
-            yield BlockKernel(
-                part,
-                dtype,
-                part is work,
-                isinstance(group[0], Attend),
-                seconds + unpack_s,
-                memory_s + unpack_s,
-                *floors,
-            )
+            attends = isinstance(group[0], Attend)
+            yield BlockKernel(part, dtype, part is work, attends, seconds + unpack_s, memory_s + unpack_s, *floors)
     yield from loss_kernels(items, context, in_layers=in_layers)
 
 

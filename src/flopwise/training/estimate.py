@@ -120,17 +120,9 @@ def single_table(job: TrainJob, software: TrainingStack) -> StepTable:
 
     inner, degrees = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch)), one(layout.pp)
     table = step_table(
-        job.model,
-        job.recipe,
-        software,
-        job.cluster.rates,
-        job.cluster.fabric,
-        inner,
-        degrees,
-        sequence_parallel=layout.sequence_parallel,
-        sizes=uneven_layers(layout),
-        partials=partials_of(layout),
-    )
+        job.model, job.recipe, software, job.cluster.rates, job.cluster.fabric, inner, degrees,
+        sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
+    )  # fmt: skip
     if not layout.offload_activations:
         return table
     held = MemoryTable(job.model, job.recipe)
@@ -168,32 +160,16 @@ def estimate(job: TrainJob) -> TrainEstimate:
     lower, upper = step_bounds(job, table, software)
     memory = step_memory(job.model, recipe, layout, device_kind=job.cluster.accelerator.kind)
     mfu, mfu_full, hfu = utilisation(job, table, step_s)
+    watts = None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
+    notes = (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, *_schedule_notes(layout, software))
     return TrainEstimate(
-        job=job,
-        step_s=step_s,
-        breakdown=tuple(parts.items()),
-        tokens_per_s=tokens_per_s,
-        useful_tokens_per_s=recipe.useful_tokens / step_s,
-        tokens_per_s_per_gpu=per_gpu,
-        low=float(low),
-        high=float(high),
-        lower_bound_s=max(lower, read_s),
-        upper_bound_s=upper + read_s,
-        mfu_frac=mfu,
-        mfu_full_attention_frac=mfu_full,
-        hfu_frac=hfu,
-        bound=bound(job, parts, table),
-        memory=memory,
-        run=None if job.tokens is None else Run.of(job, parts, _watts(job, parts, table)),
-        band=band,
-        dropped_frac=_dropped_frac(job.model, recipe, layout),
-        assumptions=(
-            *job.model.notes,
-            *job.cluster.assumptions,
-            *memory.assumptions,
-            *_schedule_notes(layout, software),
-        ),
-    )
+        job=job, step_s=step_s, breakdown=tuple(parts.items()), tokens_per_s=tokens_per_s,
+        useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
+        high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper + read_s, mfu_frac=mfu,
+        mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
+        run=None if job.tokens is None else Run.of(job, parts, watts), band=band,
+        dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
+    )  # fmt: skip
 
 
 def _dropped_frac(model: Model, recipe: Recipe, layout: Layout) -> float | None:
@@ -314,11 +290,6 @@ def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:
         "transfers to and from the host": parts.get("offload", 0.0),
     }
     return max(shares, key=lambda name: shares[name])
-
-
-def _watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float | None:
-    """`job_watts`, or None where the power limit is not known."""
-    return None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
 
 
 def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float:

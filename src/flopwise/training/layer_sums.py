@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -126,54 +126,39 @@ def _kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
     return total
 
 
-class _Counts(NamedTuple):
-    """Elements on a rank of each kind of layer, and of what stands before and after: with gradients, and without."""
-
-    dense: list[Floats]
-    expert: list[Floats]
-    frozen: list[Floats]
-    frozen_expert: list[Floats]
-    others: list[Floats]  # of the first, what is no matrix
-    tower_matrices: Floats
-    before: Floats  # towers included
-    after: Floats
-    before_frozen: Floats
-    after_frozen: Floats
-
-
-def _element_counts(split: SplitModel, elements: Callable[[Iterable[Item]], Floats]) -> _Counts:
-    """The parts of a model, by what is trained of them."""
+def _element_counts(split: SplitModel, elements: Callable[[Iterable[Item]], Floats]) -> dict[str, Any]:
+    """`Sums` of elements on a rank, by what is trained: of each kind of layer in a list, of what stands at the ends."""
     stack = split.model.stacks[0]
-    first, *kinds, last = split.blocks
-    others = [i for s in split.model.stacks[1:] for i in _all_items(s)]
+    first, *blocks, last = split.blocks
+    kinds = list(zip(stack.kinds, blocks, strict=True))
+    towers = [i for s in split.model.stacks[1:] for i in _all_items(s)]
 
     def of_layers(*, routed: bool, trained: bool) -> list[Floats]:
         return [
             elements(i for i in layer.items if isinstance(i, Experts) == routed and block.trains(i) == trained)
-            for layer, block in zip(stack.kinds, kinds, strict=True)
+            for layer, block in kinds
         ]
 
     def matrices(items: Iterable[Item], block: Block) -> Floats:
         return elements(i for i in hidden_matrices(items) if not isinstance(i, Experts) and block.trains(i))
 
-    dense = of_layers(routed=False, trained=True)
-
     def before(*, trained: bool) -> Floats:
         own = elements(i for i in stack.before if first.trains(i) == trained)
-        return own + elements(i for i in others if split.towers.trains(i) == trained)
+        return own + elements(i for i in towers if split.towers.trains(i) == trained)
 
-    return _Counts(
-        dense,
-        of_layers(routed=True, trained=True),
-        of_layers(routed=False, trained=False),
-        of_layers(routed=True, trained=False),
-        [own - matrices(kind.items, block) for own, kind, block in zip(dense, stack.kinds, kinds, strict=True)],
-        matrices(others, split.towers),
-        before(trained=True),
-        elements(i for i in stack.after if last.trains(i)),
-        before(trained=False),
-        elements(i for i in stack.after if not last.trains(i)),
-    )
+    dense = of_layers(routed=False, trained=True)
+    return {
+        "dense": dense,
+        "expert": of_layers(routed=True, trained=True),
+        "frozen": of_layers(routed=False, trained=False),
+        "frozen_expert": of_layers(routed=True, trained=False),
+        "others": [own - matrices(layer.items, block) for own, (layer, block) in zip(dense, kinds, strict=True)],
+        "tower_matrices": matrices(towers, split.towers),
+        "before": before(trained=True),
+        "after": elements(i for i in stack.after if last.trains(i)),
+        "before_frozen": before(trained=False),
+        "after_frozen": elements(i for i in stack.after if not last.trains(i)),
+    }
 
 
 class MemoryTable:
@@ -202,6 +187,7 @@ class MemoryTable:
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
         self.elem_bytes = recipe.elem_bytes
+        self.eight_bits = self.software.fp8_inputs and recipe.precision in LOW_PRECISIONS
         self._known: dict[tuple[object, ...], Sums] = {}
         self._place: dict[tuple[int, int, int], int] = {}
         self._partials: tuple[Partial, ...] = ()
@@ -241,53 +227,43 @@ class MemoryTable:
             return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
         if recompute == 1 and self.selective == "fine" and self.implementation != "eager":
             shape = stack_shape(self.model, stack, 1, seq)
-            eight = bool(self.software.fp8_inputs) and self.recipe.precision in LOW_PRECISIONS
-            return fine_bytes(layer, stack.width, shape, split, self.elem_bytes, eight_bits=eight)
+            return fine_bytes(layer, stack.width, shape, split, self.elem_bytes, eight_bits=self.eight_bits)
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
         return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq)
 
     def _kept_bytes(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
         extra: Floats = 0.0
-        if self.lora is not None and self.lora.dropout and recompute == "none":
-            inputs = {i.reads or i.name: i.inputs for i in adapted_products(layer.items, self.lora)}
-            extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
-        if self.lora is not None and recompute == "none":
-            extra = extra + _kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
-        if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in LOW_PRECISIONS:
-            extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
+        tokens, lora = seq / split.cp, self.lora
+        if lora is not None and recompute == "none":
+            if lora.dropout:
+                inputs = {i.reads or i.name: i.inputs for i in adapted_products(layer.items, lora)}
+                extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * tokens
+            extra = extra + _kept_outputs(layer.items, lora, split.tp) * self.elem_bytes * tokens
+        if recompute != "full" and self.eight_bits:
+            extra = extra - _eight_bit_inputs(layer, tokens, split)
         return extra + layer_activation_bytes(
-            layer,
-            stack.width,
-            1,
-            seq,
-            implementation=self.implementation,
-            recompute=recompute,
-            elem_bytes=self.elem_bytes,
-            split=split,
-            habit=self.habit,
-            flash=self.recipe.attention != "eager",
-            trainable=self._trainable(layer),
-            rank=0 if self.lora is None else self.lora.rank,
-        )
+            layer, stack.width, 1, seq,
+            implementation=self.implementation, recompute=recompute, elem_bytes=self.elem_bytes, split=split,
+            habit=self.habit, flash=self.recipe.attention != "eager", trainable=self._trainable(layer),
+            rank=0 if lora is None else lora.rank,
+        )  # fmt: skip
 
     def _trainable(self, layer: Layer) -> Trainable:
         """Names of the projections with adapters; "all" without adapters, none of a frozen layer."""
         if self.lora is None:
             frozen = self.blocks[layer.name].frozen if layer.name in self.blocks else ()
             return frozenset() if frozen else "all"
-        keeps = (
-            [i for i in layer.items if isinstance(i, Linear)]
-            if self.quantised and self.software.quantised_keeps_input
-            else []
-        )
-        return frozenset(i.name for i in (*adapted_products(layer.items, self.lora), *keeps))
+        trained = adapted_products(layer.items, self.lora)
+        if self.quantised and self.software.quantised_keeps_input:
+            trained += [i for i in layer.items if isinstance(i, Linear)]
+        return frozenset(i.name for i in trained)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What is taken for granted about the software, for provenance."""
         idle = [stack.name for stack in self.model.stacks[1:] if not runs(self.model, stack)]
-        told = f"sequences are text alone: weights are counted of {', '.join(idle)}, but neither time nor activations"
-        return (f"software: {self.software.name} ({self.software.meaning})", *([told] if idle else []))
+        text = f"sequences are text alone: weights are counted of {', '.join(idle)}, but neither time nor activations"
+        return (f"software: {self.software.name} ({self.software.meaning})", *([text] if idle else []))
 
     def _build(self, split: Split, partials: tuple[Partial, ...]) -> Sums:
         stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)
@@ -305,10 +281,9 @@ class MemoryTable:
             return sharded_parameters(items, tp, ep)
 
         counts = _element_counts(self.split, elements)
-        dense, expert, before, after = counts.dense, counts.expert, counts.before, counts.after
-        others, tower_matrices = counts.others, counts.tower_matrices
         own = len(stack.stored_order)  # weights that all layers share count with the first
-        gathered = running([sum(parts) for parts in zip(*counts[:4], strict=True)], own)
+        parts = (counts[name] for name in ("dense", "expert", "frozen", "frozen_expert"))
+        gathered = running([sum(layer) for layer in zip(*parts, strict=True)], own)
         base, root = gathered * 0.0, elements(stack.before) + elements(stack.after)
         ends: tuple[Floats, Floats] = (zero, zero)
         if lora is not None:
@@ -316,12 +291,15 @@ class MemoryTable:
             base = layer_prefix_bytes(self.model, form, tp, ep)
             first, last, towers = end_bytes(self.model, form, tp, ep)
             ends = (first + towers, last + zero)
-            dense = [adapter_parameters(k.items, lora, tp) for k in stack.kinds]
-            expert = others = [zero for _ in stack.kinds]
-            tower_matrices = 0.0
-            extra = extra_items(self.model, lora)
-            before = elements(i for i in extra if isinstance(i, Embedding))
-            after = elements(i for i in extra if not isinstance(i, Embedding))
+            extra, none = extra_items(self.model, lora), [zero for _ in stack.kinds]
+            counts |= {
+                "dense": [adapter_parameters(k.items, lora, tp) for k in stack.kinds],
+                "expert": none,
+                "others": none,
+                "tower_matrices": 0.0,
+                "before": elements(i for i in extra if isinstance(i, Embedding)),
+                "after": elements(i for i in extra if not isinstance(i, Embedding)),
+            }
         kept = [[self._layer(k, split, m) for k in stack.kinds] for m in range(3)]
         modes = [running(each) for each in kept]
         for some in partials:
@@ -334,15 +312,13 @@ class MemoryTable:
         tied = sum(i.inputs * i.outputs for i in heads if i.tied)
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:] if runs(self.model, s)), start=zero)
         return Sums(
-            dense=running(dense, own), expert=running(expert, own), others=running(others, own),
-            tower_matrices=tower_matrices + zero, base=base, gathered=gathered,
-            activations=np.stack(modes), has_experts=any(np.any(e) for e in (*expert, *counts.frozen_expert)),
-            frozen=running(counts.frozen, own), frozen_expert=running(counts.frozen_expert, own),
-            before_frozen=counts.before_frozen + zero, after_frozen=counts.after_frozen + zero,
+            **{name: running(v, own) if isinstance(v, list) else v + zero for name, v in counts.items()},
+            base=base, gathered=gathered, activations=np.stack(modes),
+            has_experts=any(np.any(e) for e in (*counts["expert"], *counts["frozen_expert"])),
             has_copy=bool(tied) and lora is None and not self.split.blocks[-1].frozen,
             has_towers=bool(np.any(towers_kept)),
             layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
-            before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
+            copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
             head=elements(stack.after) + tied / tp, largest=_largest(stack) / tp + zero,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,

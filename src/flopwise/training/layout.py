@@ -28,19 +28,9 @@ if TYPE_CHECKING:
 Attention = Literal["flash", "sdpa", "eager"]
 
 COLUMNS = (
-    "dp",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "zero",
-    "shard",
-    "micro_batch",
-    "interleave",
-    "schedule",
-    "recompute",
+    "dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "schedule", "recompute",
     "recompute_every",
-)
+)  # fmt: skip
 """Fields of a `Layout` that may be arrays."""
 RECOMPUTE = ("none", "selective", "full")
 """Names of the values of `Layout.recompute`."""
@@ -90,8 +80,8 @@ class Layout:
 
     def with_degrees(self, **degrees: Ints) -> Layout:
         """The same layout with other degrees; layers are spread anew where the number of stages changes."""
-        kept = {} if "pp" not in degrees else {"stage_layers": ()}
-        return replace(self, **degrees, **kept)  # type: ignore[arg-type]  # fields by name
+        layers = () if "pp" in degrees else self.stage_layers
+        return replace(self, stage_layers=layers, **degrees)  # type: ignore[arg-type]  # fields by name
 
     @property
     def offloads(self) -> bool:
@@ -109,11 +99,8 @@ class Layout:
         mode, every = RECOMPUTE[int(self.recompute)], int(self.recompute_every)
         if self.recompute_first:
             return f"{mode} of the first {self.recompute_first} blocks of a stage"
-        return (
-            mode
-            if every == 1
-            else f"{mode} of every {every}{'nd' if every == 2 else 'rd' if every == 3 else 'th'} block"
-        )
+        ordinal = {2: "2nd", 3: "3rd"}.get(every, f"{every}th")
+        return mode if every == 1 else f"{mode} of every {ordinal} block"
 
     def shape(self) -> tuple[int, ...]:
         """The shape that the columns broadcast to: () for one candidate."""
@@ -121,10 +108,8 @@ class Layout:
 
     def at(self, index: int) -> Layout:
         """Candidate `index`, counted through all axes in order, as plain integers."""
-        size = self.shape()
-        every = zip(COLUMNS, self.columns, strict=True)
-        picked = {name: int(np.broadcast_to(np.asarray(c), size).flat[index]) for name, c in every}
-        return replace(self, **picked)  # type: ignore[arg-type]  # fields by name
+        columns = zip(COLUMNS, np.broadcast_arrays(*self.columns), strict=True)
+        return replace(self, **{name: int(column.flat[index]) for name, column in columns})  # type: ignore[arg-type]  # fields by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +156,7 @@ class Recipe:
     lora: Lora | None = None
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all; 1: balanced
     capacity_factor: float | None = None  # experts compute this many times the mean and drop the rest; None: dropless
-
     documents: Documents | None = None  # shorter than a sequence, padded or packed; None: sequences are full
-
     frozen: Frozen | None = None  # what is not trained; None: everything is, or the adapters are
 
     def __post_init__(self) -> None:
@@ -198,6 +181,24 @@ class Recipe:
         return self.expert_skew > 1 or self.capacity_factor is not None
 
     @property
+    def text(self) -> str:
+        """The recipe on one line."""
+        parts = [self.precision, self.optimizer.name, f"{self.attention} attention"]
+        if self.lora is not None:
+            base = self.lora.base.name
+            name = "LoRA" if base in {"bf16", "fp16", "fp32"} else f"QLoRA ({base})"
+            parts.append(f"{name} rank {self.lora.rank} on {', '.join(self.lora.targets)}")
+        if self.frozen is not None:
+            parts.append(f"frozen: {self.frozen.text}")
+        if self.capacity_factor is not None:
+            parts.append(f"expert capacity factor {self.capacity_factor:g}")
+        if self.expert_skew > 1:
+            parts.append(f"expert skew {self.expert_skew:g}")
+        if self.documents is not None:
+            parts.append(f"documents of {self.documents.mean:,.0f} tokens, {self.documents.packing}")
+        return ", ".join(parts)
+
+    @property
     def useful_tokens(self) -> float:
         """Tokens of a step that are trained on, over all replicas: neither padding nor left empty."""
         each = float(self.seq_len) if self.documents is None else self.documents.per_sequence
@@ -217,8 +218,8 @@ class Recipe:
 
     def with_seq(self, seq_len: Ints) -> Recipe:
         """The same recipe for another sequence length."""
-        held = self.documents if self.documents is None else self.documents.within(int(seq_len))
-        return replace(self, seq_len=seq_len, documents=held)
+        documents = None if self.documents is None else self.documents.within(int(seq_len))
+        return replace(self, seq_len=seq_len, documents=documents)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from flopwise.facts.software import BARE_KINDS, CONTEXT, TrainingStack
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.stage_memory import MOMENT_NAMES, StageBytes, StageMemory, pipeline_stages
+from flopwise.training.stage_memory import MOMENTS, StageBytes, StageMemory, pipeline_stages
 
 _STAGES = ("first pipeline stage", "middle pipeline stage", "last pipeline stage")
 
@@ -44,49 +44,39 @@ class Memory:
         return "every rank" if stage < 0 else _STAGES[stage]
 
 
-def _totals(parts: StageBytes) -> tuple[Floats, list[Floats]]:
-    """Bytes that stand, and bytes that each moment adds."""
-    return _sum(parts.fixed), [_sum(moment) for moment in parts.moments]
-
-
 def _sum(items: dict[str, Floats]) -> Floats:
     """The sum of items, columns touched only where there is something to add."""
     plain = sum(v for v in items.values() if isinstance(v, float))
     columns = [v for v in items.values() if not isinstance(v, float)]
     if not columns:
         return plain
-    total = columns[0] if not plain else columns[0] + plain
+    total = columns[0] + plain if plain else columns[0]
     for column in columns[1:]:
         total = total + column
     return total
 
 
-def _peak(totals: list[Floats]) -> Floats:
-    peak = totals[0]
-    for other in totals[1:]:
+def _moments(parts: StageBytes) -> tuple[Floats, list[Floats], Floats]:
+    """Bytes of one stage that stand, those that each moment adds, and the most of these."""
+    added = [_sum(moment) for moment in parts.moments]
+    peak = added[0]
+    for other in added[1:]:
         if not isinstance(other, float) or other:
             peak = np.maximum(peak, other)
-    return peak
+    return _sum(parts.fixed), added, peak
 
 
-def _items(parts: StageBytes) -> tuple[dict[str, Floats], Floats]:
-    """Items of one stage at its fullest moment, and their sum."""
-    fixed, totals = _totals(parts)
-    peak = _peak(totals)
+def _items(parts: StageBytes) -> tuple[dict[str, Floats], Floats, list[Floats]]:
+    """Items of one stage at its fullest moment, their sum, and its bytes at each moment."""
+    fixed, added, peak = _moments(parts)
     items = dict(parts.fixed)
-    taken: Floats = 0.0  # 1.0 where an earlier moment is the fullest already
-    for moment, total in zip(parts.moments, totals, strict=True):
-        now = (np.asarray(total) >= peak) * (1.0 - taken)
-        taken = taken + now
+    earlier: Floats = 0.0  # 1.0 where an earlier moment is the fullest already
+    for moment, total in zip(parts.moments, added, strict=True):
+        now = (np.asarray(total) >= peak) * (1.0 - earlier)
+        earlier = earlier + now
         for name, value in moment.items():
             items[name] = items.get(name, 0.0) + value * now
-    return items, fixed + peak
-
-
-def _at_moments(parts: StageBytes) -> list[Floats]:
-    """Bytes of one stage at each moment."""
-    fixed, totals = _totals(parts)
-    return [fixed + total for total in totals]
+    return items, fixed + peak, [fixed + total for total in added]
 
 
 def overheads(software: TrainingStack, device_kind: str) -> tuple[float, float]:
@@ -119,14 +109,9 @@ def allocated_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Fl
     best: Floats = 0.0
     states: Floats = 0.0
     for stage in pipeline_stages(table, layout):
-        fixed, totals = _totals(run.parts(stage))
-        states, best = np.maximum(states, fixed), np.maximum(best, fixed + _peak(totals))
+        fixed, _, peak = _moments(run.parts(stage))
+        states, best = np.maximum(states, fixed), np.maximum(best, fixed + peak)
     return _plain(best, layout.shape()), _plain(states, layout.shape())
-
-
-def peak_bytes(table: MemoryTable, layout: Layout, device_kind: str = "gpu") -> Floats:
-    """`step_memory(...).total_bytes` alone. Source and assumptions: as there."""
-    return reported_bytes(allocated_and_states(table, layout)[0], table.software, device_kind)
 
 
 FITS_WITH = 0.9
@@ -169,18 +154,16 @@ def step_memory(
     """
     table = table or MemoryTable(model, recipe)
     run, shape = StageMemory(table, layout), layout.shape()
-    stages = pipeline_stages(table, layout)
-    every = [run.parts(stage) for stage in stages]
-    (best, best_total), host = _items(every[0]), every[0].host
-    moments = _at_moments(every[0])
+    first, *others = [run.parts(stage) for stage in pipeline_stages(table, layout)]
+    (best, best_total, moments), host = _items(first), first.host
     worst: Floats = np.where(np.asarray(layout.pp) == 1, -1, 0)
-    for number, parts in enumerate(every[1:], start=1):
-        items, total = _items(parts)
+    for number, parts in enumerate(others, start=1):
+        items, total, of_stage = _items(parts)
         larger = total > best_total
         best = {name: np.where(larger, items[name], best[name]) for name in items}
-        moments = [np.where(larger, now, before) for now, before in zip(_at_moments(parts), moments, strict=True)]
+        moments = [np.where(larger, now, before) for now, before in zip(of_stage, moments, strict=True)]
         host = np.maximum(host, parts.host)
-        worst = np.where(larger, 2 if number == len(every) - 1 else 1, worst)
+        worst = np.where(larger, 2 if number == len(others) else 1, worst)
         best_total = np.maximum(total, best_total)
     spare, context = overheads(table.software, device_kind)
     fragmentation = best_total * spare
@@ -189,23 +172,20 @@ def step_memory(
     return Memory(
         items={name: _plain(value, shape) for name, value in best.items()},
         total_bytes=_plain(best_total + fragmentation + context, shape),
-        reserved_bytes=_plain(best_total + fragmentation, shape),
-        allocated_bytes=_plain(best_total, shape),
+        reserved_bytes=_plain(best_total + fragmentation, shape), allocated_bytes=_plain(best_total, shape),
         host_bytes=_plain(host, shape),
-        moments={
-            name: _plain(now * (1.0 + spare) + context, shape) for name, now in zip(MOMENT_NAMES, moments, strict=True)
-        },
+        moments={name: _plain(n * (1.0 + spare) + context, shape) for name, n in zip(MOMENTS, moments, strict=True)},
         worst_stage=stage_of if shape else int(stage_of),
         assumptions=(*table.assumptions, *_stage_notes(layout, table.software)),
-    )
+    )  # fmt: skip
 
 
 def _stage_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
     """What is assumed of a training stack that does not have the ZeRO stage of a single layout."""
     if np.ndim(layout.zero) or int(layout.zero) <= software.zero:
         return ()
-    asked, held = int(layout.zero), software.zero
-    return (f"{software.name} shards by ZeRO {held} at most: ZeRO {asked} is estimated as if it had it",)
+    least = f"{software.name} shards by ZeRO {software.zero} at most"
+    return (f"{least}: ZeRO {int(layout.zero)} is estimated as if it had it",)
 
 
 def _plain(value: Floats, shape: tuple[int, ...]) -> Floats:

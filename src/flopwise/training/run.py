@@ -62,20 +62,12 @@ class Run:
         energy = None if watts is None else float(facility_joules(cluster.accelerator, gpus, watts, seconds))
         lines = run_lines(one, steps, good, seconds)
         return cls(
-            tokens=job.tokens,
-            steps=steps,
-            seconds=seconds,
-            gpu_hours=seconds / HOUR_S * gpus,
-            goodput_frac=steps * one.step_s / seconds,
-            cost_usd=cost,
-            energy_joules=energy,
-            breakdown=lines,
-            checkpoint_bytes=nbytes,
-            checkpoint_write_s=float(good.write_s),
-            checkpoint_interval_s=float(good.interval_s),
-            mtbf_s=float(good.mtbf_s),
+            tokens=job.tokens, steps=steps, seconds=seconds, gpu_hours=seconds / HOUR_S * gpus,
+            goodput_frac=steps * one.step_s / seconds, cost_usd=cost, energy_joules=energy, breakdown=lines,
+            checkpoint_bytes=nbytes, checkpoint_write_s=float(good.write_s),
+            checkpoint_interval_s=float(good.interval_s), mtbf_s=float(good.mtbf_s),
             interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
-        )
+        )  # fmt: skip
 
     @property
     def checkpoint_bytes_per_s(self) -> float:
@@ -125,7 +117,7 @@ def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
         loader_s=0.0 if rate is None else float(job.recipe.global_batch) / (rate * gpus),
         validation_batch_s=forward_s,
         validation_s=0.0 if every is None else asked.validate_batches * forward_s / every,
-    )
+    )  # fmt: skip
 
 
 def job_goodput(job: TrainJob) -> tuple[float, Goodput]:

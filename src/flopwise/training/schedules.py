@@ -8,7 +8,7 @@ with a common optimizer step: gradient norms couple them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -56,11 +56,11 @@ def one_f_one_b_bubble_s(others: Others, pipe: Pipe) -> Floats:
     """
     if np.max(pipe.chunks) == 1:
         return others.total_s
-    found: Floats = others.total_s / pipe.chunks
+    idle_s: Floats = others.total_s / pipe.chunks
     short = np.maximum(pipe.stages - pipe.micro_batches, 0.0)
     if np.any(short):
-        found = found * (1.0 + short * (pipe.chunks - 1.0) / np.maximum(pipe.stages - 1, 1))
-    return found
+        idle_s = idle_s * (1.0 + short * (pipe.chunks - 1.0) / np.maximum(pipe.stages - 1, 1))
+    return idle_s
 
 
 def zero_bubble_bubble_s(others: Others, pipe: Pipe) -> Floats:
@@ -172,87 +172,60 @@ def folded_both_ways_in_flight(behind: Floats, pipe: Pipe) -> Floats:
     return np.minimum(pipe.stages + 0.5, pipe.micro_batches)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PipelineSchedule:
     """One way to order the passes of a step."""
 
     bubble_s: Callable[[Others, Pipe], Floats]
     in_flight: Callable[[Floats, Pipe], Floats]  # by the number of stages behind
-    splits_backward: bool  # weight gradients run on their own
+    _: KW_ONLY
+    formula: str  # of the bubble, for as many micro-batches as stages or more
+    source: str
+    splits_backward: bool = False  # weight gradients run on their own
     keeps_losses: bool = False  # the last stage has the logits of all micro-batches at once
     chunks: int = 1  # of the model on each rank, of its own: 2 where the model is folded like a V
     copies: int = 1  # of each stage's weights: 2 where micro-batches come from both ends
     pairs: bool = False  # forward passes run beside backward passes of other micro-batches, and hide their messages
     fill: int = 0  # micro-batches for each stage that it needs at least
-    formula: str  # of the bubble, for as many micro-batches as stages or more
-    source: str
 
 
 OTHERS, WEIGHTS, FORWARD = "all stages but the busiest", "their gradients of weights", "their forward passes"
 """What the formulas of bubbles are about."""
-SCHEDULES: dict[str, PipelineSchedule] = {
+SCHEDULES = {
     "1f1b": PipelineSchedule(
-        bubble_s=one_f_one_b_bubble_s,
-        in_flight=one_f_one_b_in_flight,
-        splits_backward=False,
-        formula=f"{OTHERS} / interleave",
-        source="Narayanan et al. 2021 (arXiv:2104.04473) section 2.2",
+        one_f_one_b_bubble_s, one_f_one_b_in_flight,
+        formula=f"{OTHERS} / interleave", source="Narayanan et al. 2021 (arXiv:2104.04473) section 2.2",
     ),
     "gpipe": PipelineSchedule(
-        bubble_s=gpipe_bubble_s,
-        in_flight=gpipe_in_flight,
-        splits_backward=False,
-        keeps_losses=True,
-        formula=f"1 x {OTHERS}",
-        source="Huang et al. 2018 (arXiv:1811.06965) section 2.3",
+        gpipe_bubble_s, gpipe_in_flight, keeps_losses=True,
+        formula=f"1 x {OTHERS}", source="Huang et al. 2018 (arXiv:1811.06965) section 2.3",
     ),
     "zero-bubble": PipelineSchedule(
-        bubble_s=zero_bubble_bubble_s,
-        in_flight=zero_bubble_in_flight,
-        splits_backward=True,
-        formula=f"({OTHERS} - 2 x {WEIGHTS}) / interleave",
-        source="Qi et al. 2023 (arXiv:2401.10241) section 2.3",
+        zero_bubble_bubble_s, zero_bubble_in_flight, splits_backward=True,
+        formula=f"({OTHERS} - 2 x {WEIGHTS}) / interleave", source="Qi et al. 2023 (arXiv:2401.10241) section 2.3",
     ),
     "zb-v": PipelineSchedule(
-        bubble_s=v_shaped_bubble_s,
-        in_flight=zero_bubble_in_flight,
-        splits_backward=True,
-        chunks=2,
-        fill=2,
+        v_shaped_bubble_s, zero_bubble_in_flight, splits_backward=True, chunks=2, fill=2,
         formula=f"max(0.5 x inputs, inputs - {WEIGHTS}), inputs = {OTHERS} - {FORWARD} - {WEIGHTS}",
         source="Qi et al. 2023 (arXiv:2401.10241) section 6",
     ),
     "dualpipe": PipelineSchedule(
-        bubble_s=both_ways_bubble_s,
-        in_flight=both_ways_in_flight,
-        splits_backward=True,
-        copies=2,
-        pairs=True,
-        fill=2,
+        both_ways_bubble_s, both_ways_in_flight, splits_backward=True, copies=2, pairs=True, fill=2,
         formula=f"(2 x {OTHERS} - {FORWARD} - 3 x {WEIGHTS}) x (stages / 2 - 1) / (stages - 1)",
         source="DeepSeek-V3 report (arXiv:2412.19437) table 2",
     ),
     "dualpipe-v": PipelineSchedule(
-        bubble_s=folded_both_ways_bubble_s,
-        in_flight=folded_both_ways_in_flight,
-        splits_backward=True,
-        chunks=2,
-        pairs=True,
-        fill=2,
+        folded_both_ways_bubble_s, folded_both_ways_in_flight, splits_backward=True, chunks=2, pairs=True, fill=2,
         formula=f"(2 x {OTHERS} - {FORWARD} - 3 x {WEIGHTS}) / 2",
         source="github.com/deepseek-ai/DualPipe, README (2025)",
     ),
-}
+}  # fmt: skip
 """By name; `Layout.schedule` is the place in this order. 1F1B with several chunks a stage is the interleaved one."""
 NAMES = tuple(SCHEDULES)
 ALIASES = {
-    "interleaved": "1f1b",
-    "interleaved-1f1b": "1f1b",
-    "zb-h1": "zero-bubble",
-    "zb1p": "zero-bubble",
-    "zbv": "zb-v",
+    "interleaved": "1f1b", "interleaved-1f1b": "1f1b", "zb-h1": "zero-bubble", "zb1p": "zero-bubble", "zbv": "zb-v",
     "dualpipev": "dualpipe-v",
-}
+}  # fmt: skip
 """Other names of schedules."""
 
 
@@ -266,8 +239,8 @@ def schedule_code(name: str) -> int:
     folded = ALIASES.get(folded, folded)
     if folded not in SCHEDULES:
         near = nearest_names(folded, (*NAMES, *ALIASES))
-        said = f", nearest: {near[0]}" if near else ""
-        raise SpecError(f"unknown schedule {name[:40]!r}{said}; allowed: {', '.join((*NAMES, 'interleaved'))}")
+        nearest = f", nearest: {near[0]}" if near else ""
+        raise SpecError(f"unknown schedule {name[:40]!r}{nearest}; allowed: {', '.join((*NAMES, 'interleaved'))}")
     return NAMES.index(folded)
 
 
@@ -348,7 +321,7 @@ def _codes(code: Ints) -> list[int]:
 def _by_code(code: Ints, value: Callable[[PipelineSchedule], Floats]) -> Floats:
     """`value` of each candidate's schedule; evaluated once for each schedule that occurs."""
     first, *rest = _codes(code)
-    found = value(SCHEDULES[NAMES[first]])
+    chosen = value(SCHEDULES[NAMES[first]])
     for other in rest:
-        found = np.where(np.asarray(code) == other, value(SCHEDULES[NAMES[other]]), found)
-    return found
+        chosen = np.where(np.asarray(code) == other, value(SCHEDULES[NAMES[other]]), chosen)
+    return chosen

@@ -51,39 +51,30 @@ class DataSpec(Spec):
 
     tokens: float | None = _data("--tokens", options.COUNT, "Tokens of the whole run: 2T.", key="data.tokens")
     samples: float | None = _data(
-        "--samples", options.COUNT, "Sequences of the whole run, instead of tokens.", key="data.samples",
-    )
+        "--samples", options.COUNT, "Sequences of the whole run, instead of tokens.", key="data.samples")
     epochs: float = _data(
-        "--epochs", options.COUNT, "How often tokens or samples are gone through.", default=1.0, key="data.epochs",
-    )
+        "--epochs", options.COUNT, "How often tokens or samples are gone through.", default=1.0, key="data.epochs")
     seq: int | None = _data("--seq", options.TOKENS, "Tokens of a sequence: 8k.", key="data.seq_len")
     global_batch: int | None = _data(
-        "--global-batch", options.BATCH, "Sequences of one optimizer step.", key="data.global_batch",
-    )
+        "--global-batch", options.BATCH, "Sequences of one optimizer step.", key="data.global_batch")
     global_batch_tokens: float | None = _data(
-        "--global-batch-tokens", options.COUNT, "The same in tokens: 4M.", key="data.global_batch_tokens",
-    )
+        "--global-batch-tokens", options.COUNT, "The same in tokens: 4M.", key="data.global_batch_tokens")
     padded: float = _data(
         "--padded", options.quantity("share", units.parse_share, high=0.99, closed=True),
-        "Share of each sequence that is padding, and no token of the run.", default=0.0, key="data.padded_frac",
-    )
+        "Share of each sequence that is padding, and no token of the run.", default=0.0, key="data.padded_frac")
     packing: str | None = _data(
         "--packing", options.choice("padded", "packed"),
         "Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).",
-        key="data.packing",
-    )
+        key="data.packing")
     mean_length: float | None = _data(
         "--mean-length", options.COUNT, "Mean tokens of a document, with --packing; lognormal.",
-        key="data.mean_length",
-    )
+        key="data.mean_length")
     length_spread: float = _data(
         "--length-spread", options.quantity("x", units.parse_count, high=100.0, closed=True),
-        "Standard deviation of the lengths over their mean.", default=1.0, key="data.length_spread",
-    )
+        "Standard deviation of the lengths over their mean.", default=1.0, key="data.length_spread")
     lengths: Path | None = _data(
         "--lengths", options.FILE, "Lengths of documents instead: a file, `tokens` or `tokens,count` a line.",
-        key="data.lengths",
-    )
+        key="data.lengths")
     # fmt: on
 
     def seq_len(self, model: Model, default: int = SEQ_LEN) -> int:
@@ -193,53 +184,41 @@ class TrainingSpec(Spec):
     """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
 
     precision: str = _recipe(
-        "--precision", options.choice(*TRAINING_PRECISIONS), "Of the matrix products in training.", default="bf16",
-    )
+        "--precision", options.choice(*TRAINING_PRECISIONS), "Of the matrix products in training.", default="bf16")
     optimizer: str = _recipe(
         "--optimizer", options.name("optimizer"), "adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
-        default=defaults.OPTIMIZER, key="optimizer",
-    )
+        default=defaults.OPTIMIZER, key="optimizer")
     stack: str | None = _recipe(
-        "--stack", options.name("stack"), "Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...",
-    )
+        "--stack", options.name("stack"), "Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...")
     attention: str = _recipe(
         "--attention", options.choice("flash", "sdpa", "eager"), "Attention implementation.", default="flash",
-        key="attention",
-    )
+        key="attention")
     grad_dtype: str | None = _recipe(
         "--grad-dtype", options.choice("fp32", "bf16", "fp16"), "Of the accumulated gradients (default: the stack's).",
-        key="grad_dtype",
-    )
+        key="grad_dtype")
     master_weights: bool | None = _recipe(
         "--master-weights/--no-master-weights", options.FLAG,
-        "A separate fp32 copy of the weights (default: the stack's).", key="master_weights",
-    )
+        "A separate fp32 copy of the weights (default: the stack's).", key="master_weights")
     lora: int | None = _recipe(
-        "--lora", options.whole(high=65536), "Train adapters of this rank on a frozen base.", metavar="RANK",
-    )
+        "--lora", options.whole(high=65536), "Train adapters of this rank on a frozen base.", metavar="RANK")
     qlora: bool = _recipe(
         "--qlora", options.FLAG, f"Adapters on a 4-bit base, of rank {LORA_RANK} unless --lora says another.",
-        default=False,
-    )
+        default=False)
     lora_targets: tuple[str, ...] = _recipe(
         "--lora-targets", options.NAMES, "all-linear (default), attention, qv, or a list such as q,k,v,o.",
-        default=(), metavar="TARGETS", key="method.targets",
-    )
+        default=(), metavar="TARGETS", key="method.targets")
     base_format: str | None = _recipe(
         "--base-format", options.name("format"), "Of the frozen weights under adapters: nf4, int8 ... (default: bf16).",
-        key="method.base_format",
-    )
+        key="method.base_format")
     freeze: str | None = _recipe(
         "--freeze", options.name("parts"),
         "Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.",
-        key="method.freeze",
-    )
+        key="method.freeze")
     expert_skew: float | None = same(SharedSpec, "expert_skew", section="Recipe", key="routing.expert_skew")
     capacity_factor: float | None = _recipe(
         "--capacity-factor", options.RATIO,
         "Experts compute this many times the mean load and drop what is more (default: nothing is dropped).",
-        key="routing.capacity_factor",
-    )
+        key="routing.capacity_factor")
     micro_batch: int | None = _layout("--micro-batch", options.BATCH, "Sequences of one pass of a replica.")
     dp: int | None = same(SharedSpec, "dp")
     tp: int | None = same(SharedSpec, "tp")
@@ -247,38 +226,28 @@ class TrainingSpec(Spec):
     cp: int | None = _layout("--cp", options.DEGREE, "Context-parallel degree.")
     ep: int | None = same(SharedSpec, "ep")
     zero: int | None = _layout("--zero", options.whole(low=0, high=3), "ZeRO stage: 0 to 3.")
-    fsdp: bool = _layout(
-        "--fsdp", options.FLAG, "Shard everything over the replicas, as ZeRO 3.", default=False,
-    )
+    fsdp: bool = _layout("--fsdp", options.FLAG, "Shard everything over the replicas, as ZeRO 3.", default=False)
     shard: int | None = _layout(
-        "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.",
-    )
+        "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.")
     recompute: str | None = _layout(
-        "--recompute", options.choice("none", "selective", "full"), "Activations computed again.",
-    )
+        "--recompute", options.choice("none", "selective", "full"), "Activations computed again.")
     recompute_every: int | None = _layout(
-        "--recompute-every", options.DEGREE, "Full recompute of every N-th block only.", metavar="N",
-    )
+        "--recompute-every", options.DEGREE, "Full recompute of every N-th block only.", metavar="N")
     recompute_first: int | None = _layout(
         "--recompute-first", options.DEGREE, "Full recompute of the first N blocks of each (virtual) stage only.",
-        metavar="N",
-    )
+        metavar="N")
     interleave: int | None = _layout("--interleave", options.DEGREE, "Virtual stages of each pipeline rank.")
     schedule: str | None = _layout(
         "--schedule", options.name("name"),
-        "Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.",
-    )
+        "Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.")
     stage_layers: tuple[int, ...] = _layout(
-        "--stage-layers", options.WHOLES, "Layers of each pipeline stage or virtual stage: 7,8,8,7.", default=(),
-    )
+        "--stage-layers", options.WHOLES, "Layers of each pipeline stage or virtual stage: 7,8,8,7.", default=())
     sequence_parallel: bool = _layout(
         "--sequence-parallel/--no-sequence-parallel", options.FLAG, "Cut norms and residuals inside a tp group.",
-        default=True,
-    )
+        default=True)
     offload: tuple[str, ...] = _layout(
         "--offload", options.choice("optimizer", "parameters", "activations"),
-        "Keep these in host memory.", repeated=True,
-    )
+        "Keep these in host memory.", repeated=True)
     # fmt: on
 
     @property
@@ -319,20 +288,13 @@ class TrainingSpec(Spec):
         from flopwise.training.layout import Recipe
 
         return Recipe(
-            seq_len=seq_len,
-            global_batch=global_batch,
-            precision=self.precision,
-            optimizer=facts.optimizer(self.optimizer),
-            stack=facts.stack(self.stack or self.usual_stack),
-            attention=cast("Attention", self.attention),
-            grad_dtype=self.grad_dtype,
-            master_weights=self.master_weights,
-            lora=self.adapters(facts),
-            expert_skew=self.expert_skew or 1.0,
-            capacity_factor=self.capacity_factor,
-            documents=documents,
+            seq_len=seq_len, global_batch=global_batch, precision=self.precision,
+            optimizer=facts.optimizer(self.optimizer), stack=facts.stack(self.stack or self.usual_stack),
+            attention=cast("Attention", self.attention), grad_dtype=self.grad_dtype,
+            master_weights=self.master_weights, lora=self.adapters(facts), expert_skew=self.expert_skew or 1.0,
+            capacity_factor=self.capacity_factor, documents=documents,
             frozen=None if self.freeze is None else Frozen.of(self.freeze),
-        )
+        )  # fmt: skip
 
     def check_adapters(self) -> None:
         """Refuse what is said of adapters where there are none.
@@ -378,25 +340,14 @@ class TrainingSpec(Spec):
         if "parameters" in self.offload and zero != 3:
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
         layout = Layout(
-            dp=dp,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            ep=ep,
-            zero=zero,
-            shard=self._shard(dp * cp, zero),
-            micro_batch=self.micro_batch or 1,
-            interleave=self.chunks,
-            schedule=self._schedule(),
+            dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
+            micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
             recompute=RECOMPUTE.index(self.recompute or ("full" if self.recomputes_some else "none")),
-            recompute_every=self.recompute_every or 1,
-            recompute_first=self.recompute_first or 0,
-            stage_layers=self.stage_layers,
-            sequence_parallel=self.sequence_parallel,
-            offload_optimizer="optimizer" in self.offload,
-            offload_parameters="parameters" in self.offload,
+            recompute_every=self.recompute_every or 1, recompute_first=self.recompute_first or 0,
+            stage_layers=self.stage_layers, sequence_parallel=self.sequence_parallel,
+            offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
-        )
+        )  # fmt: skip
         check_layout(layout, model, seq_len)
         return layout
 
@@ -458,49 +409,36 @@ class TrainingSpec(Spec):
 class RunConditionsSpec(Spec):
     """What a run meets; s, bytes/s, fractions. None: not said, so the default of `training.goodput` holds."""
 
-    mtbf: float | None = _run(
-        "--mtbf", options.SECONDS, "Time between failures of one GPU with its share of the node.",
-    )
+    mtbf: float | None = _run("--mtbf", options.SECONDS, "Time between failures of one GPU with its share of the node.")
     node_mtbf: float | None = _run("--node-mtbf", options.SECONDS, "Time between failures of one node.")
     failures: str | None = _run(
         "--failures", options.name("record"),
-        "Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.",
-    )
+        "Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.")
     restart: float | None = _run("--restart", options.SECONDS_OR_ZERO, "From a failure to full speed: 10min.")
     checkpoint_every: float | None = same(
-        SharedSpec, "checkpoint_every", section="The whole run", key="checkpoints.every",
-    )
+        SharedSpec, "checkpoint_every", section="The whole run", key="checkpoints.every")
     checkpoint_bandwidth: float | None = _run(
-        "--checkpoint-bandwidth", options.BANDWIDTH, "With which the whole cluster writes: 200GB/s.",
-    )
+        "--checkpoint-bandwidth", options.BANDWIDTH, "With which the whole cluster writes: 200GB/s.")
     checkpoint_per_gpu: float | None = _run(
         "--checkpoint-per-gpu", options.BANDWIDTH, "With which each accelerator writes its part: 2GB/s.",
-        key="checkpoints.write_per_gpu",
-    )
+        key="checkpoints.write_per_gpu")
     checkpoint_storage: str | None = _run(
-        "--checkpoint-storage", options.name("kind"), "What each node writes to: lustre, nvme ...",
-    )
+        "--checkpoint-storage", options.name("kind"), "What each node writes to: lustre, nvme ...")
     async_checkpoints: bool = _run(
         "--async-checkpoints", options.FLAG, "Training waits for the copy to host memory only.", default=False,
-        key="checkpoints.asynchronous",
-    )
+        key="checkpoints.asynchronous")
     repair: float | None = _run(
-        "--repair", options.SECONDS, "A failed node is away so long (default: replaced at once).",
-    )
+        "--repair", options.SECONDS, "A failed node is away so long (default: replaced at once).")
     spares: int | None = _run("--spares", options.whole(high=10_000), "Nodes that stand by, with --repair.")
     interruptions: float | None = _run(
-        "--interruptions", options.RATE_OR_ZERO, "How often one spot instance is taken back: 0.1/day.",
-    )
+        "--interruptions", options.RATE_OR_ZERO, "How often one spot instance is taken back: 0.1/day.")
     jitter: float | None = _run(
-        "--jitter", options.FRACTION_OR_ZERO, "Of step times between GPUs: all wait for the slowest.",
-    )
+        "--jitter", options.FRACTION_OR_ZERO, "Of step times between GPUs: all wait for the slowest.")
     validate_every: int | None = _run("--validate-every", options.WHOLE, "Steps between validations.")
     validate_batches: int | None = _run(
-        "--validate-batches", options.WHOLE, "Global batches of one validation (default: 1).",
-    )
+        "--validate-batches", options.WHOLE, "Global batches of one validation (default: 1).")
     loader_rate: float | None = _run(
-        "--loader-rate", options.RATE, "Sequences that the data loader delivers to one GPU: 20/s.",
-    )
+        "--loader-rate", options.RATE, "Sequences that the data loader delivers to one GPU: 20/s.")
     # fmt: on
 
     def conditions(self, cluster: Cluster, facts: Facts) -> tuple[Conditions, tuple[str, ...]]:
@@ -524,13 +462,10 @@ class RunConditionsSpec(Spec):
             reliability = replace(reliability, interruptions_per_s=spot[0])
             origins |= {"interruptions_per_s": spot[1]}
         conditions = Conditions(
-            reliability=reliability,
-            jitter_frac=self.jitter or 0.0,
-            validate_every=self.validate_every,
-            validate_batches=self.validate_batches or 1,
-            loader_samples_per_s=self.loader_rate,
+            reliability=reliability, jitter_frac=self.jitter or 0.0, validate_every=self.validate_every,
+            validate_batches=self.validate_batches or 1, loader_samples_per_s=self.loader_rate,
             origins=tuple(origins.items()),
-        )
+        )  # fmt: skip
         return conditions, assumptions
 
     @property
@@ -614,8 +549,7 @@ class ReadsSpec(Spec):
     storage: str | None = same(StorageSpec, "storage", section="Data and batches")
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Data and batches")
     token_bytes: float | None = _data(
-        "--token-bytes", options.BYTES, "Bytes of a stored token (default: 2, or 4 above 65,536 words).",
-    )
+        "--token-bytes", options.BYTES, "Bytes of a stored token (default: 2, or 4 above 65,536 words).")
     # fmt: on
 
     def reads(self, model: Model, facts: Facts) -> Reads | None:

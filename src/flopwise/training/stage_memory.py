@@ -6,6 +6,7 @@ Everything is computed for all candidates of a layout at once; `flopwise.trainin
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -21,10 +22,8 @@ _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bi
 _FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
 _LAYERS_HERE = 2.0  # layers whose activations stay on the device where others' go to the host: two buffers
 
-MOMENTS = ("loss", "layer", "end", "step", "load")
-"""When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
-MOMENT_NAMES = ("loss", "start of the backward pass", "end of the backward pass", "optimizer step", "loading")
-"""The same for people."""
+MOMENTS = ("loss", "start of the backward pass", "end of the backward pass", "optimizer step", "loading")
+"""When a peak may fall."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,16 +86,15 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     if pp.max() == 1 and not sizes:
         return [Stage(0 * np.ones((), dtype=np.int64), layers * np.ones((), dtype=np.int64), 1.0, 1.0, 1.0)]
     depth, alone = pp * 1.0, (pp == 1) * 1.0  # mixed integers and floats are slow to compute with
-    waiting = np.maximum(
-        np.asarray(table.recipe.global_batch) / (np.asarray(layout.dp) * 1.0 * layout.micro_batch), 1.0
-    )
+    sequences = np.asarray(layout.dp) * 1.0 * layout.micro_batch
+    waiting = np.maximum(np.asarray(table.recipe.global_batch) / sequences, 1.0)
     pipe = Pipe(depth, turns, waiting)
     plain = turns.max() == 1 and not np.any(layout.schedule)
 
     def micro_batches(behind: Floats) -> Floats:
         """Micro-batches that a stage holds with `behind` stages after it."""
-        held = in_flight(layout.schedule, behind, pipe)
-        return held if plain else np.where(pp > 1, held, 1.0)
+        many = in_flight(layout.schedule, behind, pipe)
+        return many if plain else np.where(pp > 1, many, 1.0)
 
     losses: Floats = 1.0
     if any_of(layout.schedule, lambda schedule: schedule.keeps_losses):
@@ -104,15 +102,8 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     if sizes:
         edges, most = np.cumsum([0, *sizes]), len(sizes) - 1
         return [
-            Stage(
-                start,
-                stop,
-                float(i == 0),
-                float(i == most),
-                micro_batches(1.0 * (most - i)),
-                losses if i == most else 1.0,
-            )
-            for i, (start, stop) in enumerate(pairwise(edges))
+            Stage(*ends, float(i == 0), float(i == most), micro_batches(1.0 * (most - i)), losses if i == most else 1.0)
+            for i, ends in enumerate(pairwise(edges))
         ]
     each, left = layers // pp, layers % pp
     uneven = bool(left.any())
@@ -137,14 +128,12 @@ class StageMemory:
         self.width = trained_widths(table.recipe)
         if table.lora is not None:
             self.width = adapter_widths(table.recipe, DTYPE_BYTES[table.lora.adapter_dtype])
-        zero, replicas = np.asarray(layout.zero), np.asarray(layout.dp) * 1.0
+        zero, shard, replicas = np.asarray(layout.zero), np.asarray(layout.shard), np.asarray(layout.dp) * 1.0
         self.context_share = 1.0 / np.asarray(layout.cp)
         self.micro_batch = np.asarray(layout.micro_batch) * 1.0
         of_group, whole = self.context_share / replicas, copies(layout.schedule, layout.pp)
-        if np.any(layout.shard):
-            of_group = np.where(
-                np.asarray(layout.shard) > 0, np.maximum(of_group, 1.0 / np.maximum(layout.shard, 1)), of_group
-            )
+        if shard.any():
+            of_group = np.where(shard > 0, np.maximum(of_group, 1.0 / np.maximum(layout.shard, 1)), of_group)
         at_least = [zero >= z for z in (1, 2, 3)]
         self.sharded, self.gathers = at_least[2] * 1.0, bool(at_least[2].any())
         self.shares = [np.where(chosen, of_group, whole) for chosen in at_least]
@@ -168,13 +157,11 @@ class StageMemory:
             self._known[name] = getattr(self.sums, name)[self.index]
         return self._known[name]
 
-    @property
+    @cached_property
     def _working(self) -> Floats:
         """Gradients between operations, and what recompute makes anew: the same on all stages."""
-        if "working" not in self._known:
-            recomputed = (np.asarray(self.layout.recompute) > 0) * self._at("layer_peak")
-            self._known["working"] = (self._at("gradient_peak") + recomputed) * self.micro_batch
-        return self._known["working"]
+        recomputed = (np.asarray(self.layout.recompute) > 0) * self._at("layer_peak")
+        return (self._at("gradient_peak") + recomputed) * self.micro_batch
 
     def _ends(self, stage: Stage, before: str, after: str) -> Floats:
         """What a stage holds before and after the layers."""
@@ -207,21 +194,21 @@ class StageMemory:
         others = self._others(stage, ends)
         groups: list[tuple[Floats, Floats, Floats, Widths]] = [(dense + ends, expert, others, self.width)]
         if lora is not None:
-            fixed["weights"] = (
-                self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
-            ) * self.shares[2]
+            base = self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
+            fixed["weights"] = base * self.shares[2]
             groups = [(dense, expert, 0.0, self.width)]
             groups.append((ends, 0.0, others, adapter_widths(self.recipe, self.recipe.elem_bytes)))
         if self.recipe.frozen is not None:
             fixed["weights"] = self._frozen(stage) * self.width.weights
         for whole, of_experts, with_more_states, w in groups:
-            held = self._rank_parameters(whole, of_experts)
-            kept = zip(fixed, (2, 0, 0), (w.weights, w.master, w.states), strict=True)
-            fixed |= {name: plus(fixed[name], held[share], width) for name, share, width in kept}
+            of_states, of_gradients, of_weights = self._rank_parameters(whole, of_experts)
+            fixed["weights"] = plus(fixed["weights"], of_weights, w.weights)
+            fixed["master weights"] = plus(fixed["master weights"], of_states, w.master)
+            fixed["optimizer states"] = plus(fixed["optimizer states"], of_states, w.states)
             if w.others:
                 more = with_more_states * self.shares[0]
                 fixed["optimizer states"] = plus(fixed["optimizer states"], more, w.others)
-            gradients, step = plus(gradients, held[1], w.gradients), plus(step, held[0], w.step)
+            gradients, step = plus(gradients, of_gradients, w.gradients), plus(step, of_states, w.step)
         if self.recipe.optimizer_in_backward:
             gradients, step = gradients / stage.layers, step / stage.layers
         host, gradients = self._move_to_host(fixed, gradients)
@@ -242,8 +229,8 @@ class StageMemory:
         """Parameters without gradients of which a rank holds the weights."""
         s = self.sums
         whole = self._sum(s.frozen, stage) + self._ends(stage, "before_frozen", "after_frozen")
-        held = whole * self.shares[2]
-        return held + self._sum(s.frozen_expert, stage) * self.expert_shares[2] if s.has_experts else held
+        dense = whole * self.shares[2]
+        return dense + self._sum(s.frozen_expert, stage) * self.expert_shares[2] if s.has_experts else dense
 
     def _rank_parameters(self, whole: Floats, of_experts: Floats) -> list[Floats]:
         """Parameters of which a rank holds states, gradients and weights."""
@@ -309,18 +296,19 @@ class StageMemory:
 
     def _loss(self, stage: Stage) -> Floats:
         """Logits, their fp32 copies and gradients, at the fullest moment of the loss."""
-        if isinstance(stage.last, float) and not stage.last:
-            return 0.0
-        if "loss" not in self._known:
-            chunks, per_entry = self.recipe.loss_chunks or self.row.loss_chunks, self.row.loss_bytes
-            if chunks > 1:
-                per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
-            tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
-            self._known["loss"] = tokens * self._at("vocabulary")
-            if self.row.sharded_loss_bytes:
-                parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)
-                self._known["loss"] = self._known["loss"] * (1.0 + parts)
-        return _where(stage.last, self._known["loss"])
+        return 0.0 if isinstance(stage.last, float) and not stage.last else _where(stage.last, self._whole_loss)
+
+    @cached_property
+    def _whole_loss(self) -> Floats:
+        chunks, per_entry = self.recipe.loss_chunks or self.row.loss_chunks, self.row.loss_bytes
+        if chunks > 1:
+            per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
+        tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
+        loss = tokens * self._at("vocabulary")
+        if not self.row.sharded_loss_bytes:
+            return loss
+        parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)
+        return loss * (1.0 + parts)
 
     def _moments(
         self,

@@ -17,7 +17,7 @@ from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
-from flopwise.training.muon import NEWTON_SCHULZ, Matrices
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
 from flopwise.training.stages import FULL, mode_index
 from flopwise.training.step_table import STAGE_PARTS, StepTable
@@ -33,7 +33,6 @@ from flopwise.training.widths import (
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
-    from flopwise.training.documents import Documents
     from flopwise.training.layout import Layout
 
 Index = NDArray[np.intp]
@@ -55,7 +54,7 @@ def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) ->
 
     Source: `flopwise.training.schedules` for what a pipeline leaves idle; Rajbhandari et al.
     2019 (arXiv:1910.02054) section 7 and Zhao et al. 2023 (arXiv:2304.11277) section 3 for the messages of ZeRO and
-    FSDP.
+    FSDP; `states_transfer_s` and `passes_transfer_s` for what lives in host memory.
     Assumes: every micro-batch is alike.
     """
     recipe, pp, dp = table.recipe, table.degrees[degree], layout.dp
@@ -71,17 +70,29 @@ def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) ->
         beside = table.stage_beside_s[recompute, degree, inner]
         parts[ROUTED] = parts[ROUTED] - hidden_beside_s(layout.schedule, pipe, beside)
     if recipe.documents is not None:
-        parts[WAITING] = _waiting_s(recipe.documents, stage_s, micro, layout, num_micro)
+        each = np.asarray(layout.zero) > 2
+        parts[WAITING] = num_micro * stage_s * recipe.documents.waiting_frac(micro, dp, num_micro, each=each)
     parts["pipeline_p2p"] = p2p_step_s(table, inner, pipe, dp, layout.schedule)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
     owned = owned_params(table, inner, degree, layout)
     parts["optimizer"] = _optimizer_s(table, owned, owned_others(table, inner, degree, layout), layout)
     if table.matrices is not None:
-        parts[NEWTON_SCHULZ] = _newton_schulz_s(table, table.matrices, inner, degree, layout)
+        group = shard_ranks(layout.shard, dp * table.inner.cp[inner])
+        rate = table.rates.matmul_flops_per_s("bf16")  # of large products
+        tp, ep = table.inner.tp[inner], table.inner.ep[inner]
+        once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, ep, group, layout.zero)
+        parts[NEWTON_SCHULZ] = once * _copies(table, degree, layout)
     if layout.offloads:
-        widths = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)], ACT_BYTES
-        moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
-        parts["offload"] = offload_s(layout, owned, widths, moved, stage, table.rates, parts["optimizer"], num_micro)
+        forward_s, backward_s, rates = stage[0], stage[1] + stage[2], table.rates
+        exposed: Floats = 0.0
+        if layout.offload_optimizer:
+            grad_bytes = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)]
+            exposed = states_transfer_s(owned, grad_bytes, ACT_BYTES, rates, backward_s, parts["optimizer"])
+        if layout.offload_parameters or layout.offload_activations:
+            weights = owned * (ACT_BYTES if layout.offload_parameters else 0.0)
+            moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
+            exposed = exposed + passes_transfer_s(weights, moved, rates, forward_s, backward_s, num_micro)
+        parts["offload"] = exposed
     parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
     return parts
 
@@ -128,12 +139,6 @@ def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: I
     if any_of(schedule, lambda one: one.pairs):
         hops = hops * (1.0 - paired_frac(schedule, pipe))
     return np.where(pipe.stages > 1, (hop + back) * (hops + pipe.stages - 1), 0.0)
-
-
-def _waiting_s(documents: Documents, stage_s: Floats, micro: Ints, layout: Layout, num_micro: Floats) -> Floats:
-    """Seconds of a step that replicas wait for the one with the longest documents. Source: `waiting_frac`."""
-    each = np.asarray(layout.zero) > 2
-    return num_micro * stage_s * documents.waiting_frac(micro, layout.dp, num_micro, each=each)
 
 
 def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
@@ -263,18 +268,6 @@ def owned_others(table: StepTable, inner: Index, degree: Index, layout: Layout) 
     return whole / np.where(np.asarray(layout.zero) > 0, group, 1)
 
 
-def _newton_schulz_s(table: StepTable, matrices: Matrices, inner: Index, degree: Index, layout: Layout) -> Floats:
-    """Seconds in which a rank orthogonalises the matrices of all stages of which it holds copies.
-
-    Source: `Matrices.seconds`. Assumes: products at the sustained rate of large ones in bf16.
-    """
-    tp, ep = table.inner.tp[inner], table.inner.ep[inner]
-    group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
-    rate = table.rates.matmul_flops_per_s("bf16")
-    once = matrices.at(degree, inner).seconds(table.fabric, rate, tp, ep, group, layout.zero)
-    return once * _copies(table, degree, layout)
-
-
 def _copies(table: StepTable, degree: Index, layout: Layout) -> Floats:
     """Of how many stages a rank updates the parameters: those that it holds, unless copies share their states."""
     twice = copies(layout.schedule, table.degrees[degree])
@@ -346,31 +339,3 @@ def passes_transfer_s(
     up, kept = weights / rate, activations / rate
     open_s = np.maximum(np.maximum(up, kept) - forward_s, 0.0) + np.maximum(up + kept - backward_s, 0.0)
     return num_micro * (open_s + 2.0 * activations / rates.read_bytes_per_s)
-
-
-def offload_s(
-    layout: Layout,
-    params: Floats,
-    widths: tuple[float, float],
-    activations: Floats,
-    stage: NDArray[np.float64],
-    rates: Rates,
-    update_s: Floats,
-    num_micro: Floats,
-) -> Floats:
-    """Exposed transfers between device and host, per step; broadcasts.
-
-    `widths`: bytes of a gradient and of a weight; `activations`: bytes that a micro-batch moves; `stage`: its forward,
-    backward and recompute first.
-
-    Source and assumptions: `states_transfer_s`, `passes_transfer_s`.
-    Raises: MissingFactError: as `pcie_bytes_per_s`.
-    """
-    forward_s, backward_s = stage[0], stage[1] + stage[2]
-    total: Floats = 0.0
-    if layout.offload_optimizer:
-        total = states_transfer_s(params, *widths, rates, backward_s, update_s)
-    if layout.offload_parameters or layout.offload_activations:
-        weights = params * (widths[1] if layout.offload_parameters else 0.0)
-        total = total + passes_transfer_s(weights, activations, rates, forward_s, backward_s, num_micro)
-    return total

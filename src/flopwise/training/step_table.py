@@ -138,27 +138,13 @@ def step_table(
         dense, expert, still, host, matrices = _link_independent(split, inner, recipe, software, weights, starts)
     floors = [_rows(kernels[-1], "peak_s"), _rows(kernels[-1], "traffic_s"), _rows(loaded[-1], "wire_s")]
     return StepTable(
-        recipe=recipe,
-        software=software,
-        rates=rates,
-        fabric=fabric,
-        width=stack.width,
-        num_layers=stack.num_layers,
-        degrees=degrees,
-        inner=inner,
+        recipe=recipe, software=software, rates=rates, fabric=fabric, width=stack.width, num_layers=stack.num_layers,
+        degrees=degrees, inner=inner,
         seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
-        memory_s=most(_rows(kernels[-1], "memory_s")),
-        host_s=host,
-        dense_params=dense,
-        expert_params=expert,
-        frozen_bytes=still,
-        floor_s=np.stack([most(floor) for floor in floors]),
-        kernels=kernels,
-        partials=partials,
-        lines_by_block=lines,
-        matrices=matrices,
-        **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
-    )
+        memory_s=most(_rows(kernels[-1], "memory_s")), host_s=host, dense_params=dense, expert_params=expert,
+        frozen_bytes=still, floor_s=np.stack([most(floor) for floor in floors]), kernels=kernels, partials=partials,
+        lines_by_block=lines, matrices=matrices, **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
+    )  # fmt: skip
 
 
 class TowerBlock(NamedTuple):

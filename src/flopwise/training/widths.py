@@ -27,7 +27,7 @@ class Widths:
 
 def trained_widths(recipe: Recipe) -> Widths:
     """How wide fully trained parameters are kept: the recipe's choices over the stack's row."""
-    row, chosen, compute = recipe.stack, recipe.optimizer, recipe.elem_bytes
+    row, compute = recipe.stack, recipe.elem_bytes
 
     def size(name: str) -> float:
         if name == "both":
@@ -36,27 +36,23 @@ def trained_widths(recipe: Recipe) -> Widths:
 
     weights, state = size(recipe.weights_dtype or row.weights_dtype), size(recipe.states_dtype or row.states_dtype)
     separate = row.master_weights if recipe.master_weights is None else recipe.master_weights
-    return Widths(
-        weights=weights,
-        master=4.0 if separate and weights < 4 else 0.0,
-        gradients=size(recipe.grad_dtype or row.grad_dtype),
-        states=chosen.states * state + chosen.packed_bytes,
-        others=(chosen.end_states - chosen.states) * state,
-        step=row.step_copies * state if chosen.states else 0.0,
-    )
+    master = 4.0 if separate and weights < 4 else 0.0
+    return _widths(recipe, weights, master, size(recipe.grad_dtype or row.grad_dtype), state)
 
 
 def adapter_widths(recipe: Recipe, elem: float) -> Widths:
     """How wide adapters, or whole tensors trained beside them, are kept: all in one type of `elem` bytes."""
+    return _widths(recipe, elem, 0.0, elem, elem)
+
+
+def _widths(recipe: Recipe, weights: float, master: float, gradients: float, state: float) -> Widths:
     chosen = recipe.optimizer
     return Widths(
-        weights=elem,
-        master=0.0,
-        gradients=elem,
-        states=chosen.states * elem + chosen.packed_bytes,
-        others=(chosen.end_states - chosen.states) * elem,
-        step=recipe.stack.step_copies * elem if chosen.states else 0.0,
-    )
+        weights=weights, master=master, gradients=gradients,
+        states=chosen.states * state + chosen.packed_bytes,
+        others=(chosen.end_states - chosen.states) * state,
+        step=recipe.stack.step_copies * state if chosen.states else 0.0,
+    )  # fmt: skip
 
 
 def resident_grad_dtype(recipe: Recipe, software: TrainingStack) -> str:

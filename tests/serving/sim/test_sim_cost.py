@@ -12,7 +12,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.masks import attended_pairs
+from flopwise.ops.work import attended_pairs
 from flopwise.serving.estimate import job_memory
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import ServeJob

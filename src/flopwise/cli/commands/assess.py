@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
+from flopwise.cli.render import Screen, bars, heading, pairs, plain_text, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE, WHOLE_OR_ZERO
+from flopwise.report.blocks import Table, Text
+from flopwise.report.changes import changes
+from flopwise.report.costs import savings_by_kind
+from flopwise.report.words import between, bought, enumeration, hours, usd
+from flopwise.units import format_percent
+
+if TYPE_CHECKING:
+    from flopwise.fleet.assessment import Assessment
 
 
-@options.command(
-    "assess",
-    "flopwise assess examples/textnlp.yaml -o build/textnlp-report",
-)
+@options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report")
 @options.argument("fleet", FILE)
 @add("-o --output", FILE, "Write the report into this folder.")
 @add("--compare", FILE, "Say what changed since an earlier report (folder or JSON).", field="old")
 @add("--scenarios", WHOLE_OR_ZERO, "Draws of demand, prices and interruptions.", default=1000)
-@declared(SharedSpec, "seed")
-@declared(SourceSpec, "facts")
+@flags(SharedSpec, "seed")
+@flags(SourceSpec, "facts")
 def command(**given: Any) -> None:
     """The GPU strategy of a platform: many workloads, one bill.
 
@@ -33,7 +40,6 @@ def command(**given: Any) -> None:
     together, cannot be met.
     """
     from flopwise.api.assess import assess_with_plans
-    from flopwise.cli.views import assess as view
     from flopwise.report.write import check_folder, read_assessment, with_plan_files, write_report
 
     if given["output"] is not None:
@@ -41,16 +47,98 @@ def command(**given: Any) -> None:
     before = None if given["old"] is None else read_assessment(given["old"])
     with Progress("assessing") as progress:
         answer = assess_with_plans(
-            given["fleet"],
-            facts=given["facts"],
-            scenarios=given["scenarios"],
-            seed=given["seed"],
+            given["fleet"], facts=given["facts"], scenarios=given["scenarios"], seed=given["seed"],
             advance=lambda what, done, whole: progress(done, whole, what),
-        )
+        )  # fmt: skip
     found, written = answer.assessment, list[Path]()
     if given["output"] is not None:
         found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
-    options.answer(lambda: view.document(found), lambda paper: view.blocks(found, paper, written, before))
+    options.answer(found, lambda fleet, paper: blocks(fleet, paper, written, before))
     if not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)
+
+
+MOST = 5
+"""Savings, risks and policies that the screen shows; the report has all."""
+
+
+def blocks(
+    found: Assessment, paper: Screen, written: Sequence[Path] = (), before: Assessment | None = None
+) -> Iterator[str]:
+    """The assessment as people read it."""
+    cost = found.usd_per_month
+    yield heading(f"{found.name}: {usd(cost.total)} a month for {len(found.workloads):,} workloads", paper)
+    for w in found.workloads:
+        if not w.feasible:
+            yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
+    yield pairs(_totals(found), paper)
+    if before is not None:
+        yield from _since(before, found, paper)
+    headers = ["workload", "environment", "runs on", "bought", ">hours", ">a month", "interval"]
+    yield table(headers, [_row(a) for a in found.allocation], paper)
+    if len(cost.by_provider) > 1:
+        split = sorted(cost.by_provider.items(), key=lambda item: -item[1])
+        yield bars(
+            [(name, value, f"{usd(value)} ({format_percent(value / cost.total)})") for name, value in split], paper
+        )
+    yield from _lists(found, paper)
+    if written:
+        plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""
+        yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(p.name for p in written[:3])}{plans}"
+
+
+def _totals(found: Assessment) -> list[tuple[str, Any]]:
+    cost, drawn = found.usd_per_month, found.scenarios
+    sums = savings_by_kind(found)
+    rows: list[tuple[str, Any]] = [
+        ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
+        ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
+    ]
+    if found.budget_per_month is not None:
+        chance = (
+            ""
+            if drawn is None or drawn.over_budget is None
+            else f"; {format_percent(drawn.over_budget)} chance of more"
+        )
+        share = format_percent(cost.total / found.budget_per_month)
+        rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
+    if sums:
+        named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
+        rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against the next best: {named}"))
+    return rows
+
+
+def _row(a: Any) -> tuple[str, ...]:
+    role = "" if a.role == "primary" else f" ({a.role})" if a.workload else a.role
+    return (
+        f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
+        bought(a.purchase), hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+    )  # fmt: skip
+
+
+def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
+    worth = [s for s in found.savings if s.counted or not s.taken]
+    savings = sorted(worth, key=lambda s: -abs(s.usd_per_month))[:MOST]
+    if savings:
+        rows = [(s.what, s.workload, usd(s.usd_per_month), "taken" if s.taken else "open", s.how) for s in savings]
+        yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
+    risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
+    if risks:
+        rows = [(f"{r.score:.2f}", r.kind, r.workload or "the fleet", r.evidence, r.mitigation) for r in risks]
+        yield table([">risk", "kind", "workload", "evidence", "what to do"], rows, paper)
+    binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
+    if binding:
+        yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
+    if found.price_notes:
+        yield "Prices:\n" + "\n".join(f"  - {plain_text(note)}" for note in found.price_notes[:MOST])
+
+
+def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str]:
+    """What changed, with the same words as in the report."""
+    for block in changes(before, after):
+        match block:
+            case Text():
+                yield plain_text(block.text)
+            case Table():
+                yield table(list(block.headers), [tuple(map(str, row)) for row in block.rows], paper)

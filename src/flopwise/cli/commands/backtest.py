@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise.cli.jsonout import attributes
+from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
@@ -32,7 +33,7 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 @options.argument("kind")
 @options.argument("file", FILE)
 @add("--by", name("column"), "Split by this column of the file.", repeated=True)
-@declared(SourceSpec, "facts")
+@flags(SourceSpec, "facts")
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 
@@ -43,27 +44,14 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -
 
     with Progress(f"predicting {kind}") as progress:
         done = backtest(kind, file, facts=facts, progress=progress)
-    options.answer(lambda: document(done, by), lambda paper: _report(done, by, paper))
+    options.answer(done, lambda found, paper: _report(found, by, paper), lambda found: document(found, by))
 
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
     """The backtest as the JSON that scripts rely on; with `by` the figures of each group, too."""
-    rows = [
-        {
-            "id": p.id,
-            "quantity": p.quantity or None,
-            "measured": p.measured,
-            "predicted": p.predicted,
-            "low": p.low,
-            "high": p.high,
-            "unit": p.unit,
-            "error": p.error,
-            "skipped": p.skipped,
-            "band": p.band.name if p.band else None,
-        }
-        for p in done.predictions
-    ]
-    found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": asdict(done.summary)}
+    columns = "id quantity measured predicted low high unit error skipped band=band.name"
+    rows = [attributes(p, columns) | {"quantity": p.quantity or None} for p in done.predictions]
+    found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": done.summary}
     if by:
         names = (*by, "quantity") if done.has_quantities else by
         found["groups"] = [
@@ -86,7 +74,7 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
         yield heading("Farthest off", paper)
         yield table(
             ["row", "quantity", ">measured", ">predicted", ">10 %", ">90 %", "unit", ">error"],
-            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed(p.error)) for p in far],
+            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed_percent(p.error)) for p in far],
             paper,
         )
     missing = reasons(done.predictions)
@@ -105,13 +93,9 @@ def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
 
 def _cells(s: Errors) -> tuple[Any, ...]:
     return (
-        s.rows,
-        s.predicted_rows,
-        _share(s.median_abs_error),
-        _share(s.p90_abs_error),
-        _signed(s.bias),
+        s.rows, s.predicted_rows, _share(s.median_abs_error), _share(s.p90_abs_error), _signed_percent(s.bias),
         _share(s.coverage),
-    )
+    )  # fmt: skip
 
 
 def _total(s: Errors, paper: Screen) -> str:
@@ -119,7 +103,7 @@ def _total(s: Errors, paper: Screen) -> str:
     if s.median_abs_error is not None:
         line += (
             f": median error {_share(s.median_abs_error)}, 90th percentile {_share(s.p90_abs_error)}, "
-            f"bias {_signed(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
+            f"bias {_signed_percent(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
         )
     return heading(line, paper)
 
@@ -128,5 +112,5 @@ def _share(value: float | None) -> str | None:
     return None if value is None else units.format_percent(value)
 
 
-def _signed(value: float | None) -> str | None:
+def _signed_percent(value: float | None) -> str | None:
     return None if value is None else f"{value:+.1%}".replace("%", " %")

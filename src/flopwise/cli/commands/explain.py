@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from flopwise.cli import options
-from flopwise.cli.options import add, declared
-from flopwise.cli.views import explain as view
+from flopwise.cli import options, parts
+from flopwise.cli.jsonout import attributes, notes
+from flopwise.cli.options import add, flags
+from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
@@ -17,6 +19,20 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, choice, whole
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from flopwise.api.explain import Explanation
+    from flopwise.changes.effects import Sensitivity
+
+
+from typing import TYPE_CHECKING
+
+from flopwise import units
+
+if TYPE_CHECKING:
+    from flopwise.shapes.answer import ShapeAnswer
+    from flopwise.shapes.kernels import KernelShape
+    from flopwise.shapes.rules import Advice
 
 QUESTIONS = ("train", "serve", "memory")
 NOT_EXPLAINED = ("compare", "weak", "sweep")
@@ -61,14 +77,14 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
     "flopwise explain Qwen3-30B-A3B --gpu h100 --task serve --batch 64 --seq 4096",
 )
 @options.argument("model")
-@declared(MachineSpec, "gpu gpus_per_node", section="")
+@flags(MachineSpec, "gpu gpus_per_node", section="")
 @add("--task", choice("train", "serve"), "A micro-batch forward and backward, or a decoding step.", default="train")
-@declared(SharedSpec, "tp ep batch", section="")
-@declared(DataSpec, "seq", section="")
-@declared(TrainingSpec, "precision stack attention", section="Training")
+@flags(SharedSpec, "tp ep batch", section="")
+@flags(DataSpec, "seq", section="")
+@flags(TrainingSpec, "precision stack attention", section="Training")
 @add("--offload", FLAG, "The optimizer stands in host memory.", default=False, section="Training")
-@declared(ServingSpec, "weights kv_dtype engine", section="Serving")
-@declared(SourceSpec)
+@flags(ServingSpec, "weights kv_dtype engine", section="Serving")
+@flags(SourceSpec)
 def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: Any) -> None:
     """What a kernel engineer would say of a model's shapes on a GPU, with the computed gain of each change.
 
@@ -76,12 +92,11 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: A
     change, sorted by what it saves. --batch is 1 in training and 32 in serving where it is not given.
     """
     from flopwise.api.shapes import advise
-    from flopwise.cli.views import shapes as shapes_view
 
-    said = options.given(click.get_current_context())
+    said = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
     found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in said})
-    options.answer(lambda: shapes_view.document(found), lambda paper: shapes_view.lines(found, paper))
+    options.answer(found, shape_lines, shape_document)
 
 
 command.forms = (shapes,)
@@ -98,7 +113,7 @@ def _forward(other: options.Command, arguments: list[str]) -> None:
 
 def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> None:
     """Explain the answer to another command's question, whose options are parsed as it parses them."""
-    from flopwise.api.explain import explained
+    from flopwise.api.explain import explanation
 
     module = import_module(f"flopwise.cli.commands.{question}")
     here = click.get_current_context()
@@ -107,5 +122,109 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
         here.meta["flopwise.json"] = wants_json
         options.refuse(NOT_EXPLAINED, "has no single answer that could be explained; leave it out")
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
-        found = explained(module.question(**given))
-    options.answer(lambda: view.document(found), lambda paper: view.lines(found, depth, paper))
+        found = explanation(module.question(**given))
+    options.answer(found, lambda one, paper: lines(one, depth, paper), document)
+
+
+def document(found: Explanation) -> dict[str, Any]:
+    """The explanation as JSON."""
+    from flopwise.provenance import assumptions, to_json
+
+    return {
+        "provenance": to_json(found.figure),
+        "assumptions": [*assumptions(found.figure), *found.answer.assumptions],
+        "sensitivities": [attributes(one, "change effects note") for one in found.sensitivities],
+    }
+
+
+def lines(found: Explanation, depth: int | None, paper: Screen) -> Iterator[str]:
+    """The explanation as people read it."""
+    yield heading("What was asked", paper)
+    yield pairs(found.answer.settings, paper)
+    yield heading("Where the figures come from", paper)
+    yield tree(found.figure, paper, depth=depth)
+    yield heading("What would move it: each figure after the change, over what it is", paper)
+    yield _effects(found.sensitivities, paper)
+    yield parts.assumption_list(found.answer.assumptions)
+
+
+def _effects(changes: tuple[Sensitivity, ...], paper: Screen) -> str:
+    """One row a change, the largest effect first."""
+    names = list(dict.fromkeys(name for change in changes for name in change.effects))
+    rows = [(c.change, *(_percent(c.effects.get(name)) for name in names), c.note) for c in changes]
+    return table(["change", *(f">{name}" for name in names), "note"], rows, paper) if rows else "Nothing."
+
+
+def _percent(ratio: float | None) -> str | None:
+    return None if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+
+
+SMALL = 0.003
+"""Share of the pass below which an operation is not drawn."""
+
+
+def shape_document(answer: ShapeAnswer) -> dict[str, Any]:
+    """The answer as JSON."""
+    return attributes(
+        answer,
+        "model=clock.model.name gpu=clock.cluster.accelerator.name clock.task clock.tp clock.batch clock.seq "
+        "clock.dtype pass_s kernels_s memory_bound_frac ridge_flops_per_byte l2_ridge_flops_per_byte operations advice "
+        "fine stacks",
+    ) | notes(answer)
+
+
+def shape_lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:
+    """The answer as people read it."""
+    clock = answer.clock
+    yield heading(f"Shapes of {clock.model.name} on {clock.cluster.accelerator.name}", paper)
+    cache = answer.l2_ridge_flops_per_byte
+    ridge = f"{answer.ridge_flops_per_byte:,.0f} FLOP/byte of {clock.dtype} from memory"
+    yield pairs(
+        [
+            *answer.settings,
+            ("time", f"{units.format_seconds(answer.pass_s)}, of it kernels {units.format_seconds(answer.kernels_s)}"),
+            ("memory-bound", f"{units.format_percent(answer.memory_bound_frac)} of the pass"),
+            ("ridge", ridge + (f", {cache:,.0f} from L2" if cache is not None else "")),
+        ],
+        paper,
+    )
+    yield heading("Operations on one rank, the longest first", paper)
+    yield _operations(answer, paper)
+    if answer.advice:
+        yield heading("What to change, the largest gain first (each alone; of one pass)", paper)
+        yield _advice(answer.advice, paper)
+    else:
+        yield "Nothing to change: no single change of shape saves 0.5 % of the pass."
+    yield "\n".join(["Fine as it is", *(f"  - {f.what}: {f.why}" for f in answer.fine)])
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _operations(answer: ShapeAnswer, paper: Screen) -> str:
+    rows = sorted(answer.operations, key=lambda o: -o.share_frac)
+    drawn = [o for o in rows if o.share_frac >= SMALL]
+    head = ["operation", ">x", ">m", ">n", ">k", ">FLOP/B", "bound", ">achieved", ">waves", ">last", ">share"]
+    text = table(head, map(_cells, drawn), paper)
+    rest = sum(o.share_frac for o in rows) - sum(o.share_frac for o in drawn)
+    if len(drawn) < len(rows):
+        text += f"\n{len(rows) - len(drawn)} smaller ones take {units.format_percent(rest)} together."
+    return text
+
+
+def _cells(o: KernelShape) -> tuple[Any, ...]:
+    m, n, k = (None if v is None else f"{v:,.0f}" for v in (o.m, o.n, o.k))
+    if o.kind == "grouped" and o.m is not None:
+        m = f"{o.groups:,.0f} x {o.m / o.groups:,.3g}"
+    waves = None if o.tiling is None else f"{o.tiling.waves:,.2f}"
+    last = None if o.tiling is None else f"{100 * o.tiling.last_wave_frac:.0f} %"
+    intensity = f"{o.intensity_flops_per_byte:,.0f}" if o.intensity_flops_per_byte >= 1 else None
+    achieved, share = units.format_percent(o.achieved_frac, 0), units.format_percent(o.share_frac)
+    return (o.name, o.layers, m, n, k, intensity, o.bound, achieved, waves, last, share)
+
+
+def _advice(advice: tuple[Advice, ...], paper: Screen) -> str:
+    rows = [
+        (a.what, a.now, a.better, units.format_seconds(a.gain_s), units.format_percent(a.gain_frac),
+         ("MUST: " if a.needed else "") + a.why)
+        for a in advice
+    ]  # fmt: skip
+    return table(["what", "now", "better", ">saves", ">of the pass", "why"], rows, paper)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.jsonout import plain
-from flopwise.cli.options import add, declared
+from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import BYTES, name
@@ -25,9 +25,9 @@ _HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense"
 @options.argument("name", required=False)
 @add("--vendor", name("vendor"), "Only this vendor: NVIDIA, AMD, Intel, Google ...")
 @add("--architecture", name("architecture"), "Only this architecture: Hopper, CDNA3 ...")
-@declared(DeviceSpec)
+@flags(DeviceSpec)
 @add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
-@declared(SourceSpec, "facts")
+@flags(SourceSpec, "facts")
 def command(*, name: str | None, facts: Path | None, **filters: Any) -> None:
     """What is known of an accelerator: rates, memory, links.
 
@@ -38,10 +38,10 @@ def command(*, name: str | None, facts: Path | None, **filters: Any) -> None:
     if name is not None:
         options.refuse(filters, "NAME shows one accelerator; filters belong to the list")
         one = known.gpu(name, facts=facts)
-        options.answer(lambda: document(one), lambda paper: _detail(one, paper))
+        options.answer(one, _detail, document)
         return
     rows = known.gpus(facts=facts, **options.values(filters))
-    options.answer(lambda: rows, lambda paper: [table(_HEADERS, [_row(a) for a in rows], paper)])
+    options.answer(rows, lambda found, paper: [table(_HEADERS, map(_row, found), paper)])
 
 
 def document(found: Resolution) -> dict[str, Any]:
@@ -52,17 +52,10 @@ def document(found: Resolution) -> dict[str, Any]:
 
 def _row(a: Accelerator) -> tuple[Any, ...]:
     return (
-        a.name,
-        a.kind,
-        a.marketed_memory,
-        f"{a.hbm_bytes / units.GIB:,.1f}",
-        units.format_rate(a.hbm_bytes_per_s),
-        _rate(a.peak.get("bf16")),
-        _rate(a.peak.get("fp8")),
-        a.link if a.link != "none" else None,
-        f"{a.tdp_w:,.0f} W" if a.tdp_w else None,
-        f"{a.date}, {a.confidence}",
-    )
+        a.name, a.kind, a.marketed_memory, f"{a.hbm_bytes / units.GIB:,.1f}", units.format_rate(a.hbm_bytes_per_s),
+        _rate(a.peak.get("bf16")), _rate(a.peak.get("fp8")), a.link if a.link != "none" else None,
+        f"{a.tdp_w:,.0f} W" if a.tdp_w else None, f"{a.date}, {a.confidence}",
+    )  # fmt: skip
 
 
 def _rate(flops_per_s: float | None) -> str | None:

@@ -9,7 +9,7 @@ import click
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import DeviceSpec, SourceSpec
@@ -26,11 +26,11 @@ _HEADERS = (
 
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
 @options.argument("name", required=False)
-@declared(MachineSpec, "provider region gpu", section="")
-@declared(DeviceSpec)
-@declared(MachineSpec, "purchase", section="")
+@flags(MachineSpec, "provider region gpu", section="")
+@flags(DeviceSpec)
+@flags(MachineSpec, "purchase", section="")
 @add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")
-@declared(SourceSpec, "facts")
+@flags(SourceSpec, "facts")
 def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any) -> None:
     """Cloud offers: what they hold and what they cost.
 
@@ -39,9 +39,9 @@ def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any)
     """
     from flopwise.api import facts as known
 
-    bought = purchase if "purchase" in options.given(click.get_current_context()) else None
+    bought = purchase if "purchase" in options.spellings(click.get_current_context()) else None
     offers = known.instances(name, accelerator=gpu, purchase=bought, **options.values(filters))
-    options.answer(lambda: offers, lambda paper: _listing(offers, name, paper))
+    options.answer(offers, lambda found, paper: _listing(found, name, paper))
 
 
 def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iterator[str]:
@@ -69,16 +69,12 @@ def _row(offer: Offer) -> tuple[Any, ...]:
     if offer.accelerator_share < 1:
         held = f"{offer.accelerator_share:.3g} of {offer.accelerator}"
     return (
-        offer.provider,
-        offer.instance,
-        offer.region,
-        held,
-        offer.vcpus,
+        offer.provider, offer.instance, offer.region, held, offer.vcpus,
         None if offer.ram_bytes is None else units.format_bytes(offer.ram_bytes),
         None if offer.network_bytes_per_s is None else units.format_rate(offer.network_bytes_per_s * 8, "bit/s"),
         *(_price(offer.price_usd_per_hour(p)) for p in ("on_demand", "spot", "reserved_1y", "reserved_3y")),
         offer.price_date,
-    )
+    )  # fmt: skip
 
 
 def _price(usd_per_hour: float | None) -> str | None:

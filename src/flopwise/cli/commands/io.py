@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from flopwise.cli import options
-from flopwise.cli.options import add, declared
-from flopwise.cli.render import Screen
-from flopwise.cli.views import parts
-from flopwise.cli.views import storage as view
+from flopwise import units
+from flopwise.cli import options, parts
+from flopwise.cli.jsonout import attributes, interval
+from flopwise.cli.options import add, flags
+from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import choice
 from flopwise.storage.spec import SampleSpec, StorageRequest
+
+if TYPE_CHECKING:
+    from flopwise.storage.bandwidth import StorageAnswer
 
 
 @options.command(
@@ -25,14 +28,14 @@ from flopwise.storage.spec import SampleSpec, StorageRequest
     "flopwise io --flops-per-sample 4.2T --sample-bytes 56MB --gpu v100 --achieved 14TFLOP/s --storage nfs",
 )
 @options.argument("model", required=False)
-@declared(MachineSpec, "gpu", section="")
-@declared(SharedSpec, "gpus")
-@declared(SampleSpec)
-@declared(StorageRequest)
-@declared(MachineSpec, without="gpu")
-@declared(SourceSpec)
+@flags(MachineSpec, "gpu", section="")
+@flags(SharedSpec, "gpus")
+@flags(SampleSpec)
+@flags(StorageRequest)
+@flags(MachineSpec, without="gpu")
+@flags(SourceSpec)
 @add("--units", choice("si", "binary"), "GB/s or GiB/s in the text.", field="base", default="si")
-@options.explained
+@options.explain_flag
 def command(*, model: str | None, base: str, explain: bool, **given: Any) -> None:
     """Storage bandwidth per accelerator, node and cluster, and which storage keeps up.
 
@@ -40,17 +43,168 @@ def command(*, model: str | None, base: str, explain: bool, **given: Any) -> Non
     --flops-per-sample and --sample-bytes. Bytes per FLOP times the achieved FLOP/s, which are estimated unless given.
     """
     from flopwise.api.io import io
-    from flopwise.provenance import to_json
     from flopwise.storage.figures import storage_figure
 
     answer = io(model, **options.values(given))
 
-    def text(paper: Screen) -> Iterator[str]:
-        yield from view.lines(answer, paper, base)
-        if explain:
-            yield parts.tree([storage_figure(answer)], paper)
+    options.answer(
+        answer, lambda found, paper: lines(found, paper, base), document, storage_figure if explain else None
+    )
 
-    def document() -> dict[str, Any]:
-        return view.document(answer) | ({"provenance": [to_json(storage_figure(answer))]} if explain else {})
 
-    options.answer(document, text)
+ORIGINS = {
+    "layers": "estimated from the layers",
+    "training estimate": "the training estimate",
+    "published share": "the share of the peak of published runs",
+    "given": "given",
+}
+
+
+def document(answer: StorageAnswer) -> dict[str, Any]:
+    """The answer as the JSON that scripts rely on."""
+    within = answer.request.load_within_s
+    loaded = None if answer.weights_bytes is None or within is None else answer.weights_bytes / within
+    return {
+        **attributes(
+            answer,
+            "workload=workload.name gpu=cluster.accelerator.name num_gpus num_nodes gpus_per_node request.records "
+            "bytes_per_flop achieved_flops_per_s efficiency_frac read_bytes_per_s_per_gpu read_bytes_per_s_per_node "
+            "read_bytes_per_s_total low high request.dataset_bytes request.cache_bytes request.shuffle hit_frac "
+            "later_read_bytes_per_s_per_node epoch_s weights_bytes request.load_within_s cache_policy=request.policy",
+        ),
+        "load_bytes_per_s": loaded,
+        **attributes(
+            answer,
+            "workload.flops_per_sample workload.sample_bytes workload.record_bytes read_bytes_per_sample=read_bytes "
+            "samples_per_s_per_gpu=rate.samples_per_s rate.precision rate.batch rate_origin=rate.origin",
+        ),
+        "interval": interval(answer.band),
+        **attributes(answer, "checkpoint=checkpoints storage=deliveries"),
+        "settings": dict(_settings(answer)),
+        "assumptions": answer.assumptions,
+    }
+
+
+def _settings(answer: StorageAnswer) -> tuple[tuple[str, str], ...]:
+    """What the answer holds for."""
+    nodes = f"{answer.num_nodes:,} node{'s' * (answer.num_nodes > 1)} of {answer.cluster.gpus_per_node}"
+    return (
+        ("accelerators", f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}, {nodes}"),
+        ("sample", answer.workload.sample),
+        ("source", answer.workload.source),
+    )
+
+
+def rate_text(value: float, base: str) -> str:
+    """Bytes/s in decimal or binary units."""
+    return f"{units.format_bytes(value)}/s" if base == "binary" else units.format_rate(value)
+
+
+def size_text(value: float, base: str) -> str:
+    """Bytes in decimal or binary units."""
+    return units.format_bytes(value) if base == "binary" else units.format_rate(value, "B")
+
+
+def lines(answer: StorageAnswer, paper: Screen, base: str = "si") -> Iterator[str]:
+    """The answer as people read it."""
+
+    def rate(value: float) -> str:
+        return rate_text(value, base)
+
+    yield heading(
+        f"Storage for {answer.workload.name} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper
+    )
+    yield pairs(_settings(answer), paper)
+    yield pairs(_demand_rows(answer, base), paper)
+    if answer.deliveries:
+        yield heading(f"Read by a node: {rate(answer.read_bytes_per_s_per_node)} needed", paper)
+        shown = [("NEEDED", answer.read_bytes_per_s_per_node, rate(answer.read_bytes_per_s_per_node))]
+        shown += [(d.name, d.read_bytes_per_s, rate(d.read_bytes_per_s)) for d in answer.deliveries]
+        yield bars(shown, paper)
+        yield _deliveries(answer, rate, paper)
+    yield pairs(_checkpoint_rows(answer, base), paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
+    work, speed = answer.workload, answer.rate
+    share = answer.efficiency_frac
+    of_peak = "" if share is None else f", {units.format_percent(share)} of the {speed.precision} peak"
+    each = rate_text(answer.read_bytes_per_s_per_gpu, base)
+    if answer.low is not None and answer.high is not None:
+        each += f" ({rate_text(answer.low, base)} to {rate_text(answer.high, base)} in 8 of 10 cases)"
+    per_peta = rate_text(answer.bytes_per_flop * 1e15, base)
+    rows: list[tuple[str, Any]] = [
+        ("a sample", f"{units.format_flops(work.flops_per_sample)}, {size_text(answer.read_bytes, base)} read"),
+        ("bytes per FLOP", f"{answer.bytes_per_flop:.4g}: {per_peta} for each PFLOP/s"),
+        ("achieved", f"{units.format_rate(answer.achieved_flops_per_s, 'FLOP/s')}{of_peak} ({ORIGINS[speed.origin]})"),
+        ("samples", f"{speed.samples_per_s:,.4g}/s per accelerator"),
+        ("per accelerator", each),
+        (f"per node of {answer.gpus_per_node}", rate_text(answer.read_bytes_per_s_per_node, base)),
+        ("in all", rate_text(answer.read_bytes_per_s_total, base)),
+    ]
+    if answer.epoch_s is not None:
+        rows.append(("an epoch", units.format_seconds(answer.epoch_s)))
+    if answer.request.cache_bytes is not None:
+        later = rate_text(answer.later_read_bytes_per_s_per_node, base)
+        rows.append(
+            ("later epochs", f"{later} per node: caches serve {units.format_percent(answer.hit_frac)} of the reads")
+        )
+    return rows
+
+
+def _deliveries(answer: StorageAnswer, rate: Callable[[float], str], paper: Screen) -> str:
+    """What training comes to on each kind of storage."""
+    cached = answer.request.cache_bytes is not None
+    needed = answer.read_bytes_per_s_per_node
+    headers = [
+        "storage", ">delivers", ">of the need", *(["first epochs", "later epochs"] if cached else ["training"]),
+        ">write a checkpoint", ">read it", ">load weights", "confidence",
+    ]  # fmt: skip
+    rows = []
+    for d in answer.deliveries:
+        verdicts = [_verdict(d.first_epoch_frac), _verdict(d.later_epochs_frac)][: 2 if cached else 1]
+        times = (d.checkpoint_write_s, d.restore_s, d.load_s)
+        rows.append((
+            d.name, rate(d.read_bytes_per_s), _times(d.read_bytes_per_s / needed), *verdicts,
+            *(None if t is None else units.format_seconds(t) for t in times), d.confidence,
+        ))  # fmt: skip
+    return table(headers, rows, paper)
+
+
+def _times(ratio: float) -> str:
+    """A ratio for a column: `231,000x`, `48.1x`, `0.43x`, `0.009x`."""
+    digits = 0 if ratio >= 99.95 else 1 if ratio >= 9.995 else 2 if ratio >= 0.095 else 3
+    return f"{ratio:,.{digits}f}x"
+
+
+def _verdict(share: float) -> str:
+    """Whether storage sets the pace, and by how much."""
+    return "keeps up" if share >= 1 else f"I/O-bound: {_times(1 / share)} slower"
+
+
+def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
+    """Checkpoints and loading, as far as asked."""
+    rows: list[tuple[str, Any]] = []
+    saved = answer.checkpoints
+    if saved is not None:
+        rows.append(("a checkpoint", f"{size_text(saved.nbytes, base)}: {saved.origin}"))
+        if saved.write_bytes_per_s is not None and saved.interval_s is not None:
+            every, share = units.format_seconds(saved.interval_s), units.format_percent(saved.stall_frac)
+            each = rate_text(saved.write_bytes_per_s / answer.num_nodes, base)
+            written = rate_text(saved.write_bytes_per_s, base)
+            rows.append(("to write", f"{written} in all, {each} per node: each {every}, {share} of the time"))
+        if saved.restore_bytes_per_s is not None and saved.restore_within_s is not None:
+            within = units.format_seconds(saved.restore_within_s)
+            each = rate_text(saved.restore_bytes_per_s / answer.num_nodes, base)
+            rows.append(
+                ("to restore", f"{rate_text(saved.restore_bytes_per_s, base)} in all, {each} per node: within {within}")
+            )
+    within_s = answer.request.load_within_s
+    if answer.weights_bytes is not None and within_s is not None:
+        size, within = size_text(answer.weights_bytes, base), units.format_seconds(within_s)
+        wanted = answer.weights_bytes / within_s
+        rows.append(
+            ("to load for serving", f"{rate_text(wanted, base)} per node: {size} of 16-bit weights within {within}")
+        )
+    return rows

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
-from flopwise.cli import options
-from flopwise.cli.options import add, declared
-from flopwise.cli.views import parts, training
+from flopwise.api.explain import figure_of
+from flopwise.cli import options, parts
+from flopwise.cli.options import add, flags
+from flopwise.cli.render import Screen, heading, pairs
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import BATCH, TOKENS, choice, options_of
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from flopwise.api.memory import MemoryAnswer
 
 DATA = "seq packing mean_length length_spread lengths"
 TASKS = {
@@ -28,25 +33,24 @@ TASKS = {
 )
 @options.argument("model")
 @add("--task", choice("train", "serve"), "What the memory is for.", default="train")
-@declared(MachineSpec, "gpu", section="")
-@declared(TrainingSpec, "micro_batch", flags=("--micro-batch", "--batch"), section="")
-@declared(DataSpec, "seq", section="")
+@flags(MachineSpec, "gpu", section="")
+@flags(TrainingSpec, "micro_batch", flags=("--micro-batch", "--batch"), section="")
+@flags(DataSpec, "seq", section="")
 @add("--grad-accum", BATCH, "Micro-batches of a step.", default=1)
-@declared(TrainingSpec, without="micro_batch")
-@declared(DataSpec, "packing mean_length length_spread lengths")
-@declared(ServingSpec, without="tp pp ep dp")
-@declared(RequestSpec, "concurrency", section="Formats and engine")
+@flags(TrainingSpec, without="micro_batch")
+@flags(DataSpec, "packing mean_length length_spread lengths")
+@flags(ServingSpec, without="tp pp ep dp")
+@flags(RequestSpec, "concurrency", section="Formats and engine")
 @add("--context", TOKENS, "Tokens of each sequence in the cache.", section="Formats and engine")
-@declared(SourceSpec)
-@options.explained
+@flags(SourceSpec)
+@options.explain_flag
 def command(*, explain: bool, **given: Any) -> None:
     """Memory per accelerator, item by item, and what would make it fit.
 
     Of the fullest rank. Training: --batch is the micro-batch. Serving: --concurrency sequences (1 where not given) of
     --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and `fits` of --json says which.
     """
-    answer = question(**given)
-    parts.write_answer(answer, training.memory_document, training.memory_lines, explained=explain)
+    options.answer(question(**given), lines, parts.memory_document, figure_of if explain else None)
 
 
 def question(*, model: str, task: Literal["train", "serve"], **given: Any) -> Any:
@@ -57,3 +61,14 @@ def question(*, model: str, task: Literal["train", "serve"], **given: Any) -> An
     options.refuse({name for names in TASKS.values() for name in names - mine}, f"does not go with --task {task}")
     others = {name for names in TASKS.values() for name in names} - mine
     return memory(model, task=task, **options.values({n: v for n, v in given.items() if n not in others}))
+
+
+def lines(answer: MemoryAnswer, paper: Screen) -> Iterator[str]:
+    """The memory as people read it."""
+    doing = "training" if answer.task == "train" else "serving"
+    where = "" if answer.accelerator is None else f" on {answer.accelerator.name}"
+    yield heading(f"Memory per accelerator: {doing} {answer.model.name}{where}", paper)
+    yield pairs([*answer.settings, ("fullest", answer.worst_rank)], paper)
+    yield from parts.memory_items(answer, paper)
+    yield parts.quick_table(answer.quick, paper)
+    yield parts.assumption_list(answer.assumptions)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise.cli.jsonout import attributes
+from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
@@ -19,17 +20,13 @@ if TYPE_CHECKING:
     from flopwise.ops.model_card import Counts, ModelCard
 
 
-@options.command(
-    "models",
-    "flopwise models --family llama",
-    "flopwise models Llama-3.1-8B --batch 1 --seq 8192",
-)
+@options.command("models", "flopwise models --family llama", "flopwise models Llama-3.1-8B --batch 1 --seq 8192")
 @options.argument("name", required=False)
-@declared(SharedSpec, "batch")
-@declared(DataSpec, "seq", section="")
+@flags(SharedSpec, "batch")
+@flags(DataSpec, "seq", section="")
 @add("--family", name("family"), "List only models of this model_type: llama, qwen3_moe ...")
 @add("--kind", name("kind"), "List only models of this kind: decoder, encoder, vision ...")
-@declared(SourceSpec)
+@flags(SourceSpec)
 def command(*, name: str | None, family: str | None, kind: str | None, facts: Path | None, **given: Any) -> None:
     """What is known of a model: parameters, FLOPs, operations.
 
@@ -41,46 +38,26 @@ def command(*, name: str | None, family: str | None, kind: str | None, facts: Pa
     if name is None:
         options.refuse(["batch", "seq", "assume_family"], "needs a NAME")
         rows = known.models(family=family, kind=kind, facts=facts)
-        options.answer(lambda: rows, lambda paper: [_listing(rows, paper)])
+        options.answer(rows, lambda found, paper: [_listing(found, paper)])
         return
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
     card = known.model(name, facts=facts, **options.values(given))
-    options.answer(lambda: document(card), lambda paper: _detail(card, paper))
+    options.answer(card, _detail, document)
 
 
 def document(card: ModelCard) -> dict[str, Any]:
     """The card as the JSON that scripts rely on."""
-    model = card.model
-    found: dict[str, Any] = {
-        "name": model.name,
-        "model_type": model.model_type,
-        "kind": model.kind,
-        "hf_id": model.hf_id,
-        "parameters": card.parameters,
-        "active_parameters": card.active_parameters,
+    model, counts = card.model, "batch seq forward_flops backward_flops causal_forward_flops operations"
+    return {
+        **attributes(model, "name model_type kind hf_id"),
+        **attributes(card, "parameters active_parameters"),
         "vocab": model.vocab or None,
         "max_position": model.max_position,
-        "stacks": [{"name": s.name, "layers": s.num_layers, "width": s.width} for s in model.stacks],
-        "published": model.published,
-        "source": model.source,
-        "date": model.date,
-        "confidence": model.confidence,
-        "assumed": list(model.notes),
-        "tensors": [
-            {"name": g.name, "stack": g.stack, "numel": g.numel, "layers": g.layers, "active_numel": g.active_numel}
-            for g in card.groups
-        ],
+        "stacks": [attributes(stack, "name layers=num_layers width") for stack in model.stacks],
+        **attributes(model, "published source date confidence assumed=notes"),
+        "tensors": [attributes(group, "name stack numel layers active_numel") for group in card.groups],
+        **({} if card.counts is None else attributes(card.counts, counts)),
     }
-    if card.counts is not None:
-        found |= {
-            "batch": card.counts.batch,
-            "seq": card.counts.seq,
-            "forward_flops": card.counts.forward_flops,
-            "backward_flops": card.counts.backward_flops,
-            "causal_forward_flops": card.counts.causal_forward_flops,
-            "operations": card.counts.operations,
-        }
-    return found
 
 
 def _listing(rows: Sequence[Mapping[str, Any]], paper: Screen) -> str:

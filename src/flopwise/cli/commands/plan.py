@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared, usage_error
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.jsonout import plain
+from flopwise.cli.options import add, flags, usage_error
+from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, announce_compilation
+from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
+
+if TYPE_CHECKING:
+    from flopwise.provenance import Figure
+    from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures
+    from flopwise.search.sweep import Planned, Sweep
 
 WORKLOAD_ENDINGS = (".yaml", ".yml")
 SWEEP_ENGINES = ("inline", "processes", "ray")
@@ -29,7 +40,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 found.setdefault(one.flags, (field, spec))
     for field, spec in reversed(found.values()):
         repeated = field == "engine" or options_of(spec)[field].repeated
-        function = declared(spec, field, written=True, repeated=repeated)(function)
+        function = flags(spec, field, for_file=True, repeated=repeated)(function)
     return function
 
 
@@ -46,22 +57,12 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @add("--compare", FILE, "Compare with a plan written before.")
 @add("--address", name("address"), "Sweep on Ray: the cluster's address (default: RAY_ADDRESS, or auto).")
 @add("--workers", DEGREE, "Sweep in processes: how many at once (default: all cores).")
-@declared(SourceSpec, "assume_family facts")
-@options.explained
+@flags(SourceSpec, "assume_family facts")
+@options.explain_flag
 def command(
-    *,
-    workload: str | None,
-    top: int,
-    output_file: Path | None,
-    from_file: Path | None,
-    compare: Path | None,
-    explain: bool,
-    assume_family: str | None,
-    facts: Path | None,
-    address: str | None,
-    workers: int | None,
-    **given: Any,
-) -> None:
+    *, workload: str | None, top: int, output_file: Path | None, from_file: Path | None, compare: Path | None,
+    explain: bool, **given: Any,
+) -> None:  # fmt: skip
     """Rank the ways of running a workload over all offers.
 
     WORKLOAD is a YAML file, or a model with the workload in options; options given with a file override it. A file with
@@ -70,13 +71,16 @@ def command(
     """
     from flopwise.api import plan as api
 
+    source, how = (
+        options.values({name: given.pop(name) for name in names})
+        for names in (("assume_family", "facts"), ("address", "workers"))
+    )
     changes, runner = _changes(given)
-    how = {"engine": runner, "address": address, "workers": workers}
-    how = {name: value for name, value in how.items() if value is not None}
+    how |= {} if runner is None else {"engine": runner}
     many = _points(workload, changes) if workload is not None and from_file is None else None
     if many is not None:
         options.refuse(["explain", "compare"], "for one workload; this file holds a sweep")
-        _sweep(many, output_file, facts=facts, assume_family=assume_family, **how)
+        _sweep(many, output_file, **source, **how)
         return
     if how:
         raise usage_error(
@@ -89,18 +93,15 @@ def command(
     else:
         if workload is None:
             raise usage_error("give a workload file, or a model with --task; or --from a plan written before")
-        wanted = _wanted(workload, changes)
+        resolved = _workload(workload, changes)
         with Progress("searching offers and layouts") as progress:
-            answer = api.plan(
-                wanted, facts=facts, assume_family=assume_family, advance=progress, on_compile=announce_compilation
-            )
+            answer = api.plan(resolved, advance=progress, on_compile=announce_compilation, **source)
     if output_file is not None:
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)
-    _show(answer, other, top, facts if explain else None, explain=explain)
+    best = answer.plans[0] if explain and answer.plans else None
+    _show(answer, other, top, None if best is None else api.explain_candidate(answer, best, facts=source.get("facts")))
     if not answer.plans:
-        from flopwise.cli.views.plans import reasons
-
         raise InfeasibleError("no plan meets every target", reasons(answer))
 
 
@@ -108,8 +109,8 @@ def _changes(given: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     """What the command line says of the workload, as a file would say it; and what is to run a sweep."""
     from flopwise.search.workload import as_in_file
 
-    said = options.given(click.get_current_context())
-    named = {name: value for name, value in given.items() if name in said}
+    spelled = options.spellings(click.get_current_context())
+    named = {name: value for name, value in given.items() if name in spelled}
     engines = named.pop("engine", ())
     runners = [name for name in engines if name in SWEEP_ENGINES]
     serving = [name for name in engines if name not in SWEEP_ENGINES]
@@ -130,54 +131,36 @@ def _points(workload: str, changes: dict[str, Any]) -> Any:
 
 
 def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
-    import msgspec
-
     from flopwise.api import sweep as api
-    from flopwise.cli.views import plans as view
 
     with Progress(f"planning {len(points)} workloads") as progress:
         answer = api.sweep(points, advance=progress, **how)
     if output_file is not None:
         api.write_sweep(answer, output_file)
-    options.answer(lambda: msgspec.to_builtins(answer), lambda paper: view.sweep_blocks(answer, paper))
+    options.answer(answer, sweep_blocks)
     if not any(p.plan is not None and p.plan.plans for p in answer.planned):
-        reasons = [f"{p.name}: {p.reasons[0] if p.reasons else 'no plan meets every target'}" for p in answer.planned]
-        raise InfeasibleError("no workload of the sweep has a plan that meets every target", reasons[:10])
+        missing = [f"{p.name}: {p.reasons[0] if p.reasons else 'no plan meets every target'}" for p in answer.planned]
+        raise InfeasibleError("no workload of the sweep has a plan that meets every target", missing[:10])
 
 
-def _show(answer: Any, other: Any, top: int, facts: Path | None, *, explain: bool) -> None:
-    import msgspec
-
+def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None) -> None:
     from flopwise.api.prices import stale_notes
-    from flopwise.cli.render import tree
-    from flopwise.cli.views import plans as view
+    from flopwise.provenance import to_json
 
-    figures = None
-    if explain and answer.plans:
-        from flopwise.api.plan import explain_candidate
+    def text(plan: Plan, paper: Screen) -> Iterator[str]:
+        yield from blocks(plan, paper, top) if other is None else comparison(plan, other, paper)
+        if figure is not None:
+            yield tree(figure, paper)
 
-        figures = explain_candidate(answer, answer.plans[0], facts=facts)
+    def document(plan: Plan) -> dict[str, Any]:
+        compared = {} if other is None else {"compared_with": other}
+        return {**plain(plan), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
-    def text(paper: Any) -> Any:
-        yield from view.comparison(answer, other, paper) if other is not None else view.blocks(answer, paper, top)
-        if figures is not None:
-            yield tree(figures, paper)
-
-    def document() -> Any:
-        plain = msgspec.to_builtins(answer)
-        if other is not None:
-            plain["compared_with"] = msgspec.to_builtins(other)
-        if figures is not None:
-            from flopwise.provenance import to_json
-
-            plain["provenance"] = to_json(figures)
-        return plain
-
-    options.answer(document, text)
-    options.say_age(stale_notes(answer.priced(top)))
+    options.answer(answer, text, document)
+    options.say_age(stale_notes(answer.price_dates(top)))
 
 
-def _wanted(workload: str, changes: dict[str, Any]) -> Any:
+def _workload(workload: str, changes: dict[str, Any]) -> Any:
     """The workload of a file or of the options."""
     from flopwise.api import plan as api
 
@@ -196,3 +179,343 @@ def _is_workload_json(name: str) -> bool:
         return False
     text = read_text(name)
     return '"task"' in text and '"model_type"' not in text
+
+
+TRAINING = ("pretrain", "finetune")
+LABELS = {
+    "step_s": "step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s per GPU", "gpu_hours": "GPU-hours",
+    "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
+    "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
+    "usd_per_million_tokens": "per million tokens",
+}  # fmt: skip
+"""How the figures of a candidate are called on the screen."""
+TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
+OLD_DAYS = 180
+"""Prices older than that are marked."""
+
+
+def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
+    """The blocks of a plan, in the order in which they are read."""
+    yield heading(title(plan), paper)
+    shown = plan.plans[:top] or plan.misses
+    if plan.plans:
+        more = f" (the best {top} of {len(plan.plans)} instance types)" if len(plan.plans) > top else ""
+        yield f"Plans that meet every target, by {plan.objective}{more}:"
+    elif shown:
+        yield "No plan meets every target. The nearest misses:"
+    if shown:
+        yield table(*_candidates(shown, plan), paper)
+    if plan.floors:
+        yield bullets("What physics allows:", map(floor, plan.floors))
+    if plan.plans:
+        yield _best(plan.plans[0], paper)
+    yield from _fronts(plan, paper) if plan.fronts else (_front(plan, paper),)
+    if any(row.cost_usd is not None for row in plan.target_costs):
+        yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
+    if plan.levers:
+        yield "What one change to the best plan would do:\n" + _levers(plan, paper)
+    if plan.ruled_out:
+        rows = [(f"{r.count:,}", r.unit, r.reason, r.example) for r in plan.ruled_out]
+        yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
+    if plan.assumptions:
+        yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
+    yield f"{plan.evaluated:,} candidates evaluated in {units.format_seconds(plan.elapsed_s)}"
+
+
+def title(plan: Plan) -> str:
+    """What is planned, and what it has to hold."""
+    workload = plan.workload
+    text = f"{workload.get('name') or workload['model']}: {plan.task}"
+    if workload.get("name"):
+        text += f" {workload['model']}"
+    targets = []
+    for target, value in workload.get("targets", {}).items():
+        if value is not None:
+            limit = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+            targets.append(f"{target} {limit}")
+    return text + (f" with {', '.join(targets)}" if targets else "")
+
+
+def _candidates(rows: list[Candidate], plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Headers and rows of the ranked table, with notes where there are any."""
+    times = _time_columns(rows, plan)
+    runs = plan.task in (*TRAINING, "batch")
+    headers = ["#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory"]
+    headers += [
+        *(f">{column}" for column, *_ in times),
+        ">USD/h",
+        ">cost" if runs else ">USD/month",
+        ">energy",
+        ">meets",
+    ]
+    notes = [_note(c) for c in rows]
+    cells = []
+    for c in rows:
+        bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
+        where = (c.rank, c.provider, f"{c.num_instances} x {c.instance}{bought}", c.region, c.num_gpus, c.gpu)
+        energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
+        cost = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, likely(c))
+        cells.append((*where, layout(c), _memory(c), *(_latency(c, *t[1:]) for t in times), *cost))
+    if not any(notes):
+        return tuple(headers), cells
+    return (*headers, "note"), [(*row, note or "-") for row, note in zip(cells, notes, strict=True)]
+
+
+def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str | None]]:
+    """(title, figure, simulated percentile) of the columns that say how long it takes."""
+    if plan.task in (*TRAINING, "batch"):
+        return [("time", "", None)]
+    if plan.task == "encode":
+        return [("latency", "e2e_s", None)]
+    simulated = any(c.simulated is not None for c in rows)
+    columns: list[tuple[str, str, str | None]] = []
+    for target in ("ttft", "tpot"):
+        columns.append((TARGETS[target], f"{target}_s", None))
+        columns += [("simulated", f"{target}_s", _percentile(plan, target))] * simulated
+    return columns
+
+
+def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
+    """The run's time, an estimated latency, or a percentile of the simulated ones."""
+    value = c.figures.get(figure) if figure else c.seconds
+    if percentile is not None:
+        value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
+    return None if value is None else units.format_seconds(value)
+
+
+def _percentile(plan: Plan, target: str) -> str:
+    """The percentile that a latency of a plan is held at."""
+    asked = plan.workload.get("targets", {}).get(target)
+    return next(iter(asked)) if isinstance(asked, dict) else "p95"
+
+
+def _note(c: Candidate, today: date | None = None) -> str:
+    """What is to be known of a row: replicas raised, why it was not run, an old price."""
+    notes = [c.note] if c.note else []
+    try:
+        days = ((today or datetime.now(UTC).date()) - date.fromisoformat(c.price_date[:10])).days
+    except ValueError:
+        days = 0  # some sources give a month, or no date
+    if days > OLD_DAYS:
+        notes.append(f"price {days} days old")
+    return "; ".join(notes)
+
+
+def _memory(c: Candidate) -> str:
+    return f"{c.memory_bytes / units.GIB:,.0f}/{c.capacity_bytes / units.GIB:,.0f} GiB"
+
+
+def likely(c: Candidate) -> str | None:
+    """The probability of the target least likely to be met."""
+    return f"{100 * min(c.meets.values()):.0f} %" if c.meets else None
+
+
+def layout(c: Candidate) -> str:
+    """The layout in the field's letters, degrees of 1 left out."""
+    held = c.layout
+    words = [f"{k}{held[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if held.get(k, 1) != 1]
+    if held.get("zero"):
+        words.append(f"hsdp{held['shard']}" if held.get("shard") else f"zero{held['zero']}")
+    if held.get("interleave", 1) != 1:
+        words.append(f"v{held['interleave']}")
+    if held.get("schedule", "1f1b") != "1f1b":
+        words.append(str(held["schedule"]))
+    if "micro_batch" in held:
+        words.append(f"mb{held['micro_batch']}")
+    if held.get("recompute", "none") != "none":
+        every = held.get("recompute_every", 1)
+        words.append(f"recompute {held['recompute']}" + (f"/{every}" if every > 1 else ""))
+    if held.get("offload"):
+        words.append(f"offload {'+'.join(held['offload'])}")
+    if "replicas" in held:
+        words += [f"{held['replicas']} replicas", f"batch {held['max_batch']}"]
+    words.append(str(held.get("precision") or held.get("weights")))
+    if held.get("kv_dtype", "bf16") != "bf16":
+        words.append(f"kv {held['kv_dtype']}")
+    return " ".join(words)
+
+
+def _best(best: Candidate, paper: Screen) -> str:
+    """The best plan in full."""
+    rows: list[tuple[str, Any]] = [
+        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
+        ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
+        ("price", f"{units.format_usd(best.usd_per_hour)}/h, of {best.price_date}: {best.price_source}"),
+    ]
+    rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
+    if best.simulated is not None:
+        rows += _simulation_rows(best.simulated)
+    rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
+    return pairs(rows, paper)
+
+
+def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
+    """What the simulator says of the best plan."""
+    rows: list[tuple[str, Any]] = [("simulated", f"{run.requests:,} requests through {run.replicas:,} replicas")]
+    for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
+        shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
+        if shown:
+            rows.append((f"  {label}", ", ".join(shown)))
+    if run.goodput_frac is not None:
+        rows.append(("  within all targets", units.format_percent(run.goodput_frac)))
+    cache = f"cache at most {units.format_percent(run.kv_peak_frac)} full"
+    dropped = f"; {run.dropped:,} requests too long for the model or the cache" if run.dropped else ""
+    return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
+
+
+def _figure(name: str, value: float) -> str:
+    if name.endswith("_frac"):
+        return units.format_percent(value)
+    if name.startswith("usd_per"):
+        return units.format_usd(value)
+    if "_per_s" in name:
+        return units.format_count(value) if value >= 1e5 else f"{value:,.4g}"
+    return units.format_seconds(value) if name.endswith("_s") else f"{value:,.4g}"
+
+
+def _front(plan: Plan, paper: Screen) -> str:
+    """The chart of cost against time; the chosen plans stand out. What the front holds for less energy is left out."""
+    service = plan.task in ("serve", "encode")
+    points: list[tuple[float, float]] = []
+    for c in sorted(plan.front, key=lambda c: (c.cost_usd, c.seconds)):
+        if not points or c.seconds < points[-1][0]:
+            points.append((c.seconds, c.cost_usd))
+    if len(points) < 2:
+        return ""
+    series = [Series("cheapest at each time", points, line=True)]
+    if plan.plans:
+        series.append(Series("the ten best plans", [(c.seconds, c.cost_usd) for c in plan.plans[:10]], mark="o"))
+    x = Axis("time of a request" if service else "time of the run", units.format_seconds, log=True)
+    return chart(series, x, Axis("USD a month" if service else "USD", units.format_usd, log=True), paper)
+
+
+def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
+    """A chart of cost against TTFT, and one against TPOT; the best plans stand out as they were estimated."""
+    for target, rows in plan.fronts.items():
+        if len(rows) < 2:
+            continue
+
+        def points(some: list[Candidate], figure: str = f"{target}_s") -> list[tuple[float, float]]:
+            return [(value, c.cost_usd) for c in some if (value := c.figures.get(figure)) is not None]
+
+        series = [Series("cheapest at each", points(rows), line=True)]
+        series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
+        x = Axis(f"{TARGETS[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
+        yield chart(series, x, Axis("USD a month", units.format_usd, log=True), paper, rows=10)
+
+
+def _target_costs(plan: Plan, paper: Screen) -> str:
+    """Each target moved a step: what the best plan then costs, and what that saves."""
+    rows = [
+        (
+            TARGETS[row.target],
+            f"{row.percentile} {units.format_seconds(row.from_s)}",
+            "none" if row.to_s is None else f"{row.to_percentile} {units.format_seconds(row.to_s)}",
+            None if row.cost_usd is None else units.format_usd(row.cost_usd),
+            None if row.saves_usd is None else units.format_usd(row.saves_usd),
+            None if row.saves_frac is None else f"{100 * row.saves_frac:.0f} %",
+            row.instead or "nothing meets it",
+        )
+        for row in plan.target_costs
+    ]
+    return table(("target", ">as it is", ">moved to", ">cost", ">saves", ">share", "with"), rows, paper)
+
+
+def _levers(plan: Plan, paper: Screen) -> str:
+    """Each single change with what it does to memory, time and cost, in percent."""
+
+    def ratio(value: float | None) -> str | None:
+        return None if value is None else f"{100 * (value - 1):+.0f} %"
+
+    rows = [
+        (one.change, ratio(one.memory), ratio(one.seconds), ratio(one.cost), "yes" if one.fits else "no", one.note)
+        for one in plan.levers
+    ]
+    return table(("change", ">memory", ">time", ">cost", "fits", "note"), rows, paper)
+
+
+def floor(one: Floor) -> str:
+    """One sentence: what physics allows, on which device, against which target."""
+    terms = " + ".join(f"{name} {units.format_seconds(s)}" for name, s in one.parts.items() if s)
+    how = f"tp {one.layout['tp']}, {one.layout['weights']} weights"
+    verdict = "physics forbids it" if one.seconds > one.limit_s else "physics would allow it"
+    return (
+        f"{TARGETS[one.target]} {units.format_seconds(one.limit_s)}: {verdict}, the fastest device allowed takes "
+        f"{units.format_seconds(one.seconds)} at least ({one.gpu} in {one.instance}, {how}: {terms})"
+    )
+
+
+def reasons(plan: Plan) -> list[str]:
+    """How the nearest misses miss, for a message, and what physics says of the targets."""
+
+    def times(ratio: float) -> str:
+        return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+    found = [floor(f) for f in plan.floors if f.forbids]
+    for miss in plan.misses[:3]:
+        short = [f"{name} {times(ratio)} its limit" for name, ratio in miss.shortfall.items() if ratio > 1]
+        odds = [f"{name} {100 * p:.0f} % likely" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
+        found.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
+    return found + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
+
+
+def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
+    """Two plans side by side: their best candidates, and which instance types only one of them has."""
+    yield heading(f"{title(one)}  against  {title(two)}", paper)
+    first, second = one.plans[:1] or one.misses[:1], two.plans[:1] or two.misses[:1]
+    if not first or not second:
+        yield "One of the plans holds no candidate."
+        return
+    both = (first[0], second[0])
+
+    def row(label: str, text: Any, value: Any = None) -> tuple[Any, ...]:
+        """A row, with the change from the first to the second `value`."""
+        change = None
+        if value is not None:
+            before, after = map(value, both)
+            change = f"{100 * (after / before - 1):+.1f} %" if before else "-"
+        return (label, *map(text, both), change)
+
+    rows = [
+        row("instances", lambda c: f"{c.num_instances} x {c.provider} {c.instance}"),
+        row("GPUs", lambda c: f"{c.num_gpus} x {c.gpu}"),
+        row("layout", layout),
+        row("time", lambda c: units.format_seconds(c.seconds), lambda c: c.seconds),
+        row("USD/h", lambda c: units.format_usd(c.usd_per_hour), lambda c: c.usd_per_hour),
+        row("cost", lambda c: units.format_usd(c.cost_usd), lambda c: c.cost_usd),
+        row("memory", _memory, lambda c: c.memory_bytes),
+        row("meets", likely),
+    ]
+    yield table(("", ">first", ">second", ">change"), rows, paper)
+    names = [{(c.provider, c.instance) for c in plan.plans} for plan in (one, two)]
+    for which, only in (("first", names[0] - names[1]), ("second", names[1] - names[0])):
+        if only:
+            listed = ", ".join(f"{p} {i}" for p, i in sorted(only)[:8])
+            yield f"Only in the {which}: {listed}{' ...' if len(only) > 8 else ''}"
+
+
+def sweep_blocks(sweep: Sweep, paper: Screen) -> Iterator[str]:
+    """A sweep in the order in which it is read: one line a workload, with its best plan."""
+    answered = sum(1 for p in sweep.planned if p.plan is not None and p.plan.plans)
+    yield heading(f"{len(sweep.planned)} workloads, {answered} with a plan that meets every target", paper)
+    headers = ("workload", "task", "instances", ">GPUs", "GPU", "layout", ">time", ">cost", ">meets")
+    yield table(headers, [_sweep_row(p) for p in sweep.planned], paper)
+    failed = [f"{p.name}: {p.reasons[0]}" for p in sweep.planned if p.plan is None and p.reasons]
+    if failed:
+        yield bullets("No answer:", failed)
+    seconds = units.format_seconds(sweep.elapsed_s)
+    yield f"{sweep.num_evaluated:,} candidates evaluated in {seconds} (engine: {sweep.engine})"
+
+
+def _sweep_row(one: Planned) -> tuple[Any, ...]:
+    plan = one.plan
+    if plan is None:
+        return (one.name, None, "no answer", *[None] * 6)
+    if not plan.plans:
+        near = f"none; nearest: {plan.misses[0].instance}" if plan.misses else "none"
+        return (one.name, plan.task, near, *[None] * 6)
+    best = plan.plans[0]
+    cost = units.format_usd(best.cost_usd) + ("" if plan.task in (*TRAINING, "batch") else "/month")
+    where = f"{best.num_instances} x {best.provider} {best.instance}"
+    time = units.format_seconds(best.seconds)
+    return (one.name, plan.task, where, best.num_gpus, best.gpu, layout(best), time, cost, likely(best))

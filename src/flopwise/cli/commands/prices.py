@@ -10,7 +10,7 @@ import click
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared, usage_error
+from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
@@ -18,11 +18,14 @@ from flopwise.fleet.spec import SiteFigures
 from flopwise.options import FLAG, FRACTION, choice, name, quantity
 
 if TYPE_CHECKING:
-    from flopwise.api.prices import PriceAges
+    from flopwise.fleet.onprem import AgainstCloud, OwnPrice
+    from flopwise.price_import.age import PriceAges
     from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 SAID = 5
+CLOUDS = 20
+"""Offers that are shown of one accelerator."""
 TAKES = {"import": "FILE", "remove": "NAME"}
 MAX_AGE = quantity("days", units.parse_count, high=36_500)
 SITE = "colocation usd_per_kwh pue years"
@@ -44,11 +47,11 @@ GOES_WITH = {
 @add("--name", name("name"), "What to call these prices (default: the file's name).", section="import")
 @add("--date", name("date"), "The day of prices without one (default: the file's).", field="day", section="import")
 @add("--skip-unknown", FLAG, "Leave out rows of accelerators that are not known.", default=False, section="import")
-@declared(MachineSpec, "provider", repeated=True, section="import, refresh")
+@flags(MachineSpec, "provider", repeated=True, section="import, refresh")
 @add("--max-age", MAX_AGE, "Days from which a price is old (default: 180).", field="most_days", section="age")
 @add("--utilisation", FRACTION, "Share of the hours that is worked (default: 60 %).", section="own")
-@declared(SiteFigures, SITE, section="own")
-@declared(SourceSpec, "facts")
+@flags(SiteFigures, SITE, section="own")
+@flags(SourceSpec, "facts")
 def command(*, action: str, target: str | None, facts: Path | None, provider: tuple[str, ...], **given: Any) -> None:
     """Age, import and refresh of prices.
 
@@ -71,28 +74,26 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
             raise usage_error("import takes one --provider")
         assert target is not None
         done = api.import_prices(target, provider=provider[0] if provider else None, facts=facts, **mine)
-        options.answer(lambda: done, lambda paper: _imported(done, paper))
+        options.answer(done, _import_report)
         _say(done.notes)
     elif action == "refresh":
         fresh = api.refresh_prices(providers=provider, facts=facts)
-        options.answer(lambda: fresh, lambda paper: _imported(fresh, paper))
+        options.answer(fresh, _import_report)
         _say(fresh.notes)
     elif action == "remove":
         assert target is not None
         path = api.remove_prices(target)
-        options.answer(lambda: {"removed": target, "path": path}, lambda _: [f"Removed {target} ({path})."])
+        options.answer({"removed": target, "path": path}, lambda *_: [f"Removed {target} ({path})."])
     elif action == "own":
-        from flopwise.cli.views import costs as view
-
         found = api.own_prices(target, facts=facts, **mine)
-        options.answer(lambda: found, lambda paper: view.own_blocks(found, paper))
+        options.answer(found, own_blocks)
         options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
     elif action == "list":
         held = api.list_prices()
-        options.answer(lambda: held, lambda paper: _held(held, paper))
+        options.answer(held, _import_table)
     else:
         ages = api.prices(facts=facts, **mine)
-        options.answer(lambda: ages, lambda paper: _ages(ages, paper))
+        options.answer(ages, _ages)
 
 
 def _say(notes: Sequence[str]) -> None:
@@ -104,31 +105,14 @@ def _say(notes: Sequence[str]) -> None:
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
-    yield table(
-        ("provider", ">offers", "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days"),
-        [
-            (a.provider, a.offers, a.oldest, a.newest, _days(a.median_days), _days(a.oldest_days), a.stale)
-            for a in ages.providers
-        ],
-        paper,
-    )
-    if ages.book:
-        yield table(
-            (
-                "other prices",
-                ">rows",
-                "oldest",
-                "newest",
-                ">median age",
-                ">oldest age",
-                f">over {ages.most_days:g} days",
-            ),
-            [
-                (a.provider, a.offers, a.oldest, a.newest, _days(a.median_days), _days(a.oldest_days), a.stale)
-                for a in ages.book
-            ],
-            paper,
-        )
+    for title, count, rows in (("provider", ">offers", ages.providers), ("other prices", ">rows", ages.book)):
+        headers = (title, count, "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days")
+        cells = [
+            (a.provider, a.offers, a.oldest, a.newest, f"{a.median_days:,} d", f"{a.oldest_days:,} d", a.stale)
+            for a in rows
+        ]
+        if rows or title == "provider":
+            yield table(headers, cells, paper)
     if any(a.stale for a in ages.book):
         yield "Newer ones of the other prices are read from the files of a facts folder (--facts)."
     stale = sum(a.stale for a in ages.providers)
@@ -136,10 +120,10 @@ def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
         yield f"{stale:,} prices are older than {ages.most_days:g} days; `import` or `refresh` brings newer ones."
     if ages.imported:
         yield heading("Imported", paper)
-        yield from _held(ages.imported, paper)
+        yield from _import_table(ages.imported, paper)
 
 
-def _held(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
+def _import_table(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
     if not held:
         yield "Nothing is imported: the shipped prices hold."
         return
@@ -153,7 +137,7 @@ def _held(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
             yield f"{each.name} cannot be read: {each.fault}"
 
 
-def _imported(done: PriceImport, paper: Screen) -> Iterator[str]:
+def _import_report(done: PriceImport, paper: Screen) -> Iterator[str]:
     yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
     yield pairs(
         [
@@ -176,5 +160,58 @@ def _span(dates: tuple[str, str] | None) -> str | None:
     return dates[0] if dates[0] == dates[1] else f"{dates[0]} to {dates[1]}"
 
 
-def _days(days: int) -> str:
-    return f"{days:,} d"
+def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
+    """All of them in one table; of one alone its month and the clouds as well."""
+    busy = units.format_percent(found[0].utilisation)
+    yield heading(f"Accelerators of one's own, worked {busy} of the hours that maintenance leaves", paper)
+    yield table(
+        (
+            "accelerator", "grade", ">memory", ">bought for", ">USD/hour", ">USD/PFLOP-hour", ">USD/(TB/s)-hour",
+            "cheapest cloud", ">USD/hour", ">pays from", "priced",
+        ),
+        [_own(row) for row in found],
+        paper,
+    )  # fmt: skip
+    if len(found) == 1:
+        [one] = found
+        yield "A month of one:\n" + pairs([(name, units.format_usd(usd)) for name, usd in one.month.items()], paper)
+        if one.against:
+            yield "Against each offer that is paid by the hour:\n" + table(
+                ("provider", "instance", "region", "bought", ">USD/hour", ">pays from", ">months", "priced"),
+                [_cloud(row) for row in one.against[:CLOUDS]],
+                paper,
+            )
+    remarks = {row.remark: None for row in found if row.remark}
+    if remarks:
+        names = {why: ", ".join(row.accelerator for row in found if row.remark == why) for why in remarks}
+        yield "To know of them:\n" + "\n".join(f"  - {names[why]}: {why}" for why in remarks)
+
+
+def _own(row: OwnPrice) -> tuple[Any, ...]:
+    hour = f"{row.usd_per_gpu_hour:.3f}"
+    if row.usd_per_gpu_hour_low != row.usd_per_gpu_hour_high:
+        hour += f" ({row.usd_per_gpu_hour_low:.3f} to {row.usd_per_gpu_hour_high:.3f})"
+    cloud = row.against[0] if row.against else None
+    flops = None if row.per_pflop_hour is None else f"{row.per_pflop_hour:.3g}"
+    speed = None if row.per_tb_per_s_hour is None else f"{row.per_tb_per_s_hour:.3g}"
+    return (
+        row.accelerator, row.grade, units.format_bytes(row.hbm_bytes), units.format_usd(row.price_usd), hour, flops,
+        speed, *(_cheapest(cloud) if cloud is not None else (None, None, None)), row.price_date,
+    )  # fmt: skip
+
+
+def _cheapest(cloud: AgainstCloud) -> tuple[str, str, str]:
+    return f"{cloud.provider} {cloud.instance}, {cloud.purchase}", f"{cloud.usd_per_gpu_hour:.3f}", _from(cloud)
+
+
+def _cloud(row: AgainstCloud) -> tuple[Any, ...]:
+    months = None if row.months is None else f"{row.months:.0f}"
+    return (
+        row.provider, row.instance, row.region, row.purchase, f"{row.usd_per_gpu_hour:.3f}", _from(row), months,
+        row.price_date,
+    )  # fmt: skip
+
+
+def _from(row: AgainstCloud) -> str:
+    """The utilisation from which own ones cost less."""
+    return "never" if row.break_even_utilisation is None else units.format_percent(row.break_even_utilisation)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from flopwise.cli import options
-from flopwise.cli.options import add, declared
-from flopwise.cli.views import roofline as view
+from flopwise import units
+from flopwise.cli import options, parts
+from flopwise.cli.jsonout import attributes
+from flopwise.cli.options import add, flags
+from flopwise.cli.render import Screen, bars, heading, pairs
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import BYTES, FLAG, FLOPS, name
 from flopwise.training.spec import DataSpec
+
+if TYPE_CHECKING:
+    from flopwise.cost.roofline import RooflineAnswer
 
 
 @options.command(
@@ -23,13 +29,13 @@ from flopwise.training.spec import DataSpec
 @options.argument("model", required=False)
 @add("--flops", FLOPS, "Floating-point operations: 1e15.")
 @add("--bytes", BYTES, "Bytes moved to and from memory: 2TB.")
-@declared(MachineSpec, "gpu", section="")
-@declared(SharedSpec, "gpus efficiency batch", section="")
+@flags(MachineSpec, "gpu", section="")
+@flags(SharedSpec, "gpus efficiency batch", section="")
 @add("--dtype", name("dtype"), "Whose rate: bf16, fp8, fp64 ...", default="bf16")
-@declared(DataSpec, "seq", section="")
+@flags(DataSpec, "seq", section="")
 @add("--training", FLAG, "With a MODEL: forward and backward.", default=False)
-@declared(MachineSpec, without="gpu")
-@declared(SourceSpec)
+@flags(MachineSpec, without="gpu")
+@flags(SourceSpec)
 def command(**given: Any) -> None:
     """Compute time against memory time of any piece of work.
 
@@ -41,4 +47,64 @@ def command(**given: Any) -> None:
     if given["model"] is None:
         options.refuse(["seq"], "goes with a MODEL")
     answer = roofline(given.pop("model"), **options.values(given))
-    options.answer(lambda: view.document(answer), lambda paper: view.lines(answer, paper))
+    options.answer(answer, lines, document)
+
+
+def document(answer: RooflineAnswer) -> dict[str, Any]:
+    """The answer as JSON."""
+    names = (name for name in answer.__dataclass_fields__ if name not in {"cluster", "settings"})
+    return {
+        "gpu": answer.cluster.accelerator.name,
+        **attributes(answer, " ".join(names)),
+        "price_source": answer.cluster.price_source or None,
+        "settings": dict(answer.settings),
+    }
+
+
+def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
+    """The answer as people read it."""
+    yield heading(f"Roofline: {answer.what} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper)
+    intensity, ridge = answer.intensity_flops_per_byte, answer.ridge_flops_per_byte
+    compute, memory = map(units.format_percent, (answer.compute_efficiency_frac, answer.memory_efficiency_frac))
+    yield pairs(
+        [
+            ("work", f"{units.format_flops(answer.flops)} in {answer.dtype}, {units.format_bytes(answer.bytes)}"),
+            ("intensity", None if intensity is None else f"{intensity:,.4g} FLOP/byte; the ridge is at {ridge:,.4g}"),
+            ("achieved rates", f"{compute} of compute, {memory} of bandwidth ({answer.efficiency_source})"),
+            *answer.settings,
+        ],
+        paper,
+    )
+    yield bars(
+        [
+            ("compute", answer.compute_s, units.format_seconds(answer.compute_s)),
+            ("memory", answer.memory_s, units.format_seconds(answer.memory_s)),
+        ],
+        paper,
+    )
+    seconds, least = units.format_seconds(answer.seconds), units.format_seconds(answer.lower_bound_s)
+    used, moved = units.format_percent(answer.utilisation_frac), units.format_percent(answer.bandwidth_frac)
+    limit = "at least " if answer.partial else ""
+    rows: list[tuple[str, Any]] = [
+        ("time", f"{limit}{seconds}, bound by {answer.bound} (at least {least} at datasheet rates)"),
+        ("utilisation", f"{used} of peak compute, {moved} of memory bandwidth"),
+    ]
+    if answer.partial:
+        rows = [*rows[:1], *_limits(answer)]
+    else:
+        if answer.samples_per_s is not None:
+            rows.append(("samples", f"{answer.samples_per_s:,.4g}/s"))
+        rows += [("cost", parts.price(answer.cost_usd)), ("energy", parts.energy(answer.energy_joules))]
+    yield pairs(rows, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
+    """What follows from a time that is only the least."""
+    cost, energy = parts.price(answer.cost_usd_at_least), parts.energy(answer.energy_joules_at_least)
+    return [
+        ("note", "an upper limit of speed: what activations move is not known and left out; convolutions run below it"),
+        ("samples", f"at most {answer.samples_per_s_at_most:,.4g}/s"),
+        ("cost", None if cost is None else f"at least {cost}"),
+        ("energy", None if energy is None else f"at least {energy}"),
+    ]

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from flopwise.cli import options
-from flopwise.cli.options import add, declared
-from flopwise.cli.views import parts, serving
+from flopwise import units
+from flopwise.api.explain import figure_of
+from flopwise.cli import options, parts
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.jsonout import attributes, entries, notes
+from flopwise.cli.options import add, flags
+from flopwise.cli.parts import memory_document, memory_items
+from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, name
 from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
+
+if TYPE_CHECKING:
+    from flopwise.api.serve import ServeAnswer, ServeSweep
+    from flopwise.serving.job import Ranged
+    from flopwise.serving.load_curve import SweepPoint
 
 
 @options.command(
@@ -24,18 +35,18 @@ from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, Technique
     "flopwise serve Llama-3.1-70B --gpu h100 --tp 4 --draft Llama-3.2-1B --acceptance 0.75 --concurrency 8",
 )
 @options.argument("model")
-@declared(MachineSpec, "gpu", section="")
-@declared(SharedSpec, "gpus")
-@declared(ServingSpec, "tp pp ep dp", section="")
-@declared(RequestSpec, section="")
+@flags(MachineSpec, "gpu", section="")
+@flags(SharedSpec, "gpus")
+@flags(ServingSpec, "tp pp ep dp", section="")
+@flags(RequestSpec, section="")
 @add("--static", FLAG, "A fixed batch: all prompts first, then all answers.", default=False)
 @add("--sweep", name("axis"), "Instead: the curve of latency against throughput along concurrency, batch or tp.")
-@declared(ServingSpec, without="tp pp ep dp")
-@declared(TechniqueRequest)
-@declared(StartSpec)
-@declared(MachineSpec, without="gpu")
-@declared(SourceSpec)
-@options.explained
+@flags(ServingSpec, without="tp pp ep dp")
+@flags(TechniqueRequest)
+@flags(StartSpec)
+@flags(MachineSpec, without="gpu")
+@flags(SourceSpec)
+@options.explain_flag
 def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
@@ -44,14 +55,14 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
     does not sustain --rate, is estimated all the same; the exit code is then 1.
     """
     if sweep is not None:
-        from flopwise.api.serve_sweep import serve_sweep
+        from flopwise.api.serve import serve_sweep
 
         options.refuse(["explain"], "of one estimate; leave it out with --sweep")
         swept = serve_sweep(given.pop("model"), sweep, **options.values(given))
-        options.answer(lambda: serving.sweep_document(swept), lambda paper: serving.sweep_lines(swept, paper))
+        options.answer(swept, sweep_lines, sweep_document)
         return
     answer = question(**given)
-    parts.write_answer(answer, serving.document, serving.lines, explained=explain)
+    options.answer(answer, lines, document, figure_of if explain else None)
     if not (answer.fits and answer.keeps_up):
         click.get_current_context().exit(1)
 
@@ -61,3 +72,242 @@ def question(*, model: str, **given: Any) -> Any:
     from flopwise.api.serve import serve
 
     return serve(model, **options.values(given))
+
+
+AXES = {
+    "concurrency": ("requests in flight", "in flight", "requests in flight"),
+    "batch": ("fixed batch", "batch", "requests a batch"),
+    "tp": ("tensor-parallel degree", "tp", "ranks"),
+}
+"""What a sweep goes along, in headings, columns and sentences."""
+
+
+def document(answer: ServeAnswer) -> dict[str, Any]:
+    """The answer as the JSON that scripts rely on; throughput of all replicas."""
+    found, replicas, job = answer.estimate, answer.replicas, answer.estimate.job
+    each_s, hourly = found.tpot_s if answer.keeps_up else None, found.usd_per_hour
+    totals = attributes(found, "total_tokens_per_s concurrency max_concurrency max_whole_contexts kv_capacity_tokens")
+    totals = {name: value * replicas for name, value in totals.items()}
+    return {
+        **attributes(
+            answer, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
+        ),
+        "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
+        **_interval_fields("ttft_s", found.ttft_s if answer.keeps_up else None),
+        **_interval_fields("tpot_s", each_s),
+        "e2e_s": found.e2e_s if answer.keeps_up else None,
+        **_interval_fields("requests_per_s", found.throughput, replicas),
+        **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
+        **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
+        "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
+        **(totals if job.decodes else totals | {"kv_capacity_tokens": None}),
+        "bound": found.bound,
+        "breakdown": entries(found.breakdown, "seconds"),
+        **attributes(found, "lower_bound_s mfu_frac"),
+        "utilisation_frac": found.lower_bound_s / sum(seconds for _, seconds in found.breakdown),
+        "usd_per_hour": None if hourly is None else hourly * replicas,
+        **attributes(found, "usd_per_million_output_tokens usd_per_million_input_tokens"),
+        "usd_per_million_requests": parts.per_million(hourly, found.requests_per_s),
+        **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
+        "price_source": job.cluster.price_source or None,
+        "memory": memory_document(answer.memory),
+        **attributes(answer, "fits cold_start_s=cold_start.seconds"),
+        "cold_start": {
+            "parts": entries(answer.cold_start.parts, "seconds"),
+            **attributes(answer.cold_start, "storage weights_bound read_bytes_per_node=read_bytes"),
+        },
+        "speculation": answer.speculation,
+        "prefill_gpus": job.techniques.prefill_gpus * replicas,
+        **attributes(answer, "host_bytes under_load"),
+        "quick": parts.quick(answer.quick),
+        **notes(answer),
+    }
+
+
+def _interval_fields(name: str, value: Ranged | None, scale: float = 1.0) -> dict[str, float | None]:
+    ends = (None, None, None) if value is None else (value.value * scale, value.low * scale, value.high * scale)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+
+
+def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
+    """The answer as people read it."""
+    found, load = answer.estimate, answer.under_load
+    replicas = f"{answer.replicas:,} replicas on " if answer.replicas > 1 else ""
+    where = f"{replicas}{answer.num_gpus:,} x {found.job.cluster.accelerator.name}"
+    yield heading(f"Serving {found.job.model.name}: {where}", paper)
+    for warning in _warnings(answer):
+        yield paper.paint(f"WARNING: {warning}", "red")
+    yield pairs(answer.settings, paper)
+    yield pairs(_speed_rows(answer), paper)
+    if load is not None and answer.keeps_up:
+        share = units.format_percent(load.utilisation_frac)
+        rows = [(p, units.format_seconds(load.ttft_s[p]), units.format_seconds(load.tpot_s[p])) for p in load.ttft_s]
+        title = heading(f"At {load.requests_per_s:g} requests/s: {share} of what it sustains", paper)
+        yield f"{title}\n{table(['percentile', '>TTFT', '>TPOT'], rows, paper)}"
+    yield heading(f"One step of the engine, bound by {found.bound}", paper)
+    yield parts.shares(found.breakdown, units.format_seconds, paper)
+    share = units.format_percent(found.lower_bound_s / sum(seconds for _, seconds in found.breakdown))
+    least = f"{units.format_seconds(found.lower_bound_s)} at datasheet rates: {share} of what they allow"
+    yield pairs([("at least", least), ("MFU", units.format_percent(found.mfu_frac))], paper)
+    yield heading("Memory per accelerator", paper)
+    yield from memory_items(answer.memory, paper, capacity=False)
+    yield _cold_start(answer, paper)
+    yield heading("Cost and energy", paper)
+    yield pairs(_cost(answer), paper)
+    yield parts.quick_table(answer.quick, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _warnings(answer: ServeAnswer) -> Iterator[str]:
+    """What stands in the way."""
+    if not answer.fits:
+        yield "weights and one sequence do not fit the memory; nothing would start."
+    load = answer.under_load
+    if load is not None and not answer.keeps_up:
+        gpus = load.replicas_needed * answer.estimate.num_gpus
+        yield (
+            f"{load.requests_per_s:g} requests/s are {units.format_percent(load.utilisation_frac)} of what it "
+            f"sustains; the queue grows without end. It takes {load.replicas_needed:,} replicas or more "
+            f"({gpus:,} accelerators)."
+        )
+
+
+def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
+    found, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
+    requests, tokens = found.throughput, found.output_tokens_per_s
+    most = f"{found.max_concurrency * replicas:,} in flight"
+    if found.max_whole_contexts != found.max_concurrency:
+        most += f" while answers grow (half held on average), {found.max_whole_contexts * replicas:,} whole contexts"
+    if found.tpot_s is None or tokens is None:
+        ends = parts.between(requests.low * replicas, requests.high * replicas, "{:,.4g}".format)
+        return [
+            ("latency", _seconds(found.ttft_s)),
+            ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
+            ("per accelerator", f"{requests.value / found.num_gpus:,.4g} inputs/s"),
+            ("batch", f"{found.concurrency * replicas:,.0f} inputs at once; at most {most}"),
+        ]
+    rows: list[tuple[str, Any]] = []
+    if answer.keeps_up:
+        rows += [("TTFT", _seconds(found.ttft_s)), ("TPOT", _seconds(found.tpot_s))]
+        rows.append(("whole request", units.format_seconds(found.e2e_s)))
+    ends = parts.between(tokens.low * replicas, tokens.high * replicas, "{:,.0f}".format)
+    rows.append(("throughput", f"{tokens.value * replicas:,.0f} tokens/s {ends}"))
+    rows.append(("per accelerator", f"{tokens.value / found.num_gpus:,.0f} tokens/s"))
+    if answer.keeps_up:
+        rows.append(("per user", f"{1 / found.tpot_s.value:,.1f} tokens/s"))
+    decoding = f"with {found.concurrency * replicas:,.0f} decoding at once"
+    rows.append(("requests", f"{requests.value * replicas:,.3g}/s {decoding}"))
+    rows.append(("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"))
+    if drafts is not None:
+        far = f"pays up to {drafts.pays_up_to:,} decoding at once" if drafts.pays_up_to else "never pays here"
+        gain = f"decoding {drafts.decode_speedup:.2f} x as fast; {far}"
+        rows.append(("speculation", f"{drafts.tokens_per_step:.2f} tokens a step, {gain}"))
+    if answer.host_bytes:
+        rows.append(("on the host", f"{units.format_bytes(answer.host_bytes)} of weights"))
+    return rows
+
+
+def _seconds(value: Ranged) -> str:
+    return f"{units.format_seconds(value.value)} {parts.between(value.low, value.high, units.format_seconds)}"
+
+
+def _cold_start(answer: ServeAnswer, paper: Screen) -> str:
+    start = answer.cold_start
+    title = heading(f"Cold start: {units.format_seconds(start.seconds)} until the first answer", paper)
+    waits = f"{units.format_bytes(start.read_bytes)} a node from {start.storage}, bound by the {start.weights_bound}"
+    bars = parts.shares(start.parts, units.format_seconds, paper)
+    return "\n".join([title, bars, pairs([("weights", waits)], paper)])
+
+
+def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
+    found = answer.estimate
+    hourly = parts.price(None if found.usd_per_hour is None else found.usd_per_hour * answer.replicas)
+    if found.tpot_s is None:
+        return [
+            ("per hour", hourly),
+            ("per million inputs", parts.price(parts.per_million(found.usd_per_hour, found.requests_per_s))),
+            ("energy of an input", parts.energy(found.joules_per_request)),
+        ]
+    share = f"prompts take {units.format_percent(found.prefill_frac)} of the time, and of the bill"
+    prompts = parts.price(found.usd_per_million_input_tokens)
+    return [
+        ("per hour", hourly),
+        ("per million output tokens", parts.price(found.usd_per_million_output_tokens)),
+        ("per million input tokens", None if prompts is None else f"{prompts} ({share})"),
+        ("energy of an output token", parts.energy(found.joules_per_output_token)),
+    ]
+
+
+def sweep_document(answer: ServeSweep) -> dict[str, Any]:
+    """The sweep as the JSON that scripts rely on."""
+    return {
+        **attributes(answer.first.estimate.job, "model=model.name gpu=cluster.accelerator.name"),
+        **attributes(answer, "axis points saturation=saturation.value max_concurrency=most_in_flight"),
+        **notes(answer.first),
+    }
+
+
+def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
+    """The sweep as people read it: table, curve, and what it comes to."""
+    job = answer.first.estimate.job
+    title, column, _ = AXES[answer.axis]
+    yield heading(f"Serving {job.model.name} on {job.cluster.accelerator.name}, by {title}", paper)
+    yield pairs([row for row in answer.first.settings if row[0] != "requests" or answer.axis == "tp"], paper)
+    yield table(
+        [
+            f">{column}", ">TTFT", ">TPOT", ">request", ">tokens/s", ">per GPU", ">per user", ">MFU", ">of roofline",
+            "bound", ">$/M output",
+        ],
+        [_point(p) for p in answer.points],
+        paper,
+        spare=(">of roofline", ">MFU", ">request", ">per GPU"),
+    )  # fmt: skip
+    yield _curve(answer, paper)
+    yield _saturation(answer)
+    yield parts.assumption_list(answer.first.assumptions)
+
+
+def _point(p: SweepPoint) -> list[str]:
+    if not p.fits:
+        return [f"{p.value:,}", "no fit", *["-"] * 9]
+    usd = p.usd_per_million_output_tokens
+    return [
+        f"{p.value:,}",
+        units.format_seconds(p.ttft_s),
+        "-" if p.tpot_s is None else units.format_seconds(p.tpot_s),
+        units.format_seconds(p.e2e_s),
+        f"{p.tokens_per_s:,.0f}",
+        f"{p.tokens_per_s_per_gpu:,.0f}",
+        "-" if p.tokens_per_s_per_user is None else f"{p.tokens_per_s_per_user:,.1f}",
+        units.format_percent(p.mfu_frac),
+        units.format_percent(p.roofline_frac),
+        p.bound,
+        "-" if usd is None else f"{usd:,.3g}",
+    ]
+
+
+def _curve(answer: ServeSweep, paper: Screen) -> str:
+    """Throughput of an accelerator against what a user sees: up and to the right is better."""
+    running = [p for p in answer.points if p.fits]
+    if any(p.tokens_per_s_per_user is None for p in running):
+        points = [(p.e2e_s, p.tokens_per_s_per_gpu) for p in running]
+        across = Axis("latency", units.format_seconds, log=True)
+    else:
+        points = [(p.tokens_per_s_per_user or 0.0, p.tokens_per_s_per_gpu) for p in running]
+        across = Axis("tokens/s of a user", "{:,.0f}".format)
+    return chart([Series("", points, line=True)], across, Axis("tokens/s of an accelerator", "{:,.0f}".format), paper)
+
+
+def _saturation(answer: ServeSweep) -> str:
+    """What the curve comes to, in a sentence."""
+    at = answer.saturation
+    if at is None:
+        return "Nothing along this axis fits the memory."
+    best = max((p for p in answer.points if p.fits), key=lambda p: p.tokens_per_s_per_gpu)
+    if answer.axis == "tp":
+        return f"An accelerator delivers most at tp {best.value:,}: {best.tokens_per_s_per_gpu:,.0f} tokens/s."
+    share = units.format_percent(at.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu)
+    return (
+        f"Saturated from {at.value:,} {AXES[answer.axis][2]} on: {share} of the highest throughput, bound by "
+        f"{at.bound}; memory holds {answer.most_in_flight:,}."
+    )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from math import isfinite
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise import units
+from flopwise.cli import options, parts
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.jsonout import attributes, notes
+from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress, announce_compilation
-from flopwise.cli.render import Screen
-from flopwise.cli.views import simulation as view
+from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FLAG, FRACTION, options_of
@@ -26,8 +29,14 @@ from flopwise.serving.spec import (
     TechniqueRequest,
 )
 
+if TYPE_CHECKING:
+    from flopwise.serving.sim.answer import SimulateAnswer
+    from flopwise.serving.sim.batch import BatchAnswer, WorkersForecast
+    from flopwise.serving.sim.elasticity import AutoscaleAnswer, Provision, Size
+    from flopwise.serving.sim.result import RunSummary, Slo
+
 REPLICAS, QUEUE, CACHE = (set(options_of(spec)) for spec in (AutoscaleSpec, BatchRequest, ResponseCacheSpec))
-LATENCIES = ("ttft", "tpot", "latency")
+TARGETS = ("ttft", "tpot", "latency")
 GROUPS: tuple[tuple[tuple[str, ...], set[str]], ...] = (
     (("autoscale",), REPLICAS - QUEUE),
     (("queue",), QUEUE - REPLICAS - set(options_of(Traffic))),
@@ -37,7 +46,7 @@ GROUPS: tuple[tuple[tuple[str, ...], set[str]], ...] = (
 )
 """Options that say nothing without one of others, those first."""
 NOT_QUEUED = {
-    *options_of(Scheduling), *(set(options_of(Traffic)) - QUEUE), *LATENCIES, "autoscale", "response_cache",
+    *options_of(Scheduling), *(set(options_of(Traffic)) - QUEUE), *TARGETS, "autoscale", "response_cache",
     "vertical", "replicas",
 }  # fmt: skip
 """Options that say nothing of a queue."""
@@ -54,13 +63,13 @@ NOT_QUEUED = {
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --rate 2 --draft eagle --acceptance 0.7 --shared-prefix 500",
 )
 @options.argument("model")
-@declared(MachineSpec, "gpu", section="")
+@flags(MachineSpec, "gpu", section="")
 @add("--replicas", DEGREE, "Replicas behind the balancer.", default=1)
-@declared(ServingSpec, "tp pp ep dp", section="")
-@declared(Traffic)
-@declared(TargetsSpec, "ttft tpot latency", section="What counts as good")
-@declared(Scheduling)
-@declared(AutoscaleSpec)
+@flags(ServingSpec, "tp pp ep dp", section="")
+@flags(Traffic)
+@flags(TargetsSpec, "ttft tpot latency", section="What counts as good")
+@flags(Scheduling)
+@flags(AutoscaleSpec)
 @add(
     "--attain",
     FRACTION,
@@ -74,12 +83,12 @@ NOT_QUEUED = {
     default=False,
     section="Replicas that come and go",
 )
-@declared(BatchRequest, without=" ".join({*options_of(Traffic), *options_of(AutoscaleSpec)}))
-@declared(ResponseCacheSpec)
-@declared(TechniqueRequest)
-@declared(ServingSpec, without="tp pp ep dp")
-@declared(MachineSpec, without="gpu")
-@declared(SourceSpec)
+@flags(BatchRequest, without=" ".join({*options_of(Traffic), *options_of(AutoscaleSpec)}))
+@flags(ResponseCacheSpec)
+@flags(TechniqueRequest)
+@flags(ServingSpec, without="tp pp ep dp")
+@flags(MachineSpec, without="gpu")
+@flags(SourceSpec)
 def command(**given: Any) -> None:
     """What users see: requests through replicas, step by step.
 
@@ -90,69 +99,55 @@ def command(**given: Any) -> None:
     With --autoscale replicas come and go with the traffic; with --queue spot workers work off a fixed number of
     requests; with --response-cache repeated prompts are answered from a cache.
     """
+    from flopwise.api import simulate as api
+    from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.request import ResponseCache
+
     check_option_groups(given["purchase"])
     model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
     if given["queue"] is not None:
-        from flopwise.api.simulate import batch
-
         with Progress("simulating") as progress:
-            queue = BatchRequest(**options.values(given, BatchRequest))
-            worked = batch(model, queue=queue, report=progress, **shared)
-        options.answer(lambda: view.batch_document(worked), lambda paper: view.batch_lines(worked, paper))
+            worked = api.batch(model, report=progress, **options.values(given, BatchRequest), **shared)
+        options.answer(worked, batch_lines, batch_document)
         return
-    question = _question(given) | shared
-    rule = AutoscaleSpec(**options.values(given, AutoscaleSpec)).rule()
-    cache = ResponseCacheSpec(**options.values(given, ResponseCacheSpec)).cache()
-    attain = {} if given["attain"] is None else {"attain": given["attain"]}
-    found: Any
-    document: Callable[[Any], dict[str, Any]]
-    lines: Callable[[Any, Screen], Iterator[str]]
+    question = options.values(given, Traffic, Scheduling) | shared
+    question |= {"slo": _objective(given), "on_compile": announce_compilation}
+    rule = Autoscaling.of(AutoscaleSpec(**options.values(given, AutoscaleSpec)))
+    cache = ResponseCache.of(ResponseCacheSpec(**options.values(given, ResponseCacheSpec)))
+    cached = options.values({"attain": given["attain"], "cache": cache})
+    elastic, sizes = None, cast("tuple[Size, ...]", ())
     if rule is not None:
-        from flopwise.api.simulate import autoscale
-
         with Progress("simulating") as progress:
-            found = autoscale(
-                model, rule=rule, cache=cache, on_compile=announce_compilation, report=progress, **attain, **question
-            )
-        document, lines, summary = view.autoscale_document, view.autoscale_lines, found.answer.summary
-    else:
-        from flopwise.api.simulate import simulate
-
-        found = simulate(
-            model, replicas=given["replicas"], cache=cache, on_compile=announce_compilation, **attain, **question
-        )
-        document, lines, summary = view.document, view.lines, found.summary
-    sizes: tuple[Any, ...] = ()
+            elastic = api.autoscale(model, rule=rule, report=progress, **cached, **question)
+    run = elastic.answer if elastic else api.simulate(model, replicas=given["replicas"], **cached, **question)
     if given["vertical"]:
-        from flopwise.api.simulate import vertical
+        sizes = api.vertical(model, rule=rule, replicas=given["replicas"], **question)
 
-        sizes = vertical(model, rule=rule, replicas=given["replicas"], on_compile=announce_compilation, **question)
-    options.answer(
-        lambda: document(found) | view.vertical_document(sizes),
-        lambda paper: (*lines(found, paper), *view.vertical_lines(sizes, paper)),
-    )
-    if not summary.completed:
+    def text(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
+        yield from lines(answer, paper) if elastic is None else autoscale_lines(elastic, paper)
+        yield from vertical_lines(sizes, paper)
+
+    def plain(answer: SimulateAnswer) -> dict[str, Any]:
+        return (document(answer) if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
+
+    options.answer(run, text, plain)
+    if not run.summary.completed:
         click.get_current_context().exit(1)
 
 
-def _question(given: dict[str, Any]) -> dict[str, Any]:
-    """Traffic, scheduling and objective, as the functions of the api take them.
+def _objective(given: dict[str, Any]) -> Slo:
+    """What a request must hold to be good.
 
     Raises:
         SpecError: an objective at a percentile.
     """
     from flopwise.serving.sim.result import Slo
 
-    limits = {name: given[name] for name in LATENCIES if given[name] is not None}
+    limits = {name: given[name] for name in TARGETS if given[name] is not None}
     for name, limit in limits.items():
         if limit.stated:
             raise options.usage_error(f"--{name}: each request is held to it; give a time without a percentile")
-    ttft, tpot, latency = (limits[name].seconds if name in limits else None for name in LATENCIES)
-    return {
-        "traffic": Traffic(**options.values(given, Traffic)),
-        "scheduling": Scheduling(**options.values(given, Scheduling)),
-        "slo": Slo(ttft_s=ttft, tpot_s=tpot, e2e_s=latency),
-    }
+    return Slo(*(limits[name].seconds if name in limits else None for name in TARGETS))
 
 
 def check_option_groups(purchase: str) -> None:
@@ -161,19 +156,347 @@ def check_option_groups(purchase: str) -> None:
     Raises:
         SpecError: names them.
     """
-    said = options.given(click.get_current_context())
-    flags = {p.name: options.spelling(p) for p in click.get_current_context().command.params}
+    spelled = options.spellings(click.get_current_context())
+    flag = {p.name: options.spelling(p) for p in click.get_current_context().command.params}
     for leaders, led in GROUPS:
-        if not any(leader in said for leader in leaders):
-            options.refuse(led, f"only with {' or '.join(flags[leader] for leader in leaders)}")
-    if {"autoscale", "replicas"} <= said.keys():
+        if not any(leader in spelled for leader in leaders):
+            options.refuse(led, f"only with {' or '.join(flag[leader] for leader in leaders)}")
+    why = None
+    if {"autoscale", "replicas"} <= spelled.keys():
         why = "--autoscale decides how many replicas there are: give --min-replicas, --max-replicas"
-        raise options.usage_error(why)
-    if {"vertical", "response_cache"} <= said.keys():
+    elif {"vertical", "response_cache"} <= spelled.keys():
         why = "--vertical compares replicas without a --response-cache; ask for one of them"
-        raise options.usage_error(why)
-    if "queue" in said:
+    elif "queue" in spelled:
         options.refuse(NOT_QUEUED, "not with --queue, whose requests are all there at the start")
-        if "purchase" in said and purchase != "spot":
+        if "purchase" in spelled and purchase != "spot":
             why = "the --workers of a --queue are spot machines; --fallback and the comparison are on demand"
-            raise options.usage_error(why)
+    if why is not None:
+        raise options.usage_error(why)
+
+
+TITLES = {
+    "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "between tokens", "e2e_s": "whole request",
+    "wait_s": "wait for the batch",
+}  # fmt: skip
+HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99", ">replica-hours", ">cost"]
+SPARE = (">at most", ">replica-hours")
+RATE_BINS = 100
+"""Steps of the curve of requests a second."""
+ENDS = ("low", "high")
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+BINS = 12
+"""Bars of the time until a queue is empty."""
+
+
+def document(answer: SimulateAnswer) -> dict[str, Any]:
+    """The run as the JSON that scripts rely on."""
+    medians = {f"{n}_p50_{end}": v for n, ends in answer.intervals.items() for end, v in zip(ENDS, ends, strict=True)}
+    figures = {name: value for name, value in answer.summary._asdict().items() if name not in TITLES}
+    return {
+        **attributes(answer, "model=job.model.name gpu=job.cluster.accelerator.name replicas"),
+        "num_gpus": answer.replicas * answer.gpus_per_replica,
+        **attributes(answer.summary, " ".join(TITLES)),
+        **medians,
+        **figures,
+        **attributes(answer, "cost_usd usd_per_million_output_tokens slo simulated.timeline"),
+        **_cache_document(answer),
+        **notes(answer),
+    }
+
+
+def lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
+    """The run as people read it."""
+    yield from _summary_lines(answer, paper)
+    line = answer.simulated.timeline
+    if len(line.time_s) >= 3:
+        curves = [_curve("running", line.time_s, line.running), _curve("waiting", line.time_s, line.queue, mark="w")]
+        yield chart(curves, Axis("time", units.format_seconds), Axis("requests", "{:,.0f}".format), paper, rows=10)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _curve(name: str, times: Any, values: Any, *, mark: str = "") -> Series:
+    return Series(name, list(zip(times.tolist(), values.tolist(), strict=True)), mark=mark, line=True)
+
+
+def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False) -> Iterator[str]:
+    """The figures of a run; `most`: there were never more replicas, but often fewer."""
+    found = answer.summary
+    replicas = f"{answer.replicas:,} replicas of " if answer.replicas > 1 else ""
+    replicas = f"up to {replicas}" if most else replicas
+    gpus = f"{answer.gpus_per_replica:,} x {answer.job.cluster.accelerator.name}"
+    requests = f"{found.requests:,} request{'s'[: found.requests != 1]}"
+    yield heading(f"{requests} to {answer.job.model.name} on {replicas}{gpus}", paper)
+    for warning in _warnings(found):
+        yield paper.paint(f"WARNING: {warning}", "red")
+    yield pairs(answer.settings, paper)
+    rows = [
+        [title, *(units.format_seconds(v) if isfinite(v) else "-" for v in getattr(found, name))]
+        for name, title in TITLES.items()
+    ]
+    yield table(["", ">p50", ">p90", ">p95", ">p99"], rows, paper)
+    medians = [
+        f"{name.removesuffix('_s').upper()} p50 {units.format_seconds(low)} to {units.format_seconds(high)}"
+        for name, (low, high) in answer.intervals.items()
+    ]
+    if medians:
+        yield f"In 8 of 10 cases: {'; '.join(medians)}."
+    yield pairs(_rates(answer), paper)
+    yield from _cache_lines(answer, paper)
+
+
+def _warnings(found: RunSummary) -> Iterator[str]:
+    """What went wrong on the way."""
+    for reason, count in found.drop_reasons.items():
+        if count:
+            yield f"{count:,} {'request was' if count == 1 else 'requests were'} dropped: {reason}."
+    if found.mean_queue > max(found.mean_running, 1.0):
+        yield "requests wait far longer than they run: the replicas do not keep up with this traffic."
+
+
+def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
+    found, share = answer.summary, units.format_percent
+    targets = zip(("TTFT", "TPOT", "request"), answer.slo, strict=True)
+    slo = ", ".join(f"{name} {units.format_seconds(limit)}" for name, limit in targets if limit is not None)
+    goodput = f"{found.goodput_per_s:,.3g}/s: {share(found.goodput_frac)} of requests within {slo}"
+    paid = f"{parts.price(answer.cost_usd)} for {found.replica_hours:,.3g} replica-hours"
+    rows = [
+        ("answered", f"{found.completed:,} in {units.format_seconds(found.duration_s)}: {found.requests_per_s:,.3g}/s"),
+        ("goodput", goodput if slo else None),
+        ("throughput", f"{found.output_tokens_per_s:,.0f} output tokens/s, {found.total_tokens_per_s:,.0f} in all"),
+        ("busy", f"{share(found.utilisation_frac)} of the time in engine steps"),
+        ("in flight", f"{found.mean_running:,.3g} running and {found.mean_queue:,.3g} waiting on average"),
+        ("cache", f"{share(found.kv_mean_frac)} filled on average, {share(found.kv_peak_frac)} at most"),
+        ("preempted", f"{found.preemptions:,} times" if found.preemptions else None),
+        ("prefix cache", f"{share(found.reused_frac)} of prompt tokens reused" if found.reused_frac else None),
+        ("cost", None if answer.cost_usd is None else paid),
+        ("per million output tokens", parts.price(answer.usd_per_million_output_tokens)),
+    ]
+    return [row for row in rows if row[1] is not None]
+
+
+def _cache_document(answer: SimulateAnswer) -> dict[str, Any]:
+    """What a cache of answers did; nothing without one."""
+    if answer.cache is None:
+        return {}
+    report = attributes(
+        answer.cache,
+        "hits hit_frac long_run_hit_frac=long_run_frac cost_usd=usd saved_usd attain fewest_replicas=fewest "
+        "fewest_replicas_without=fewest_without",
+    )
+    return {
+        "response_cache": report | {"without": attributes(answer.cache.without, "ttft_s goodput_frac utilisation_frac")}
+    }
+
+
+def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
+    """What a cache of answers did; nothing without one."""
+    report = answer.cache
+    if report is None:
+        return
+    percent, second = units.format_percent, units.format_seconds
+    mine, bare = answer.summary, report.without
+    expiry = ", were there no expiry" if isfinite(report.cache.ttl_s) else ""
+    hits = f"{percent(report.hit_frac)}; in the long run {percent(report.long_run_frac)}{expiry}"
+    rows = [
+        ("hits", f"{report.hits:,}: {hits}"),
+        ("TTFT p95", f"{second(mine.ttft_s.p95)}; {second(bare.ttft_s.p95)} without it"),
+        ("busy", f"{percent(mine.utilisation_frac)}; {percent(bare.utilisation_frac)} without it"),
+    ]
+    if report.attain is not None:
+        counts = f"{report.fewest or 'no number of'} replicas with it, {report.fewest_without or 'no number'} without"
+        rows.append((f"{percent(report.attain)} in time", counts))
+    if report.usd:
+        rows.append(("its memory", f"{parts.price(report.usd)} for this run"))
+    if report.saved_usd is not None:
+        rows.append(("saved", f"{units.format_usd(report.saved_usd)} in this run"))
+    yield heading("Cache of answers", paper)
+    yield pairs(rows, paper)
+
+
+def autoscale_document(found: AutoscaleAnswer) -> dict[str, Any]:
+    """The run as the JSON of `flopwise simulate`, and what belongs to the autoscaler."""
+    run = found.elastic
+    times, rates = _arrivals(found)
+    return document(found.answer) | {
+        "autoscale": {
+            "rule": attributes(run.rule, " ".join(run.rule.__slots__)) | {"target": run.rule.wanted_at},
+            **attributes(run, "mean_replicas=mean most_replicas=most cold_starts=starts"),
+            "starting_hours": run.starting_s / units.HOUR_S,
+            **attributes(found, "attain unreached"),
+            "provisions": [_provision(p) for p in found.provisions],
+            "timeline": run.line,
+            "arrivals": {"time_s": times, "requests_per_s": rates},
+        },
+        "assumptions": [*found.answer.assumptions, *found.notes],
+    }
+
+
+def _provision(one: Provision) -> dict[str, Any]:
+    return attributes(
+        one,
+        "name mean_replicas=replicas most_replicas=most summary.goodput_frac summary.ttft_s summary.tpot_s "
+        "replica_hours cost_usd",
+    )
+
+
+def _arrivals(found: AutoscaleAnswer) -> tuple[list[float], list[float]]:
+    """(seconds, requests a second around then) of the traffic."""
+    import numpy as np
+
+    from flopwise.serving.sim.trace import PS
+
+    come = found.answer.simulated.trace.arrival_ps / PS
+    counts, edges = np.histogram(come, bins=min(RATE_BINS, max(len(come) // 5, 1)), range=(0, max(come[-1], 1e-9)))
+    width = edges[1] - edges[0]
+    return (edges[:-1] + width / 2).tolist(), (counts / width).tolist()
+
+
+def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
+    """The run as people read it: against fixed numbers of replicas, and over time."""
+    yield from _summary_lines(found.answer, paper, most=True)
+    held, line = found.elastic, found.elastic.line
+    starting = f"{held.starts:,}: {held.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
+    paid = f"{held.paid_s / units.HOUR_S:,.4g}, {held.mean:,.3g} replicas on average"
+    yield pairs([("cold starts", starting), ("replica-hours", paid)], paper)
+    yield heading("Against fixed numbers of replicas", paper)
+    objective = any(limit is not None for limit in found.answer.slo)
+    rows = [[p.name, *_cells(p, objective=objective)] for p in found.provisions]
+    yield table(["", *HEADERS], rows, paper, spare=SPARE)
+    if found.attain is not None and found.unreached is None:
+        yield f"The peak is the fewest that answer {100 * found.attain:.4g} % of the requests in time."
+    if found.unreached is not None:
+        yield f"There is no fixed peak: {found.unreached}."
+    if len(line.time_s) >= 3:
+        seen, times, count = held.simulated.timeline, line.time_s, "{:,.3g}".format
+        arrivals = Series("arrivals", list(zip(*_arrivals(found), strict=True)), line=True)
+        there = [_curve("starting as well", times, line.ready + line.starting), _curve("ready", times, line.ready)]
+        flight = [_curve("running", times, seen.running), _curve("waiting", times, seen.queue)]
+        for label, curves in (("requests/s", [arrivals]), ("replicas", there), ("requests", flight)):
+            yield chart(curves, Axis("time", units.format_seconds), Axis(label, count), paper, rows=7)
+    yield parts.assumption_list((*found.answer.assumptions, *found.notes))
+
+
+def _cells(one: Provision, *, objective: bool) -> list[Any]:
+    summary = one.summary
+    seconds = (summary.ttft_s.p50, summary.ttft_s.p99, summary.tpot_s.p99)
+    return [
+        f"{one.replicas:,.3g}",
+        one.most,
+        units.format_percent(summary.goodput_frac, 2) if objective else None,
+        *(units.format_seconds(s) if isfinite(s) else None for s in seconds),
+        f"{one.replica_hours:,.4g}",
+        parts.price(one.cost_usd),
+    ]
+
+
+def vertical_document(sizes: tuple[Size, ...]) -> dict[str, Any]:
+    """Replicas of every size as JSON; nothing where they were not asked for."""
+    rows: list[dict[str, Any]] = [{"tp": s.tp, "most_replicas": s.most, "why": s.why or None} for s in sizes]
+    for row, size in zip(rows, sizes, strict=True):
+        if size.provision is not None:
+            row.update(_provision(size.provision), gpu_hours=size.provision.replica_hours * size.tp)
+    return {"vertical": rows} if rows else {}
+
+
+def vertical_lines(sizes: tuple[Size, ...], paper: Screen) -> Iterator[str]:
+    """The same accelerators as many small replicas or few large ones."""
+    if not sizes:
+        return
+    yield heading("The same accelerators as replicas of other sizes", paper)
+    rows = [
+        [f"tp {s.tp}", *(_cells(s.provision, objective=True) if s.provision else [None, s.most, *[None] * 6])]
+        for s in sizes
+    ]
+    yield table(["", *HEADERS], rows, paper, spare=SPARE)
+    yield "\n".join(f"tp {s.tp}: {s.why}" for s in sizes if s.why)
+
+
+def batch_document(found: BatchAnswer) -> dict[str, Any]:
+    """A queue on spot workers as JSON."""
+    done, queue = found.outcome, found.queue
+    counts, edges = _histogram(found)
+    seconds, usd = ({name: done.percentile(what, p) for name, p in SHARES.items()} for what in ("seconds", "usd"))
+    return {
+        **attributes(found, "model=job.model.name gpu=job.cluster.accelerator.name queue.requests queue.workers"),
+        "num_gpus": queue.workers * int(found.job.layout.num_gpus),
+        "requests_per_s_per_worker": queue.requests_per_s,
+        "completion_s": seconds,
+        "cost_usd": usd | {"mean": float(done.usd.mean())} if found.priced else None,
+        **attributes(found, "queue.deadline_s deadline_probability=outcome.met_frac"),
+        "interruptions": float(done.interruptions.mean()),
+        "fell_back_frac": float(done.fell_back.mean()) if queue.fallback_workers else None,
+        "useful_frac": found.long_run_frac,
+        "on_demand": _workers(found.on_demand),
+        "fewest_on_demand": None if found.fewest_on_demand is None else _workers(found.fewest_on_demand),
+        "sweep": [_workers(one) for one in found.sweep],
+        "histogram": {"edges_s": edges, "trials": counts},
+        **notes(found),
+    }
+
+
+def _workers(one: WorkersForecast) -> dict[str, Any]:
+    return attributes(one, "workers p50_s p95_s deadline_probability=met_frac mean_cost_usd=mean_usd")
+
+
+def _histogram(found: BatchAnswer) -> tuple[list[int], list[float]]:
+    """(trials, edges in seconds) of the time until the queue is empty; the slowest hundredth is in the last bin."""
+    import numpy as np
+
+    seconds = found.outcome.seconds
+    top = float(np.quantile(seconds, 0.99))
+    low = float(seconds.min())
+    counts, edges = np.histogram(np.minimum(seconds, top), bins=BINS, range=(low, max(top, low * (1 + 1e-6))))
+    return counts.tolist(), [*edges[:-1].tolist(), float(max(seconds.max(), edges[-1]))]
+
+
+def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
+    """A queue on spot workers as people read it."""
+    done, work, second, percent = found.outcome, found.queue, units.format_seconds, units.format_percent
+    yield heading(f"{work.requests:,.0f} requests to {found.job.model.name} on {work.workers:,} spot workers", paper)
+    yield pairs(found.settings, paper)
+    usd = [units.format_usd(done.percentile("usd", share)) if found.priced else None for share in SHARES.values()]
+    after = ["done after", *(second(done.percentile("seconds", share)) for share in SHARES.values())]
+    yield table(["", *(f">{name}" for name in SHARES)], [after, ["cost", *usd]], paper)
+    rows = [
+        ("interruptions", f"{float(done.interruptions.mean()):,.3g} on average"),
+        ("useful", f"{percent(found.long_run_frac)} of a spot worker's time in the long run"),
+    ]
+    if done.met_frac is not None:
+        rows.insert(0, ("deadline", f"met with {percent(done.met_frac)} probability"))
+    if work.fallback_workers:
+        rows.append(("fell back", f"in {percent(float(done.fell_back.mean()))} of the trials"))
+    yield pairs(rows, paper)
+    yield heading("Time until the queue is empty, trials", paper)
+    counts, edges = _histogram(found)
+    yield bars([(f"to {second(end)}", n, f"{n:,}") for n, end in zip(counts, edges[1:], strict=True)], paper)
+    yield heading("Other numbers of workers", paper)
+    cells = [
+        (
+            one.name, one.workers, second(one.p50_s), second(one.p95_s),
+            None if one.met_frac is None else percent(one.met_frac), parts.price(one.mean_usd),
+        )
+        for one in _numbers(found)
+    ]  # fmt: skip
+    yield table(["", ">workers", ">p50", ">p95", ">deadline met", ">mean cost"], cells, paper)
+    yield _cheapest(found)
+    yield parts.assumption_list(found.assumptions)
+
+
+def _numbers(found: BatchAnswer) -> list[WorkersForecast]:
+    """The numbers of workers of the table: spot, on demand, and the fewest on demand that do."""
+    return [*found.sweep, found.on_demand, *([found.fewest_on_demand] if found.fewest_on_demand else [])]
+
+
+def _cheapest(found: BatchAnswer) -> str:
+    """The cheapest number of workers that meets the deadline in nine of ten cases."""
+    from flopwise.serving.sim.batch import CONFIDENCE
+
+    if found.queue.deadline_s is None:
+        return ""
+    good = [one for one in _numbers(found) if one.met_frac is not None and one.met_frac >= CONFIDENCE]
+    if not good:
+        return f"None of these meets the deadline with {units.format_percent(CONFIDENCE, 0)} probability."
+    best = min(good, key=lambda one: (one.mean_usd if one.mean_usd is not None else 0.0, one.workers))
+    kind = "spot" if best.name == "spot" else "on-demand"
+    cost = "" if best.mean_usd is None else f" for {units.format_usd(best.mean_usd)}"
+    return f"Cheapest of these that meets the deadline in 9 of 10 cases: {best.workers:,} {kind} workers{cost}."

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from flopwise.cli import options
-from flopwise.cli.options import add, declared
-from flopwise.cli.views import parts, training
+from flopwise import units
+from flopwise.api.explain import figure_of
+from flopwise.cli import options, parts
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.jsonout import attributes, entries, interval, notes
+from flopwise.cli.options import add, flags
+from flopwise.cli.parts import memory_document, memory_items
+from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, options_of
 from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from flopwise.api.compare import CompareAnswer
+    from flopwise.api.train import TrainAnswer
+    from flopwise.search.scaling import ScalingPoint
 
 OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(RunConditionsSpec), "explain")
 """Options that mean nothing to --compare."""
@@ -27,17 +38,17 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
     "flopwise train Llama-3.1-8B --gpu h100 --gpus 256 --seq 8192 --global-batch 512 --compare",
 )
 @options.argument("model")
-@declared(MachineSpec, "gpu", section="")
-@declared(SharedSpec, "gpus")
+@flags(MachineSpec, "gpu", section="")
+@flags(SharedSpec, "gpus")
 @add("--compare", FLAG, "Instead: how data, ZeRO, FSDP, tensor, pipeline ... layouts scale.", default=False)
 @add("--weak", FLAG, "With --compare: the global batch grows with the accelerators.", default=False)
-@declared(DataSpec)
-@declared(ReadsSpec)
-@declared(TrainingSpec)
-@declared(RunConditionsSpec)
-@declared(MachineSpec, without="gpu")
-@declared(SourceSpec)
-@options.explained
+@flags(DataSpec)
+@flags(ReadsSpec)
+@flags(TrainingSpec)
+@flags(RunConditionsSpec)
+@flags(MachineSpec, without="gpu")
+@flags(SourceSpec)
+@options.explain_flag
 def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
@@ -50,12 +61,12 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: An
         options.refuse(OF_RUNS, "--compare is of steps in all layouts; leave it out")
         asked = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
         found = compared(model, gpus=given["gpus"] or 1, weak=weak, **asked)
-        options.answer(lambda: training.scaling_document(found), lambda paper: training.scaling_lines(found, paper))
+        options.answer(found, scaling_lines, scaling_document)
         return
     if weak:
         raise options.usage_error("--weak says how --compare scales the batch; give that, too")
     answer = question(model=model, **given)
-    parts.write_answer(answer, training.document, training.lines, explained=explain)
+    options.answer(answer, lines, document, figure_of if explain else None)
     if not answer.fits:
         click.get_current_context().exit(1)
 
@@ -65,3 +76,184 @@ def question(*, model: str, **given: Any) -> Any:
     from flopwise.api.train import train
 
     return train(model, **options.values(given))
+
+
+MARKS = {
+    "data": "D", "zero-1": "Z", "fsdp": "F", "tensor": "T", "pipeline": "P", "context": "C", "expert": "E",
+    "hybrid": "H",
+}  # fmt: skip
+"""What the scaling of each way of spreading a job is drawn with."""
+
+
+def document(answer: TrainAnswer) -> dict[str, Any]:
+    """The training estimate as the JSON that scripts rely on."""
+    from flopwise.training.schedules import NAMES
+
+    estimate, job = answer.estimate, answer.estimate.job
+    degrees = attributes(job.layout, "dp tp pp cp ep zero shard micro_batch interleave recompute recompute_every")
+    layout = {name: int(value) for name, value in degrees.items()}
+    layout |= attributes(job.layout, "recompute_first stage_layers")
+    return {
+        **attributes(
+            estimate,
+            "model=job.model.name gpu=job.cluster.accelerator.name num_gpus step_s tokens_per_s useful_tokens_per_s "
+            "tokens_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac mfu_full_attention_frac hfu_frac bound "
+            "dropped_frac",
+        ),
+        "breakdown": entries(estimate.breakdown, "seconds"),
+        "memory": memory_document(answer.memory),
+        "fits": answer.fits,
+        "run": run_document(answer),
+        "layout": layout | {"schedule": NAMES[int(job.layout.schedule)]},
+        **attributes(answer, "laid_out seq_len=estimate.job.recipe.seq_len"),
+        **attributes(job, "recipe.global_batch cluster.usd_per_gpu_hour"),
+        "price_source": job.cluster.price_source or None,
+        "interval": interval(estimate.band),
+        "quick": parts.quick(answer.quick),
+        **notes(answer),
+    }
+
+
+def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
+    """The run as JSON; nothing without a length."""
+    run, rules = answer.estimate.run, answer.rules
+    if run is None:
+        return None
+    return {
+        **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
+        "breakdown": entries(run.breakdown, "seconds"),
+        **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
+        "interruptions": run.interruptions,
+        **attributes(answer, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
+        "notes": [] if rules is None else rules.notes,
+    }
+
+
+def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
+    """The training estimate as people read it."""
+    estimate, job = answer.estimate, answer.estimate.job
+    yield heading(f"Training {job.model.name} on {estimate.num_gpus:,} x {job.cluster.accelerator.name}", paper)
+    if not answer.fits:
+        warning = "WARNING: this layout does not fit the memory; the figures are of a run that would fail."
+        yield paper.paint(warning, "red")
+    yield pairs(answer.settings, paper)
+    yield pairs(_speed_rows(answer), paper)
+    yield heading(f"One step: {units.format_seconds(estimate.step_s)}, bound by {estimate.bound}", paper)
+    yield parts.shares(estimate.breakdown, units.format_seconds, paper)
+    yield heading("Memory per accelerator", paper)
+    yield from memory_items(answer.memory, paper)
+    yield from _run_lines(answer, paper)
+    yield parts.quick_table(answer.quick, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
+    found, percent = answer.estimate, units.format_percent
+    least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
+    ends = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.rows} measured rows)"
+    useful = ""
+    if found.job.recipe.documents is not None:
+        share = percent(found.useful_tokens_per_s / found.tokens_per_s)
+        useful = f", of them {found.useful_tokens_per_s:,.0f} of documents ({share})"
+    causal, full = percent(found.mfu_frac), percent(found.mfu_full_attention_frac)
+    return [
+        ("step", f"{units.format_seconds(found.step_s)} (bounds: {least} to {most})"),
+        ("throughput", f"{found.tokens_per_s:,.0f} tokens/s{useful}"),
+        ("per accelerator", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s {ends}"),
+        ("MFU", f"{causal} (causal attention counted half); {full} (attention in full)"),
+        ("HFU", f"{percent(found.hfu_frac)} (recomputed operations included)"),
+    ]
+
+
+def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
+    """The run as people read it; nothing without a length."""
+    run, band, seconds = answer.estimate.run, answer.estimate.band, units.format_seconds
+    if run is None:
+        return
+    yield heading(f"The run: {units.format_count(run.tokens)} tokens in {run.steps:,.0f} steps", paper)
+    size, write, every = (
+        units.format_bytes(run.checkpoint_bytes), seconds(run.checkpoint_write_s), seconds(run.checkpoint_interval_s)
+    )  # fmt: skip
+    rows = [
+        ("time", f"{seconds(run.seconds)} ({seconds(run.seconds / band.high)} to {seconds(run.seconds / band.low)})"),
+        ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
+        ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
+        ("interruptions", f"{run.interruptions:,.3g}, one each {seconds(run.mtbf_s)}"),
+        ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
+        ("cost", parts.price(run.cost_usd)),
+        ("energy", parts.energy(run.energy_joules)),
+    ]
+    yield pairs(rows, paper)
+    yield parts.shares(run.breakdown, seconds, paper)
+    if answer.rules is not None:
+        yield "\n".join(f"  - {note}" for note in answer.rules.notes)
+
+
+def scaling_document(answer: CompareAnswer) -> dict[str, Any]:
+    """The scaling of each way of spreading a job as the JSON that scripts rely on."""
+    found = answer.comparison
+    return {
+        **attributes(answer, "model=model.name gpu=cluster.accelerator.name num_gpus recipe.seq_len"),
+        "global_batch": int(answer.recipe.global_batch),
+        "scaling": "weak" if found.weak else "strong",
+        "reference": None if found.reference is None else _point(found.reference),
+        "points": [_point(point) for point in found.points],
+        "bends": [attributes(bend, "strategy num_gpus") | {"reason": bend.reason or None} for bend in found.bends],
+        **notes(answer),
+    }
+
+
+def _point(point: ScalingPoint) -> dict[str, Any]:
+    from flopwise.training.layout import COLUMNS
+
+    layout = None if point.layout is None else attributes(point.layout, " ".join(COLUMNS))
+    return attributes(point, " ".join(point.__slots__)) | {"layout": layout, "reason": point.reason or None}
+
+
+def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:
+    """The same as people read it: table, chart, and where each bends."""
+    from flopwise.search.scaling import BENT_FRAC, MEANINGS
+
+    found = answer.comparison
+    kind = "Weak" if found.weak else "Strong"
+    yield heading(f"{kind} scaling of {answer.model.name} up to {answer.num_gpus:,} accelerators", paper)
+    yield pairs(answer.settings, paper)
+    shown = [bend.strategy for bend in found.bends]
+    if found.reference is None:
+        yield "No layout fits the memory on any of these numbers of accelerators."
+    else:
+        on = found.reference.num_gpus
+        yield f"Throughput of an accelerator, over that of the best layout on the fewest that hold the job ({on:,}):"
+    points = {(point.num_gpus, point.strategy): point for point in found.points}
+    counts = sorted({count for count, _ in points})
+    rows = [[f"{count:,}", *(_efficiency(points.get((count, name))) for name in shown)] for count in counts]
+    yield table([">GPUs", *(f">{name}" for name in shown)], rows, paper)
+    share = Axis("throughput of an accelerator, over the reference", lambda v: f"{100 * v:.0f} %")
+    yield chart(_curves(answer, shown), Axis("accelerators", "{:,.0f}".format, log=True), share, paper)
+    bends = [
+        (b.strategy, MEANINGS[b.strategy], "-" if b.num_gpus is None else f"{b.num_gpus:,}", b.reason)
+        for b in found.bends
+    ]
+    yield f"Where each falls below {100 * BENT_FRAC:.0f} %, and why:"
+    yield table(["way", "what grows", ">from GPUs", "because"], bends, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _efficiency(point: ScalingPoint | None) -> str:
+    """Efficiency of a point, or why there is none."""
+    if point is None or point.layout is None:
+        return "-"
+    if not point.fits:
+        return "no fit"
+    return "-" if point.efficiency_frac is None else units.format_percent(point.efficiency_frac)
+
+
+def _curves(answer: CompareAnswer, shown: list[str]) -> list[Series]:
+    """One line for each way, the hybrid last, over the others."""
+    curves = []
+    for name in shown:
+        mine = [p for p in answer.comparison.points if p.strategy == name and p.efficiency_frac is not None]
+        points = [(float(p.num_gpus), float(p.efficiency_frac or 0.0)) for p in mine]
+        if points:
+            curves.append(Series(name, points, mark=MARKS[name], line=True))
+    return curves

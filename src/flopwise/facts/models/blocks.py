@@ -7,36 +7,20 @@ takes, where that is not the item before it: q, k and v all read the norm. Dimen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
-from flopwise.facts.architecture import (
-    Embedding,
-    Experts,
-    Item,
-    Layer,
-    Linear,
-    Norm,
-    Pointwise,
-    Shard,
-    Stack,
-    Weight,
-)
+from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Norm, Pointwise, Shard, Stack
 
 Items = tuple[Item, ...]
 Act = Literal["silu", "gelu", "relu", "relu2", "tanh", "sigmoid"]
 NormKind = Literal["rmsnorm", "layernorm"]
 
 _ACTS: dict[str, Act] = {
-    "silu": "silu",
-    "swish": "silu",
-    "swiglu": "silu",
-    "relu": "relu",
-    "relu2": "relu2",
-    "squared_relu": "relu2",
+    "silu": "silu", "swish": "silu", "swiglu": "silu", "relu": "relu", "relu2": "relu2", "squared_relu": "relu2",
     "tanh": "tanh",
-}
+}  # fmt: skip
 
 
 def activation(name: str) -> Act:
@@ -55,14 +39,7 @@ class Normal:
     def __call__(self, name: str, dim: int, *, reads: str = "", groups: int = 1, shard: Shard = "") -> Norm:
         """A norm of that manner over `dim` elements."""
         return Norm(
-            name=name,
-            dim=dim,
-            kind=self.kind,
-            bias=self.bias,
-            affine=self.affine,
-            groups=groups,
-            reads=reads,
-            shard=shard,
+            name, dim, kind=self.kind, bias=self.bias, affine=self.affine, groups=groups, reads=reads, shard=shard
         )
 
 
@@ -71,23 +48,13 @@ LAYER_NORM = Normal(kind="layernorm", bias=True)
 
 
 def mlp(
-    width: int,
-    hidden: int,
-    act: Act,
-    source: str,
-    *,
-    gated: bool = True,
-    bias: bool = False,
-    out_bias: bool | None = None,
-    fused: bool = False,
+    width: int, hidden: int, act: Act, source: str, *, gated: bool = True, bias: bool = False, fused: bool = False,
     prefix: str = "mlp",
-    out_width: int = 0,
-) -> Items:
+) -> Items:  # fmt: skip
     """Feed-forward block that reads `source`: gated (three matrices, or two where `fused`) or plain (two)."""
-    ends = bias if out_bias is None else out_bias
-    down = Linear(name=f"{prefix}/down_proj", inputs=hidden, outputs=out_width or width, bias=ends, shard="row")
-    point = Pointwise(name=f"{prefix}/act", dim=hidden, kind=act, gated=gated, shard="column")
-    up = Linear(name=f"{prefix}/up_proj", inputs=width, outputs=hidden, bias=bias, shard="column", reads=source)
+    down = Linear(f"{prefix}/down_proj", hidden, width, bias=bias, shard="row")
+    point = Pointwise(f"{prefix}/act", hidden, act, gated=gated, shard="column")
+    up = Linear(f"{prefix}/up_proj", width, hidden, bias=bias, shard="column", reads=source)
     if not gated:
         return up, point, down
     if fused:
@@ -109,9 +76,7 @@ class Mixture:
     shared_hidden: int = 0  # all shared experts together
     shared_gate: bool = False  # a scalar gate scales what the shared experts add (Qwen2-MoE)
     router_bias: bool = False  # a bias of the router's linear
-    correction: bool = False  # a parameter a expert that corrects the routing (not a buffer)
     latent: int = 0  # experts work in this smaller width, between two projections (Nemotron 3)
-    shared_bias: bool = False
     groups: int = 1  # of experts; a token goes to those of at most `top_groups`
     top_groups: int = 1
 
@@ -120,45 +85,35 @@ def moe(m: Mixture, source: str) -> Items:
     """Mixture-of-experts block that reads `source`."""
     inner, into = (m.latent, "latent/down_proj") if m.latent else (m.width, source)
     first = Experts(
-        name="experts/gate_up_proj" if m.gated else "experts/up_proj",
-        experts=m.experts,
-        top_k=m.top_k,
-        inputs=inner,
-        outputs=(2 if m.gated else 1) * m.hidden,
-        bias=m.bias,
-        shard="column",
-        reads=into,
-        groups=m.groups,
+        "experts/gate_up_proj" if m.gated else "experts/up_proj", experts=m.experts, top_k=m.top_k, inputs=inner,
+        outputs=(2 if m.gated else 1) * m.hidden, bias=m.bias, shard="column", reads=into, groups=m.groups,
         top_groups=m.top_groups,
-    )
+    )  # fmt: skip
     items: list[Item] = [
-        Linear(name="router", inputs=m.width, outputs=m.experts, bias=m.router_bias, reads=source),
-        Pointwise(name="router/softmax", dim=m.experts, kind="softmax"),
+        Linear("router", m.width, m.experts, bias=m.router_bias, reads=source),
+        Pointwise("router/softmax", m.experts, "softmax"),
     ]
-    if m.correction:
-        items.append(Weight(name="router/correction", numel=m.experts))
     if m.latent:
-        items.append(Linear(name="latent/down_proj", inputs=m.width, outputs=m.latent, reads=source))
+        items.append(Linear("latent/down_proj", m.width, m.latent, reads=source))
     items += [
         first,
-        Pointwise(name="experts/act", dim=m.hidden, kind=m.act, gated=m.gated, shard="column", per_expert=m.top_k),
+        Pointwise("experts/act", m.hidden, m.act, gated=m.gated, shard="column", per_expert=m.top_k),
         replace(first, name="experts/down_proj", inputs=m.hidden, outputs=inner, shard="row", reads=""),
-        Pointwise(name="experts/combine", dim=inner, kind="scale", per_expert=m.top_k),
+        Pointwise("experts/combine", inner, "scale", per_expert=m.top_k),
     ]
     if m.latent:
-        items.append(Linear(name="latent/up_proj", inputs=m.latent, outputs=m.width))
+        items.append(Linear("latent/up_proj", m.latent, m.width))
     if m.shared_hidden:
-        items.extend(mlp(m.width, m.shared_hidden, m.act, source, gated=m.gated, bias=m.shared_bias, prefix="shared"))
+        items += mlp(m.width, m.shared_hidden, m.act, source, gated=m.gated, prefix="shared")
         if m.shared_gate:
-            items.append(Linear(name="shared/gate", inputs=m.width, outputs=1, reads=source))
-            items.append(Pointwise(name="shared/scale", dim=m.width, kind="scale"))
-        items.append(Pointwise(name="shared/add", dim=m.width, kind="residual"))
+            items += Linear("shared/gate", m.width, 1, reads=source), Pointwise("shared/scale", m.width, "scale")
+        items.append(Pointwise("shared/add", m.width, "residual"))
     return tuple(items)
 
 
 def residual(name: str, width: int, reads: str = "") -> Pointwise:
     """The addition that ends a block."""
-    return Pointwise(name=name, dim=width, kind="residual", reads=reads)
+    return Pointwise(name, width, "residual", reads=reads)
 
 
 Arrangement = Literal["pre", "sandwich", "post", "post-add", "parallel", "parallel-two"]
@@ -167,26 +122,20 @@ Block = Callable[[str], Items]
 
 
 def arranged(
-    kind: Arrangement,
-    width: int,
-    norm: Normal,
-    attend: Block,
-    feed: Block,
-    *,
-    dropout: bool = False,
+    kind: Arrangement, width: int, norm: Normal, attend: Block, feed: Block, *, dropout: bool = False,
     scale: bool = False,
-) -> Items:
+) -> Items:  # fmt: skip
     """One layer of attention and feed-forward blocks; `input` names what comes into the layer.
 
-    pre: norm, attention, add; norm, feed-forward, add. sandwich: a norm after each block too. post: only those (OLMo
-    2).
+    pre: norm, attention, add; norm, feed-forward, add.
+    sandwich: a norm after each block too. post: only those (OLMo 2).
     post-add: each norm after the sum (the original Transformer, BERT).
     parallel: both blocks read one norm, one sum at the end. parallel-two: the same with a norm for each.
     """
 
     def ended(part: str) -> Items:
-        drop = (Pointwise(name=f"{part}/dropout", dim=width, kind="dropout"),) if dropout else ()
-        times = (Pointwise(name=f"{part}/scale", dim=width, kind="scale"),) if scale else ()
+        drop = (Pointwise(f"{part}/dropout", width, "dropout"),) if dropout else ()
+        times = (Pointwise(f"{part}/scale", width, "scale"),) if scale else ()
         after = (norm(f"{part}/norm", width),) if kind in ("sandwich", "post") else ()
         return *drop, *times, *after
 
@@ -201,70 +150,48 @@ def arranged(
     if kind == "parallel":
         return input_norm, *attend("input_norm"), *ended("attention"), *feed("input_norm"), *ended("mlp"), first, last
     post_norm = norm("post_norm", width, reads="input" if kind == "parallel-two" else "")
-    if kind == "parallel-two":
-        return (
-            input_norm,
-            *attend("input_norm"),
-            *ended("attention"),
-            post_norm,
-            *feed("post_norm"),
-            *ended("mlp"),
-            first,
-            last,
-        )
-    return (
-        input_norm,
-        *attend("input_norm"),
-        *ended("attention"),
-        first,
-        post_norm,
-        *feed("post_norm"),
-        *ended("mlp"),
-        last,
-    )
+    attended = (input_norm, *attend("input_norm"), *ended("attention"))
+    fed = (post_norm, *feed("post_norm"), *ended("mlp"))
+    return (*attended, *fed, first, last) if kind == "parallel-two" else (*attended, first, *fed, last)
 
 
 def decoder(
-    width: int,
-    vocab: int,
-    layers: list[Items],
-    norm: Norm | None,
-    *,
-    tied: bool,
-    before: Items = (),
-    names: list[str] | None = None,
-    head_bias: bool = False,
-    embed_dim: int = 0,
-    after: Items = (),
-    name: str = "decoder",
-) -> Stack:
+    width: int, vocab: int, layers: list[Items], norm: Norm | None, *, tied: bool, before: Items = (),
+    names: list[str] | None = None, head_bias: bool = False, embed_dim: int = 0, after: Items = (),
+) -> Stack:  # fmt: skip
     """A token decoder: embedding, `layers` (equal ones are one kind), final norm, vocabulary-sized head."""
-    kinds, order = distinct(layers, names)
     ends: Items = () if norm is None else (norm,)
-    head = Linear(name="lm_head", inputs=embed_dim or width, outputs=vocab, bias=head_bias, shard="column", tied=tied)
-    return Stack(
-        name=name,
-        width=width,
-        before=(Embedding(name="embed_tokens", rows=vocab, dim=embed_dim or width, shard="row"), *before),
-        kinds=kinds,
-        order=order,
-        after=(*ends, *after, head),
-    )
+    table = Embedding("embed_tokens", vocab, embed_dim or width, shard="row")
+    head = Linear("lm_head", embed_dim or width, vocab, bias=head_bias, shard="column", tied=tied)
+    return stack_of("decoder", width, (table, *before), layers, (*ends, *after, head), names=names)
 
 
-def distinct(layers: list[Items], names: list[str] | None = None) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
-    """The distinct kinds among `layers`, and for each layer which kind it is."""
+Key = TypeVar("Key", bound=Hashable)
+
+
+def one_of_each(keys: Iterable[Key], make: Callable[[Key], Items]) -> list[Items]:
+    """The layer of each key, in order; layers of equal keys are made once."""
+    made: dict[Key, Items] = {}
+    return [made[key] if key in made else made.setdefault(key, make(key)) for key in keys]
+
+
+def stack_of(
+    name: str, width: int, before: Items, layers: list[Items], after: Items = (), *, names: list[str] | None = None,
+    tokens: int | None = None, extra_tokens: int = 0,
+) -> Stack:  # fmt: skip
+    """A stack of `layers`; equal ones are one kind, called by its first of `names`."""
     seen: dict[int, int] = {}
-    kinds: list[Layer] = []
-    order: list[int] = []
-    index: dict[Items, int] = {}
-    for i, items in enumerate(layers):
-        known = seen.get(id(items))
-        if known is None:
-            known = index.get(items)
-            if known is None:
-                known = index[items] = len(kinds)
-                kinds.append(Layer(name=names[i] if names else "block", items=items))
-            seen[id(items)] = known
-        order.append(known)
-    return tuple(kinds), tuple(order)
+    kinds: dict[Items, int] = {}
+    labels: list[str] = []
+    for label, items in zip(names or ["block"] * len(layers), layers, strict=False):
+        if id(items) not in seen:  # hashing a layer is slow
+            if items not in kinds:
+                kinds[items] = len(kinds)
+                labels.append(label)
+            seen[id(items)] = kinds[items]
+    return Stack(
+        name=name, width=width, before=before,
+        kinds=tuple(Layer(label, items) for label, items in zip(labels, kinds, strict=True)),
+        order=tuple(seen[id(items)] for items in layers),
+        after=after, tokens_per_sample=tokens, extra_tokens=extra_tokens,
+    )  # fmt: skip

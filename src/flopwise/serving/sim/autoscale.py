@@ -12,13 +12,15 @@ import numpy as np
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.ops.types import Array
+from flopwise.options import without_none
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet
 from flopwise.serving.sim.result import SimulatedRun, Standing
 from flopwise.serving.sim.setup import setup
-from flopwise.serving.sim.simulate import LATEST_PS, Engine, TimelineSample, check_clock, run_result
+from flopwise.serving.sim.simulate import LATEST_PS, Engine, Sample, check_clock, run_result
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
+from flopwise.serving.spec import AutoscaleSpec
 
 MOST_FIXED_REPLICAS = 1024
 """Replicas beyond which the search for the fewest fixed ones gives up."""
@@ -99,6 +101,15 @@ class Autoscaling:
         ):
             if not low <= value <= high:
                 raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+
+    @classmethod
+    def of(cls, spec: AutoscaleSpec) -> Autoscaling | None:
+        """The rule of the options; None where replicas do not come and go. Raises: SpecError: no rule that can be."""
+        if spec.autoscale is None:
+            return None
+        bounds = without_none(target=spec.target, least=spec.min_replicas, most=spec.max_replicas)
+        times = without_none(tick_s=spec.tick, cold_start_s=spec.cold_start, cool_down_s=spec.cool_down)
+        return cls(measure=spec.autoscale, **bounds, **times)
 
     @property
     def starts_in_s(self) -> float:
@@ -260,7 +271,7 @@ def _run_ticks(
                 deployments.advance(woken_ps)
                 deployments.wish(1, woken_ps, cold_ps)
             elif not deployments.draining:
-                log.add(TimelineSample(now_ps, 0, 0, 0, 0), (0, 0, 0))
+                log.add((now_ps, 0, 0, 0, 0), (0, 0, 0))
                 last_ps = now_ps
                 continue
         deployments.advance(now_ps)
@@ -362,13 +373,11 @@ class _Deployments:
             self.lives[life] = self.lives[life]._replace(drained_ps=now_ps)
             self.draining[slot] = life
 
-    def sample(self, now_ps: int, deployments: int) -> TimelineSample:
+    def sample(self, now_ps: int, deployments: int) -> Sample:
         """The state of all replicas."""
         now = self.now
         queue = int(now.queue.sum()) + self.unassigned_count
-        return TimelineSample(
-            now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), deployments * self.schedulers
-        )
+        return now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), deployments * self.schedulers
 
 
 class _Log:
@@ -376,10 +385,10 @@ class _Log:
 
     def __init__(self, samples: int) -> None:
         self.wanted, self.every, self.ticks = samples, 1, 0
-        self.samples: list[TimelineSample] = []
+        self.samples: list[Sample] = []
         self.counts: list[tuple[int, int, int]] = []  # deployments ready, starting, draining
 
-    def add(self, sample: TimelineSample, counts: tuple[int, int, int]) -> None:
+    def add(self, sample: Sample, counts: tuple[int, int, int]) -> None:
         """Record a tick, if it is one of those that are kept."""
         self.ticks += 1
         if self.ticks % self.every:

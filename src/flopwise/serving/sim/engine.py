@@ -1,28 +1,34 @@
-"""What the scheduler of one replica may do: batch, tokens a step, blocks of cache."""
+"""A replica as the simulator sees it: what its scheduler may do, and what its steps take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.architecture import Attend
+from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
-from flopwise.serving.sim.cost import StepCost, step_cost
-from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.techniques import memory_changes, request_work, runner
+from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
+from flopwise.serving.memory import generates
+from flopwise.serving.sim.cost import StepCost, seen_pairs
+from flopwise.serving.sim.trace import PS, Column
+from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob
+    from flopwise.serving.memory import ServingLayout
 
-BEYOND_MEMORY, BEYOND_CONTEXT = 1, 2
-REASONS = {BEYOND_MEMORY: "longer than the whole cache", BEYOND_CONTEXT: "longer than the context window"}
-"""Why requests are dropped when they arrive, by code; 0: not dropped."""
 ENDLESS = 2**40
 """Blocks or tokens that no trace asks for."""
 MOST_BATCH = 2**20 - 1
 """Sequences that one replica can run."""
+HOST_BYTES_PER_S = 25e9
+"""Rate of a device's link to its host where none is known: PCIe 4.0 x16, as copies reach it."""
+EXACT_TOKENS, EVERY_TOKENS = 1024, 64
+"""Steps of up to so many tokens are timed one by one, larger ones at multiples: kernels come in tiles of that size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +67,6 @@ class ReplicaLimits:
             raise SpecError(f"{self.shared_tokens} shared tokens and {self.proposals} proposals; allowed: from 0")
         if not (0 <= self.hit_frac <= 1 and 0 <= self.acceptance <= 1):
             raise SpecError(f"hit_frac {self.hit_frac:g} and acceptance {self.acceptance:g}; allowed: 0 to 1")
-
-    def drops(self, trace: RequestTrace, steps: Column | None = None) -> Column:
-        """Reason code of every request: those that could not run even alone; 0 for the others.
-
-        `steps`: of each request until its answer is whole; None: one a token.
-        """
-        grown = trace.prompt + (trace.output if steps is None else steps) - 1
-        beyond = np.where(-(-grown // self.block_tokens) > self.num_blocks, BEYOND_MEMORY, 0)
-        return np.where(trace.prompt + trace.output > self.max_tokens, BEYOND_CONTEXT, beyond)
 
     def check(self, cost: StepCost) -> None:
         """Refuse tables that are too short for these limits."""
@@ -114,39 +111,164 @@ def replica(
     )  # fmt: skip
     parts = 1 if row.serial else int(job.layout.pp)
     most = max((job.max_batch or row.max_batch) // parts, 1)
-    blocks = int(memory.kv_capacity_tokens * _counted_frac(job)) // row.block_tokens // parts
+    _, steps = request_work(job)  # the simulator counts a cached token for each step, half of an answer on average
+    counted_frac = (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
+    blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens // parts
     if not int(memory.max_concurrency) or not blocks:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {context or job.context:,} tokens")
     longest = max(max_tokens or 0, job.context)
+    host_bytes_per_s = job.cluster.accelerator.pcie_bytes_per_s or HOST_BYTES_PER_S
     budget = step_tokens or row.prefill_tokens or longest
+    drafts = how.speculation
     limits = ReplicaLimits(
-        max_batch=most,
-        step_tokens=budget,
-        block_tokens=row.block_tokens,
-        num_blocks=blocks,
-        max_tokens=max_tokens or ENDLESS,
-        swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / _host_bytes_per_s(job) * PS),
-        shared_tokens=how.shared_tokens,
-        hit_frac=how.hit_frac,
-        proposals=0 if how.speculation is None else how.speculation.tokens,
-        acceptance=0.0 if how.speculation is None else how.speculation.acceptance,
-    )
-    cost = step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
+        max_batch=most, step_tokens=budget, block_tokens=row.block_tokens, num_blocks=blocks,
+        max_tokens=max_tokens or ENDLESS, shared_tokens=how.shared_tokens, hit_frac=how.hit_frac,
+        swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / host_bytes_per_s * PS),
+        proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
+    )  # fmt: skip
+    cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
     return Replica(cost=cost, limits=limits, schedulers=int(job.layout.dp) * parts)
 
 
-def _counted_frac(job: ServeJob) -> float:
-    """Cached tokens that the simulator counts over those that are there: it counts one for each step of a sequence.
+def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int) -> StepCost:
+    """Tables of a replica that runs up to `max_batch` sequences of up to `context` tokens, `step_tokens` a step.
 
-    Source: `technique_runner.request_work`. Assumes: sequences are on average half way through their answer.
+    Source: `flopwise.serving.iteration.Runner.step`, timed at a few hundred loads and interpolated.
+    Assumes: text only: no image or sound is encoded. Attention over the cache is linear in the tokens cached, and that
+    of prompts in tokens and pairs (least squares of relative errors over contexts up to `context`). Chunked layers are
+    taken as windowed ones; where windows differ, as the widest.
+    Raises: SpecError: a model that does not decode from a cache, or that has an encoder besides.
     """
-    _, steps = request_work(job)
-    return (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
+    if not generates(runner.model) or runner.model.kind == "encoder-decoder":
+        raise SpecError(f"{runner.model.name} is no decoder: the simulator runs models that generate from their cache")
+    timed = _Timed(runner, layout)
+    most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
+    grid = np.unique(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
+    tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
+    batch = np.arange(1, max_batch + 1)
+    decode, cached, window = timed.decode_s(batch, context, tokens_s)
+    return StepCost(
+        tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=_table(decode),
+        cached_ps=_table(cached), window_ps=_table(window), window=timed.window,
+        prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
+        decode_tokens=timed.each,
+    )  # fmt: skip
 
 
-HOST_BYTES_PER_S = 25e9
-"""Rate of a device's link to its host where none is known: PCIe 4.0 x16, as copies reach it."""
+def _table(seconds: Array) -> Column:
+    """Picoseconds, with the entry of nothing before them."""
+    return np.concatenate([[0], np.rint(seconds * PS).astype(np.int64)])
 
 
-def _host_bytes_per_s(job: ServeJob) -> float:
-    return job.cluster.accelerator.pcie_bytes_per_s or HOST_BYTES_PER_S
+class _Timed:
+    """Seconds of the parts of a step, by load.
+
+    Of a runner with techniques, tokens are timed without drafts; what techniques add to a step that decodes, or reads
+    prompts, counts with what is cached, so that it is as long as `TechniqueRunner.step`.
+    """
+
+    def __init__(self, runner: Runner, layout: ServingLayout) -> None:
+        self.layout, self.each, self.whole = layout, 1, None
+        if isinstance(runner, TechniqueRunner):
+            self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
+            runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
+        self.runner = runner
+        self.attention = [
+            (item, count, bool(item.window or item.chunk) and not item.compress)
+            for kind, count in layer_kinds(runner.model.stacks[0])
+            for item in kind.items
+            if isinstance(item, Attend)
+        ]
+        reaches = (int(item.window or item.chunk or 0) for item, _, windowed in self.attention if windowed)
+        self.window = max(reaches, default=0)
+
+    def attention_s(self, load: StepLoad, *, windowed: bool) -> Floats:
+        """Attention of all layers of one sort."""
+        total: Floats = 0.0
+        for item, count, sort in self.attention:
+            if sort == windowed:
+                kernels = self.runner.kernels_of((item,), load, self.layout, inside=True)
+                total = total + count * sum((k.timing.seconds for k in kernels), start=0.0)
+        return total
+
+    def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
+        """What a step takes beside its tokens by what is cached: attention in layers with windows, or the rest."""
+        how = self.whole
+        if how is None:
+            return self.attention_s(load, windowed=windowed)
+        cached = (load.decode_context + how.grown_tokens) * how.kept_frac + how.proposals
+        inside = self.attention_s(replace(load, decode_context=cached, decode_tokens=self.each), windowed=True)
+        if windowed:
+            return inside
+        tokens = load.decode_batch * self.each + load.prefill_tokens
+        rest: Floats = how.step(load, self.layout).seconds - self.tokens_s(np.asarray(tokens)) - inside
+        return np.maximum(rest, 1.0 / PS)
+
+    def rest_s(self, load: StepLoad) -> Array:
+        """A step without its attention."""
+        step = self.runner.step(load, self.layout).seconds
+        return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
+
+    def tokens_s(self, tokens: Array) -> Array:
+        """Steps of so many tokens of one prompt."""
+        return self.rest_s(StepLoad(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0))
+
+    def decode_s(self, batch: Array, context: int, tokens_s: Array) -> tuple[Array, Array, Array]:
+        """Fixed seconds, seconds a cached token and a token in the window, by batch; `tokens_s` by tokens from 1."""
+        fixed, slopes = np.zeros(len(batch)), []
+        for windowed, longest in ((False, context), (True, min(self.window or 1, context))):
+            contexts = np.unique(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
+            load = StepLoad(decode_batch=batch[:, None], decode_context=contexts[None, :])
+            seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), (len(batch), len(contexts)))
+            each, slope = _lines(contexts.astype(np.float64), seconds)
+            fixed = fixed + each
+            slopes.append(slope / batch)
+        if self.whole is None:  # each sequence has a row of the head; of a whole step they are a part already
+            rows_s = self.rest_s(StepLoad(decode_batch=batch, decode_context=1024))
+            fixed = fixed + np.maximum(rows_s - tokens_s[: len(batch)], 0.0)
+        return fixed, slopes[0], slopes[1]
+
+    def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
+        """Coefficients of prompts' attention, as `StepCost.prefill`."""
+        chunks = np.unique(np.geomspace(min(64, step_tokens), min(step_tokens, context), 8).astype(np.int64))
+        chunk, before = (a.ravel() for a in np.meshgrid(chunks, np.r_[0, np.geomspace(128, context, 6)].astype(int)))
+        chunk, before = chunk[chunk + before <= context], before[chunk + before <= context]
+        load = StepLoad(prefill_tokens=chunk, prefill_context=chunk + before, prompts=1.0)
+        coefficients = np.zeros(4)
+        for place, windowed in ((2, False), (3, True)):
+            seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), chunk.shape)
+            reach = self.window if windowed else 0
+            rows = zip(before.tolist(), chunk.tolist(), strict=True)
+            pairs = np.array([seen_pairs(b, c, reach) for b, c in rows], dtype=np.float64)
+            if np.any(seconds):
+                coefficients[[0, 1, place]] += _positive(np.stack([np.ones(len(chunk)), chunk, pairs], axis=1), seconds)
+        a, b, c, d = (coefficients * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
+        return a, b, c, d
+
+
+def _lines(x: Array, y: Array) -> tuple[Array, Array]:
+    """Intercept and slope, neither negative, of each row of `y` over `x`; relative errors count alike."""
+    if not np.any(y):
+        return np.zeros(len(y)), np.zeros(len(y))
+    weight = 1.0 / y**2
+    total, mean_x, mean_y = weight.sum(1), (weight * x).sum(1), (weight * y).sum(1)
+    spread = (weight * x * x).sum(1) * total - mean_x**2
+    slope = ((weight * x * y).sum(1) * total - mean_x * mean_y) / np.where(spread > 0, spread, 1.0)
+    slope = np.maximum(slope, 0.0)
+    fixed = (mean_y - slope * mean_x) / total
+    through_zero = (weight * x * y).sum(1) / (weight * x * x).sum(1)
+    return np.maximum(fixed, 0.0), np.where(fixed < 0, through_zero, slope)
+
+
+def _positive(columns: Array, seconds: Array) -> Array:
+    """Coefficients of the columns, none negative, with the least squares of relative errors."""
+    used = list(range(columns.shape[1]))
+    coefficients: Any = np.zeros(columns.shape[1])
+    while used:
+        scale = np.abs(columns[:, used] / seconds[:, None]).max(0)
+        part = np.linalg.lstsq(columns[:, used] / seconds[:, None] / scale, np.ones(len(seconds)), rcond=None)[0]
+        if np.all(part >= 0):
+            coefficients[used] = part / scale
+            break
+        used.pop(int(np.argmin(part)))
+    return np.asarray(coefficients)

@@ -13,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.options import OptionError, without_none
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
-from flopwise.serving.sim.engine import Replica, ReplicaLimits, replica
+from flopwise.serving.sim.engine import Replica, replica
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.spec import Scheduling
+from flopwise.serving.sim.traffic import draw_requests
+from flopwise.serving.spec import ResponseCacheSpec, Scheduling
 from flopwise.units import HOUR_S
 
 Rng = np.random.Generator
@@ -67,6 +69,21 @@ class ResponseCache:
             if not low <= value <= high:
                 raise SpecError(f"{name} {value:g} is out of range; allowed: {low:g} to {high:g}")
 
+    @classmethod
+    def of(cls, spec: ResponseCacheSpec) -> ResponseCache | None:
+        """The cache of the options; None where none is asked for.
+
+        Raises: SpecError: figures that cannot be, or no number of prompts that repeat.
+        """
+        if spec.response_cache is None:
+            return None
+        if spec.distinct is None:
+            raise OptionError("response_cache", "needs to know how many prompts repeat: give distinct (--distinct)")
+        figures = without_none(
+            skew=spec.skew, repeated=spec.repeated, ttl_s=spec.cache_ttl, usd_per_gb_hour=spec.cache_price
+        )
+        return cls(entries=spec.response_cache, prompts=spec.distinct, **figures)
+
     def popularity(self) -> NDArray[np.float64]:
         """Shares of all requests that ask each of the prompts; shape (prompts,), their sum is `repeated`."""
         weights = np.arange(1, self.prompts + 1, dtype=float) ** -self.skew
@@ -95,7 +112,6 @@ class SimulationRequest:
     scheduling: Scheduling
     trace: RequestTrace
     replica: Replica
-    limits: ReplicaLimits
     transfer: Transfer | None
     assumptions: tuple[str, ...]
     cache: ResponseCache | None = None
@@ -150,21 +166,13 @@ class SimulationRequest:
         """
         if replicas < 1:
             raise SpecError(f"{replicas} replicas; allowed: from 1")
-        schedulers = self.replica.schedulers
+        one, how, flow = self.replica, self.scheduling, self.traffic
         run = simulate(
-            self.computed_requests,
-            self.replica.cost,
-            self.limits,
-            replicas=replicas * schedulers,
-            balancer=self.scheduling.balancer,
-            policy=self.scheduling.policy,
-            users=self.traffic.users,
-            think_s=self.traffic.think_s,
-            together=self.traffic.together,
-            prefill_replicas=self.prefill_pool(replicas) * schedulers,
-            transfer=self.transfer,
+            self.computed_requests, one.cost, one.limits, replicas=replicas * one.schedulers, balancer=how.balancer,
+            policy=how.policy, users=flow.users, think_s=flow.think_s, together=flow.together,
+            prefill_replicas=self.prefill_pool(replicas) * one.schedulers, transfer=self.transfer,
             on_compile=on_compile,
-        )
+        )  # fmt: skip
         return self._with_cached_answers(run)
 
     def run_elastic(
@@ -174,9 +182,10 @@ class SimulationRequest:
         report: Callable[[float, float], None] | None = None,
     ) -> AutoscaledRun:
         """What users see of replicas that follow `rule`."""
+        one, how = self.replica, self.scheduling
         run = elastic(
-            self.computed_requests, self.replica.cost, self.limits, rule, schedulers=self.replica.schedulers,
-            balancer=self.scheduling.balancer, policy=self.scheduling.policy, on_compile=on_compile, report=report,
+            self.computed_requests, one.cost, one.limits, rule, schedulers=one.schedulers, balancer=how.balancer,
+            policy=how.policy, on_compile=on_compile, report=report,
         )  # fmt: skip
         return replace(run, simulated=self._with_cached_answers(run.simulated))
 
@@ -201,7 +210,7 @@ def simulation_request(
         raise SpecError(
             f"{model.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
         )
-    trace = traffic.drawn()
+    trace = draw_requests(traffic)
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
     job = replace(
         job,
@@ -210,24 +219,14 @@ def simulation_request(
         max_batch=scheduling.max_batch,
     )
     longest = int((trace.prompt + trace.output).max())
-    built = replica(
-        job,
-        context=inputs + outputs,
-        step_tokens=scheduling.step_tokens,
-        max_tokens=longest if window is None else window,
-    )
+    built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
     prefix = bool((trace.prefix >= 0).any()) if scheduling.prefix_cache is None else scheduling.prefix_cache
+    limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
     split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return SimulationRequest(
-        job=job,
-        traffic=traffic,
-        scheduling=scheduling,
-        trace=trace,
-        replica=built,
-        limits=replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix),
-        transfer=transfer(job) if split else None,
-        assumptions=assumptions,
-    )
+        job=job, traffic=traffic, scheduling=scheduling, trace=trace, replica=replace(built, limits=limits),
+        transfer=transfer(job) if split else None, assumptions=assumptions,
+    )  # fmt: skip
 
 
 def transfer(job: ServeJob) -> Transfer:

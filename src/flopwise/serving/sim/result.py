@@ -9,7 +9,6 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.ops.types import Array
-from flopwise.serving.sim.engine import REASONS
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 
 PARTS = 128
@@ -17,6 +16,9 @@ PARTS = 128
 BINS = 56 * PARTS
 """Bins for gaps below 2**62 ps, by the number's length and its first bits, as high-dynamic-range histograms have."""
 PERCENTILES = (50, 90, 95, 99)
+BEYOND_MEMORY, BEYOND_CONTEXT = 1, 2
+REASONS = {BEYOND_MEMORY: "longer than the whole cache", BEYOND_CONTEXT: "longer than the context window"}
+"""Why requests are dropped when they arrive, by code; 0: not dropped."""
 
 
 def bin_edges_ps() -> Column:
@@ -190,12 +192,9 @@ class SimulatedRun:
         """Which requests were answered within the objective; answers of one token hold any TPOT."""
         good = self.outcome.finish_ps >= 0
         with np.errstate(invalid="ignore"):
-            if slo.ttft_s is not None:
-                good = good & (self.ttft_s <= slo.ttft_s)
-            if slo.tpot_s is not None:
-                good = good & ~(self.tpot_s > slo.tpot_s)
-            if slo.e2e_s is not None:
-                good = good & (self.e2e_s <= slo.e2e_s)
+            for name, limit in slo._asdict().items():
+                if limit is not None:
+                    good = good & ~(getattr(self, name) > limit)
         return np.asarray(good)
 
     def itl_s(self, percent: float) -> float:
@@ -214,8 +213,9 @@ class SimulatedRun:
         first = int(self.outcome.arrival_ps[arrived].min()) if np.any(arrived) else 0
         duration = max(self.end_ps - first, 1) / PS
         inputs, outputs = self.tokens
-        good = int(np.count_nonzero(self.good(slo or Slo())))
-        dropped, completed = int(np.count_nonzero(self.reasons)), int(np.count_nonzero(done))
+        dropped, completed, good = (
+            int(np.count_nonzero(rows)) for rows in (self.reasons, done, self.good(slo or Slo()))
+        )
         prompts, reused = int(self.totals.prompt_tokens.sum()), self.reused_tokens
         up = int(self.totals.up_ps.sum())
         blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
@@ -228,11 +228,8 @@ class SimulatedRun:
             drop_reasons={text: int(np.count_nonzero(self.reasons == code)) for code, text in REASONS.items()},
             live=len(self.trace) - completed - dropped,
             duration_s=duration,
-            ttft_s=percentiles(self.ttft_s),
-            tpot_s=percentiles(self.tpot_s),
+            **{name: percentiles(getattr(self, name)) for name in ("ttft_s", "tpot_s", "e2e_s", "wait_s")},
             itl_s=Percentiles(*(self.itl_s(p) for p in PERCENTILES)),
-            e2e_s=percentiles(self.e2e_s),
-            wait_s=percentiles(waited),
             requests_per_s=completed / duration,
             output_tokens_per_s=outputs / duration,
             total_tokens_per_s=(inputs + outputs) / duration,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,8 @@ Engine = Callable[[Setup, Callable[[], None] | None], FastFleet]
 LATEST_PS = 2**62
 """A run that goes on for longer (53 days) is given up: twice that is all that the clock can count."""
 SHORTEST_SAMPLE_PS = PS // 100
+Sample = tuple[int, int, int, int, int]
+"""A row of `Timeline`, its time in picoseconds; requests that no replica takes are queued, too."""
 
 
 def simulate(
@@ -46,16 +48,6 @@ def simulate(
     return run_result(trace, plan, machines, _advance_to_end(machines, plan, samples))
 
 
-class TimelineSample(NamedTuple):
-    """Sums over replicas at one time."""
-
-    time_ps: int
-    queue: int  # requests that no replica takes included
-    running: int
-    blocks: int
-    replicas: int
-
-
 def check_clock(time_ps: int) -> None:
     """Refuse a run that is longer than the clock counts.
 
@@ -65,12 +57,12 @@ def check_clock(time_ps: int) -> None:
         raise SpecError(f"the run is not over after {LATEST_PS / PS / 86400:.0f} days; the load is beyond reason")
 
 
-def _advance_to_end(machines: FastFleet, plan: Setup, samples: int) -> list[TimelineSample]:
+def _advance_to_end(machines: FastFleet, plan: Setup, samples: int) -> list[Sample]:
     """Advance to the end; samples at equal distances, at a distance that doubles when there are too many."""
     rows = len(plan.trace)
     last = int(plan.trace.arrival_ps[-1]) if rows and not plan.users else 0
     distance = max(last // samples, SHORTEST_SAMPLE_PS)
-    line: list[TimelineSample] = []
+    line: list[Sample] = []
     time_ps = 0
     while machines.answered_count < rows:
         time_ps += distance
@@ -78,13 +70,13 @@ def _advance_to_end(machines: FastFleet, plan: Setup, samples: int) -> list[Time
         machines.advance(time_ps)
         now = machines.totals()
         queue = int(now.queue.sum()) + machines.unassigned_count
-        line.append(TimelineSample(time_ps, queue, int(now.running.sum()), int(now.blocks.sum()), int(now.on.sum())))
+        line.append((time_ps, queue, int(now.running.sum()), int(now.blocks.sum()), int(now.on.sum())))
         if len(line) >= 2 * samples:
             line, distance = line[1::2], 2 * distance
     return line
 
 
-def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: list[TimelineSample]) -> SimulatedRun:
+def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: list[Sample]) -> SimulatedRun:
     """The result of a run, in the rows of the whole trace; also for those who steer replicas themselves."""
     outcome, rows = machines.outcome(), len(trace)
     if len(plan.kept) < rows:
@@ -93,17 +85,11 @@ def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: l
             outcome.arrival_ps[:] = trace.arrival_ps
     hits, steps = np.zeros(rows, dtype=np.int64), trace.output.copy()
     hits[plan.kept], steps[plan.kept] = plan.hits, plan.trace.output
-    columns = np.array(samples, dtype=np.int64).reshape(-1, len(TimelineSample._fields)).T
+    columns = np.array(samples, dtype=np.int64).reshape(-1, len(Timeline._fields)).T
     return SimulatedRun(
-        trace=trace,
-        reasons=plan.reasons,
-        outcome=outcome,
-        itl=machines.itl(),
-        timeline=Timeline(columns[0] / PS, *columns[1:]),
-        totals=machines.totals(),
-        num_blocks=plan.limits.num_blocks,
+        trace=trace, reasons=plan.reasons, outcome=outcome, itl=machines.itl(), totals=machines.totals(),
+        timeline=Timeline(columns[0] / PS, *columns[1:]), num_blocks=plan.limits.num_blocks,
         end_ps=int(max(outcome.finish_ps.max(initial=0), outcome.first_ps.max(initial=0))),
-        request_ps=plan.cost.request_ps,
-        hits=hits if np.any(hits) else None,
+        request_ps=plan.cost.request_ps, hits=hits if np.any(hits) else None,
         steps=steps if plan.limits.proposals else None,
-    )
+    )  # fmt: skip

@@ -5,78 +5,60 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise, Stack
+from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
+    Block,
     Items,
     Normal,
     activation,
     arranged,
-    distinct,
     mlp,
+    one_of_each,
     residual,
+    stack_of,
 )
+from flopwise.facts.models.families.gpt import heads_of
 from flopwise.facts.models.fields import Fields
 
 
 def bidirectional(c: Fields, *, dropout: str = "attention_probs_dropout_prob") -> Attention:
     """Multi-head attention without a mask, with biases throughout."""
-    width = c.size("hidden_size")
-    heads, _, head_dim = c.heads(width, kv_key="")
-    return Attention(
-        width=width,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_dim,
-        bias=True,
-        out_bias=True,
-        causal=False,
-        cached=False,
-        dropout=c.number(dropout) > 0,
-    )
+    return replace(heads_of(c, c.size("hidden_size")), causal=False, cached=False, dropout=c.number(dropout) > 0)
 
 
 def post_norm_layer(a: Attention, hidden: int, act: str, *, dropout: bool, extra: Items = ()) -> Items:
     """A layer of the original Transformer: attention, add, norm; feed-forward, add, norm."""
-    return arranged(
-        "post-add",
-        a.width,
-        LAYER_NORM,
-        lambda source: (*extra, *attention(a, source)),
-        lambda source: mlp(a.width, hidden, activation(act), source, gated=False, bias=True),
-        dropout=dropout,
-    )
+    feed = partial(mlp, a.width, hidden, activation(act), gated=False, bias=True)
+    attend: Block = lambda source: (*extra, *attention(a, source))  # noqa: E731 - beside `feed`
+    return arranged("post-add", a.width, LAYER_NORM, attend, feed, dropout=dropout)
 
 
 def pooler(width: int) -> Items:
     """The projection of the first token that BERT's next-sentence head reads."""
     return (
-        Linear(name="pooler", inputs=width, outputs=width, bias=True, stream="samples"),
-        Pointwise(name="pooler/tanh", dim=width, kind="tanh", stream="samples"),
+        Linear("pooler", width, width, bias=True, stream="samples"),
+        Pointwise("pooler/tanh", width, "tanh", stream="samples"),
     )
 
 
 def encoder(c: Fields, width: int, before: Items, rows: list[Items], after: Items = ()) -> Model:
     """An encoder model of one stack."""
-    kinds, order = distinct(rows)
-    stack = Stack(name="encoder", width=width, before=before, kinds=kinds, order=order, after=after)
-    return Model(
-        name="", model_type=c.model_type, kind="encoder", stacks=(stack,), vocab=c.size("vocab_size"),
-        max_position=c.maybe("max_position_embeddings"),
-    )  # fmt: skip
+    stack, positions = stack_of("encoder", width, before, rows, after), c.maybe("max_position_embeddings")
+    return Model(kind="encoder", stacks=(stack,), vocab=c.size("vocab_size"), max_position=positions)
 
 
 def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool) -> Items:
     """Word, position and type embeddings, their sum and its norm."""
-    out: list[Item] = [Embedding(name="embed_tokens", rows=c.size("vocab_size"), dim=dim, shard="row")]
+    out: list[Item] = [Embedding("embed_tokens", c.size("vocab_size"), dim, shard="row")]
     if positions:
-        out.append(Embedding(name="embed_positions", rows=positions, dim=dim, position=True))
+        out.append(Embedding("embed_positions", positions, dim, position=True))
     if types:
-        out.append(Embedding(name="embed_types", rows=types, dim=dim))
+        out.append(Embedding("embed_types", types, dim))
     out += [residual("embed/add", dim), LAYER_NORM("embed/norm", dim)]
     if dropout:
-        out.append(Pointwise(name="embed/dropout", dim=dim, kind="dropout"))
+        out.append(Pointwise("embed/dropout", dim, "dropout"))
     return tuple(out)
 
 
@@ -87,19 +69,15 @@ def bert(c: Fields) -> Model:
     layer = post_norm_layer(a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout)
     embed = c.maybe("embedding_size") or a.width
     mpnet = c.model_type == "mpnet"
-    project = (Linear(name="embed/project", inputs=embed, outputs=a.width, bias=True),)
+    project = (Linear("embed/project", embed, a.width, bias=True),)
     types = 0 if mpnet else c.count("type_vocab_size", 2)
     before = (
         *embeddings(c, embed, types=types, positions=c.size("max_position_embeddings"), dropout=dropout),
         *(project if embed != a.width or c.model_type == "albert" else ()),
     )
     if mpnet:  # one table of relative positions for all layers
-        before = (
-            *before,
-            Embedding(
-                name="embed_relative", rows=c.size("relative_attention_num_buckets", 32), dim=a.heads, position=True
-            ),
-        )
+        buckets = c.size("relative_attention_num_buckets", 32)
+        before = (*before, Embedding("embed_relative", buckets, a.heads, position=True))
     after = () if c.model_type == "electra" else pooler(a.width)
     return encoder(c, a.width, before, [layer] * layers, after)
 
@@ -129,29 +107,19 @@ def modernbert(c: Fields) -> Model:
     base = replace(base, bias=bias, out_bias=bias, fused=True, rope_dim=base.head_dim)
     hidden, mlp_bias = c.size("intermediate_size"), c.flag("mlp_bias")
     act = activation(c.text("hidden_activation", "gelu"))
-    every, window, layers = (
-        max(1, c.count("global_attn_every_n_layers", 3)),
-        c.maybe("local_attention", 128),
-        c.layers(),
+    every, window = max(1, c.count("global_attn_every_n_layers", 3)), c.maybe("local_attention", 128)
+    feed = partial(mlp, base.width, hidden, act, bias=mlp_bias, fused=True)
+
+    def layer(window: int | None) -> Items:
+        return arranged("pre", base.width, norm, partial(attention, replace(base, window=window)), feed)
+
+    rows = one_of_each((window if i % every else None for i in range(c.layers())), layer)
+    # the first layer has no norm of its own: what reads it reads the layer's input
+    rows[0] = tuple(
+        replace(i, reads="input") if isinstance(i, Linear) and i.reads == "input_norm" else i for i in rows[0][1:]
     )
-    rows = []
-    for i in range(layers):
-        a = replace(base, window=window if i % every else None)
-        items = arranged(
-            "pre", a.width, norm, partial(attention, a),
-            lambda source: mlp(base.width, hidden, act, source, gated=True, bias=mlp_bias, fused=True),
-        )  # fmt: skip
-        rows.append(items if i else tuple(_without_norm(items)))
-    before = (
-        Embedding(name="embed_tokens", rows=c.size("vocab_size"), dim=base.width, shard="row"),
-        norm("embed/norm", base.width),
-    )
+    before = (Embedding("embed_tokens", c.size("vocab_size"), base.width, shard="row"), norm("embed/norm", base.width))
     return encoder(c, base.width, before, rows, (norm("norm", base.width),))
-
-
-def _without_norm(items: Items) -> list[Item]:
-    """A layer's items without its first norm; what read the norm reads the layer's input."""
-    return [replace(i, reads="input") if isinstance(i, Linear) and i.reads == "input_norm" else i for i in items[1:]]
 
 
 def deberta(c: Fields) -> Model:
@@ -174,20 +142,20 @@ def deberta(c: Fields) -> Model:
     for kind, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
         if relative and kind in kinds:
             # positions through the content's own matrix where it is shared; then content against positions, by head
-            table = Linear(name=f"attention/{name}", inputs=width, outputs=width, bias=not shared, shard="column")
+            table = Linear(f"attention/{name}", width, width, bias=not shared, shard="column")
             extra.append(replace(table, tied=shared, stream="positions", fixed_rows=rows_of_table, reads="positions"))
-            extra.append(Linear(name=f"attention/{kind}", inputs=width, outputs=rows_of_table, tied=True, shard="row"))
+            extra.append(Linear(f"attention/{kind}", width, rows_of_table, tied=True, shard="row"))
     layer = post_norm_layer(
         a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout, extra=tuple(extra)
     )
     absolute = c.size("max_position_embeddings") if c.flag("position_biased_input", default=True) else 0
     before: Items = embeddings(c, width, types=c.count("type_vocab_size"), positions=absolute, dropout=dropout)
     if rows_of_table:
-        before = (*before, Embedding(name="embed_relative", rows=rows_of_table, dim=width, position=True))
+        before = (*before, Embedding("embed_relative", rows_of_table, width, position=True))
         if "layer_norm" in c.text("norm_rel_ebd", "none"):
             before = (*before, LAYER_NORM("embed_relative/norm", width))
     kernel = c.count("conv_kernel_size")
     if kernel:
-        conv = Convolution(name="conv", channels=width, kernel=kernel, outputs=width)
+        conv = Convolution("conv", width, kernel, outputs=width)
         before = (*before, conv, LAYER_NORM("conv/norm", width))
     return encoder(c, width, before, [layer] * c.layers())

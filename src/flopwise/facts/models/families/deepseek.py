@@ -2,75 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from flopwise.facts.architecture import Linear, Model
+from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
 from flopwise.facts.models.attend import Latent, latent_attention
-from flopwise.facts.models.blocks import RMS, Items, activation, arranged, decoder, mlp, moe
-from flopwise.facts.models.families.moe import Manner, mixture, sparse_layers
+from flopwise.facts.models.blocks import RMS, Block, Items, activation, arranged, mlp, moe, one_of_each
+from flopwise.facts.models.families.llama import language_model
+from flopwise.facts.models.families.moe import FINE_GRAINED, Manner, expert_names, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
-from flopwise.facts.models.recurrent import kimi_delta
-
-_MANNER = Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts")
 
 
 def latent(c: Fields) -> Latent:
     """The latent attention that a configuration describes, with the indexer of V3.2 where it has one."""
     indexed = c.model_type in ("deepseek_v32", "glm_moe_dsa")
     return Latent(
-        width=c.size("hidden_size"),
-        heads=c.size("num_attention_heads"),
-        q_rank=c.maybe("q_lora_rank"),
-        kv_rank=c.size("kv_lora_rank"),
-        nope_dim=c.size("qk_nope_head_dim"),
-        rope_dim=c.size("qk_rope_head_dim"),
-        v_dim=c.size("v_head_dim"),
-        bias=c.flag("attention_bias"),
-        index_heads=c.size("index_n_heads") if indexed else 0,
-        index_dim=c.size("index_head_dim") if indexed else 0,
+        width=c.size("hidden_size"), heads=c.size("num_attention_heads"), q_rank=c.maybe("q_lora_rank"),
+        kv_rank=c.size("kv_lora_rank"), nope_dim=c.size("qk_nope_head_dim"), rope_dim=c.size("qk_rope_head_dim"),
+        v_dim=c.size("v_head_dim"), bias=c.flag("attention_bias"),
+        index_heads=c.size("index_n_heads") if indexed else 0, index_dim=c.size("index_head_dim") if indexed else 0,
         index_topk=c.size("index_topk") if indexed else 0,
-    )
+    )  # fmt: skip
 
 
 def deepseek(c: Fields) -> Model:
     """Pre-norm decoder of latent attention; the first layers dense, the others with routed and shared experts."""
-    a = latent(c)
-    layers, hidden = c.layers(), c.size("intermediate_size")
-    act = activation(c.text("hidden_act", "silu"))
+    a, layers = latent(c), c.layers()
     sparse = sparse_layers(c, layers)
-    experts = mixture(c, _MANNER, a.width) if any(sparse) else None
+    feeds = _feeds(c, a.width, sparse)
 
-    def feed(has_experts: bool) -> Callable[[str], Items]:
-        if has_experts and experts is not None:
-            return partial(moe, experts)
-        return lambda source: mlp(a.width, hidden, act, source)
+    def layer(key: tuple[bool, Latent]) -> Items:
+        return arranged("pre", a.width, RMS, partial(latent_attention, key[1]), feeds[key[0]])
 
-    keys = list(zip(sparse, _indexed(c, a, layers), strict=True))
-    kinds = {
-        (s, b): arranged("pre", a.width, RMS, partial(latent_attention, b), feed(s)) for s, b in dict.fromkeys(keys)
-    }
-    rows, names = [kinds[k] for k in keys], ["moe" if s else "dense" for s in sparse]
-    vocab = c.size("vocab_size")
+    rows = one_of_each(zip(sparse, _indexed(c, a, layers), strict=True), layer)
     predicted, notes = _predictors(c, a.width, rows[-1])
-    stack = decoder(
-        a.width,
-        vocab,
-        [*rows, *predicted],
-        RMS("norm", a.width),
-        tied=c.flag("tie_word_embeddings"),
-        names=[*names, *["mtp"] * len(predicted)],
-    )
-    return Model(
-        name="",
-        model_type=c.model_type,
-        kind="decoder",
-        stacks=(stack,),
-        vocab=vocab,
-        max_position=c.maybe("max_position_embeddings"),
-        notes=notes,
-    )
+    names = [*expert_names(sparse), *["mtp"] * len(predicted)]
+    return language_model(c, [*rows, *predicted], names, tied=False, notes=notes)
+
+
+def _feeds(c: Fields, width: int, sparse: list[bool], manner: Manner = FINE_GRAINED) -> dict[bool, Block]:
+    """The feed-forward block of layers with experts (True) and of dense ones."""
+    dense = partial(mlp, width, c.size("intermediate_size"), activation(c.text("hidden_act", "silu")))
+    return {False: dense, True: partial(moe, mixture(c, manner, width)) if any(sparse) else dense}
 
 
 def _indexed(c: Fields, a: Latent, layers: int) -> list[Latent]:
@@ -97,13 +70,37 @@ def _predictors(c: Fields, width: int, layer: Items) -> tuple[list[Items], tuple
         return [], (
             f"{count} multi-token-prediction layer(s) left out, as transformers does; 'flopwise_mtp': true counts them",
         )
-    merged = (
-        RMS("mtp/embed_norm", width),
-        RMS("mtp/hidden_norm", width),
-        Linear(name="mtp/project", inputs=2 * width, outputs=width),
-        *layer,
-    )
+    norms = RMS("mtp/embed_norm", width), RMS("mtp/hidden_norm", width)
+    merged = (*norms, Linear("mtp/project", 2 * width, width), *layer)
     return [merged] * count, (f"{count} multi-token-prediction layer(s) counted",)
+
+
+def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:
+    """Kimi Delta Attention (arXiv 2510.26692): a delta rule whose decay has a value for each channel."""
+    inner = heads * head_dim
+    state = inner * (head_dim + 3 * (kernel - 1))
+
+    def column(name: str, inputs: int, outputs: int, reads: str = source) -> Linear:
+        return Linear(f"kda/{name}", inputs, outputs, shard="column", reads=reads)
+
+    def low_rank(name: str) -> Linear:
+        return Linear(f"kda/{name}", width, head_dim, reads=source)
+
+    return (
+        *(column(name, width, inner) for name in ("q_proj", "k_proj", "v_proj")),
+        Convolution("kda/conv", 3 * inner, kernel, bias=False, shard="column"),
+        Pointwise("kda/act", 3 * inner, "silu", shard="column"),
+        low_rank("f_a_proj"),
+        column("f_b_proj", head_dim, inner, ""),
+        Weight("kda/A_log, dt_bias", inner + heads, shard="column"),
+        column("b_proj", width, heads),
+        Recurrence("kda/rule", "kda", heads=heads, key_dim=head_dim, value_dim=head_dim, state=state),
+        low_rank("g_a_proj"),
+        column("g_b_proj", head_dim, inner, ""),
+        RMS("kda/norm", head_dim, groups=heads, shard="column", reads="kda/rule"),
+        Pointwise("kda/gate", inner, "sigmoid", gated=True, shard="column"),
+        Linear("kda/out_proj", inner, width, shard="row"),
+    )
 
 
 def kimi_linear(c: Fields) -> Model:
@@ -123,37 +120,11 @@ def kimi_linear(c: Fields) -> Model:
         kinds = ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
     first = c.count("first_k_dense_replace", 1)
     sparse = [i >= first for i in range(layers)] if not c.has("mlp_layer_types") else sparse_layers(c, layers)
-    manner = Manner(
-        experts="num_local_experts",
-        hidden="moe_intermediate_size",
-        shared_count="n_shared_experts",
-        top_k="num_experts_per_tok",
-    )
-    experts, act, hidden = (
-        mixture(c, manner, a.width),
-        activation(c.text("hidden_act", "silu")),
-        c.size("intermediate_size"),
-    )
+    feeds = _feeds(c, a.width, sparse, replace(FINE_GRAINED, experts="num_local_experts"))
+    linear_block = partial(kimi_delta, a.width, heads, dim, kernel)
 
-    def layer(kind: str, has_experts: bool) -> Items:
-        attend = (
-            (lambda s: latent_attention(a, s))
-            if kind == "full_attention"
-            else (lambda s: kimi_delta(a.width, heads, dim, kernel, s))
-        )
-        feed = (lambda s: moe(experts, s)) if has_experts else (lambda s: mlp(a.width, hidden, act, s))
-        return arranged("pre", a.width, RMS, attend, feed)
+    def layer(key: tuple[str, bool]) -> Items:
+        attend = partial(latent_attention, a) if key[0] == "full_attention" else linear_block
+        return arranged("pre", a.width, RMS, attend, feeds[key[1]])
 
-    keys = list(zip(kinds, sparse, strict=True))
-    built = {k: layer(*k) for k in dict.fromkeys(keys)}
-    vocab = c.size("vocab_size")
-    stack = decoder(
-        a.width,
-        vocab,
-        [built[k] for k in keys],
-        RMS("norm", a.width),
-        tied=c.flag("tie_word_embeddings"),
-        names=[k for k, _ in keys],
-    )
-    positions = c.maybe("max_position_embeddings")
-    return Model(name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions)
+    return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), kinds, tied=False)

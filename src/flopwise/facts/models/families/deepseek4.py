@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flopwise.facts.architecture import Attend, Item, Linear, Model, Norm, Pointwise, Weight
-from flopwise.facts.models.attend import Attention
-from flopwise.facts.models.blocks import RMS, Items, moe
-from flopwise.facts.models.families.llama import Traits, language_model
-from flopwise.facts.models.families.moe import Manner, mixture
+from flopwise.facts.models.blocks import RMS, Items, moe, one_of_each
+from flopwise.facts.models.families.llama import language_model
+from flopwise.facts.models.families.moe import FINE_GRAINED, mixture
 from flopwise.facts.models.fields import Fields
 
 SPARSE, HEAVY, SLIDING = "compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"
@@ -32,10 +31,10 @@ def _kinds(c: Fields, layers: int) -> list[str]:
 def _compressor(name: str, width: int, dim: int, rate: int, parts: int) -> Items:
     """Gated pooling of `rate` tokens into one key; overlapping windows (`parts` = 2) read two sets of projections."""
     return (
-        Linear(name=f"{name}/kv_proj", inputs=width, outputs=parts * dim, reads="input_norm"),
-        Linear(name=f"{name}/gate_proj", inputs=width, outputs=parts * dim, reads="input_norm"),
-        Weight(name=f"{name}/positions", numel=rate * parts * dim),
-        Pointwise(name=f"{name}/pool", dim=parts * dim, kind="gate"),
+        Linear(f"{name}/kv_proj", width, parts * dim, reads="input_norm"),
+        Linear(f"{name}/gate_proj", width, parts * dim, reads="input_norm"),
+        Weight(f"{name}/positions", rate * parts * dim),
+        Pointwise(f"{name}/pool", parts * dim, "gate"),
         RMS(f"{name}/norm", dim),
     )
 
@@ -52,13 +51,13 @@ def _attention(c: Fields, width: int, kind: str) -> Items:
     rope = int(dim * (c.number("partial_rotary_factor") or 0.125))
     p = "attention"
     items: list[Item] = [
-        Linear(name=f"{p}/q_a_proj", inputs=width, outputs=q_rank, reads="input_norm"),
+        Linear(f"{p}/q_a_proj", width, q_rank, reads="input_norm"),
         RMS(f"{p}/q_a_norm", q_rank),
-        Linear(name=f"{p}/q_b_proj", inputs=q_rank, outputs=heads * dim, shard="column", shard_unit=dim),
-        Norm(name=f"{p}/q_norm", dim=dim, groups=heads, affine=False, shard="column"),
-        Linear(name=f"{p}/kv_proj", inputs=width, outputs=dim, reads="input_norm"),
+        Linear(f"{p}/q_b_proj", q_rank, heads * dim, shard="column", shard_unit=dim),
+        Norm(f"{p}/q_norm", dim, groups=heads, affine=False, shard="column"),
+        Linear(f"{p}/kv_proj", width, dim, reads="input_norm"),
         RMS(f"{p}/kv_norm", dim),
-        Pointwise(name=f"{p}/rope", dim=(heads + 1) * rope, kind="rope", shard="column"),
+        Pointwise(f"{p}/rope", (heads + 1) * rope, "rope", shard="column"),
     ]
     if rate:
         items += _compressor("compressor", width, dim, rate, 2 if kind == SPARSE else 1)
@@ -66,33 +65,20 @@ def _attention(c: Fields, width: int, kind: str) -> Items:
         index_heads, index_dim = c.size("index_n_heads"), c.size("index_head_dim")
         items += [
             *_compressor("indexer", width, index_dim, rate, 2),
-            Linear(name="indexer/q_proj", inputs=q_rank, outputs=index_heads * index_dim, reads=f"{p}/q_a_norm"),
-            Linear(name="indexer/weights_proj", inputs=width, outputs=index_heads, reads="input_norm"),
-            Attend(name="indexer/scores", heads=index_heads, kv_heads=1, qk_dim=index_dim, v_dim=0, compress=rate),
+            Linear("indexer/q_proj", q_rank, index_heads * index_dim, reads=f"{p}/q_a_norm"),
+            Linear("indexer/weights_proj", width, index_heads, reads="input_norm"),
+            Attend("indexer/scores", heads=index_heads, kv_heads=1, qk_dim=index_dim, v_dim=0, compress=rate),
         ]
+    attend = Attend(
+        f"{p}/attend", heads=heads, kv_heads=1, qk_dim=dim, v_dim=dim, window=c.maybe("sliding_window"), sinks=True,
+        key_is_value=True, compress=rate, select=c.size("index_topk") if kind == SPARSE else None,
+    )  # fmt: skip
     items += [
-        Attend(
-            name=f"{p}/attend",
-            heads=heads,
-            kv_heads=1,
-            qk_dim=dim,
-            v_dim=dim,
-            window=c.maybe("sliding_window"),
-            sinks=True,
-            key_is_value=True,
-            compress=rate,
-            select=c.size("index_topk") if kind == SPARSE else None,
-        ),
-        Pointwise(name=f"{p}/rope_back", dim=heads * rope, kind="rope", shard="column"),
+        attend,
+        Pointwise(f"{p}/rope_back", heads * rope, "rope", shard="column"),
         # a block-diagonal matrix: each of o_groups blocks reads its own share of the heads
-        Linear(
-            name=f"{p}/o_a_proj",
-            inputs=heads * dim // groups,
-            outputs=groups * o_rank,
-            shard="column",
-            shard_unit=o_rank,
-        ),
-        Linear(name=f"{p}/o_b_proj", inputs=groups * o_rank, outputs=width, shard="row", shard_unit=o_rank),
+        Linear(f"{p}/o_a_proj", heads * dim // groups, groups * o_rank, shard="column", shard_unit=o_rank),
+        Linear(f"{p}/o_b_proj", groups * o_rank, width, shard="row", shard_unit=o_rank),
     ]
     return tuple(items)
 
@@ -101,36 +87,31 @@ def _streams(part: str, width: int, count: int) -> tuple[Items, Items]:
     """A hyper-connection: what gathers the residual streams before a block, and what spreads its output over them."""
     mixes = (2 + count) * count
     before = (
-        Norm(name=f"{part}/streams_norm", dim=count * width, affine=False, reads="streams"),
-        Linear(name=f"{part}/streams_mix", inputs=count * width, outputs=mixes),
-        Weight(name=f"{part}/streams_base", numel=mixes + 3),
-        Pointwise(name=f"{part}/gather", dim=count * width, kind="scale"),
+        Norm(f"{part}/streams_norm", count * width, affine=False, reads="streams"),
+        Linear(f"{part}/streams_mix", count * width, mixes),
+        Weight(f"{part}/streams_base", mixes + 3),
+        Pointwise(f"{part}/gather", count * width, "scale"),
     )
-    return before, (Pointwise(name=f"{part}/spread", dim=count * width, kind="residual", reads="streams", mixes=count),)
+    return before, (Pointwise(f"{part}/spread", count * width, "residual", reads="streams", mixes=count),)
 
 
 def deepseek4(c: Fields) -> Model:
     """DeepSeek V4: attention and experts, each between a gathering and a spreading of the residual streams."""
     width, layers, count = c.size("hidden_size"), c.layers(), c.size("hc_mult", 4)
-    experts = mixture(
-        c, Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts"), width
-    )
+    experts = mixture(c, FINE_GRAINED, width)
     gather_a, spread_a = _streams("attention", width, count)
     gather_m, spread_m = _streams("mlp", width, count)
+
+    def layer(kind: str) -> Items:
+        attend = (*gather_a, RMS("input_norm", width), *_attention(c, width, kind), *spread_a)
+        return (*attend, *gather_m, RMS("post_norm", width), *moe(experts, "post_norm"), *spread_m)
+
     kinds = _kinds(c, layers)
-    built = {
-        k: (
-            *gather_a, RMS("input_norm", width), *_attention(c, width, k), *spread_a,
-            *gather_m, RMS("post_norm", width), *moe(experts, "post_norm"), *spread_m,
-        )
-        for k in dict.fromkeys(kinds)
-    }  # fmt: skip
-    frame = Attention(width=width, heads=1, kv_heads=1, head_dim=width)
-    model = language_model(c, Traits(mlp_bias=False), frame, [built[k] for k in kinds], kinds)
+    model = language_model(c, one_of_each(kinds, layer), kinds)
     stack = model.stacks[0]
     head = (
-        Norm(name="streams/norm", dim=count * width, affine=False),
-        Linear(name="streams/head", inputs=count * width, outputs=count),
-        Weight(name="streams/base", numel=count + 1),
+        Norm("streams/norm", count * width, affine=False),
+        Linear("streams/head", count * width, count),
+        Weight("streams/base", count + 1),
     )
     return replace(model, stacks=(replace(stack, after=(*head, *stack.after)),))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise
 from flopwise.facts.models.attend import Attention, attention
@@ -16,6 +16,7 @@ from flopwise.facts.models.blocks import (
     arranged,
     decoder,
     mlp,
+    one_of_each,
     residual,
 )
 from flopwise.facts.models.fields import Fields
@@ -29,95 +30,70 @@ class Frame:
 
     attention: Attention
     hidden: int
-    layers: int
-    vocab: int
     act: str = "gelu"
     norm: Normal = LAYER_NORM
     arrangement: Arrangement = "pre"
     gated: bool = False
     bias: bool = True  # of the feed-forward block
     head_bias: bool = False
-    tied: bool = True
+    tied: bool = True  # where the configuration does not say
     dropout: bool = False
     positions: int = 0  # rows of a learned position table; 0: none
     max_position: int | None = None
     final_norm: bool = True
-    embed_dim: int = 0
     before: Items = ()
-    windows: tuple[int | None, ...] = ()  # a layer; (): as `attention` says
+    windows: tuple[int | None, ...] = ()  # a layer; (): none
 
 
-def model(c: Fields, f: Frame) -> Model:
-    """The model of a frame."""
-    width = f.attention.width
-    embed = f.embed_dim or width
+def model(c: Fields, f: Frame, embed: int = 0) -> Model:
+    """The model of a frame; `embed`: the width of the embedding, where it differs."""
+    width, vocab = f.attention.width, c.size("vocab_size")
     wide: list[Item] = []
     if f.positions:
-        wide.append(Embedding(name="embed_positions", rows=f.positions, dim=width, position=True))
-        wide.append(residual("embed/add", width))
+        wide += Embedding("embed_positions", f.positions, width, position=True), residual("embed/add", width)
     if f.dropout and c.model_type not in ("opt", "bloom"):  # these two drop nothing between embedding and first layer
-        wide.append(Pointwise(name="embed/dropout", dim=width, kind="dropout"))
-    projected = embed != width
-    into = (Linear(name="embed/project_in", inputs=embed, outputs=width),) if projected else ()
-    out = (Linear(name="embed/project_out", inputs=width, outputs=embed),) if projected else ()
-
-    def layer(a: Attention) -> Items:
-        return arranged(f.arrangement, width, f.norm, _reader(a), feed, dropout=f.dropout)
+        wide.append(Pointwise("embed/dropout", width, "dropout"))
+    into = (Linear("embed/project_in", embed, width),) if embed else ()
+    out = (Linear("embed/project_out", width, embed),) if embed else ()
 
     def feed(source: str) -> Items:
         return mlp(width, f.hidden, activation(f.act), source, gated=f.gated, bias=f.bias)
 
-    kinds = {w: layer(replace(f.attention, window=w)) for w in set(f.windows)} if f.windows else {}
-    rows = [kinds[w] for w in f.windows] if f.windows else [layer(f.attention)] * f.layers
+    def layer(window: int | None) -> Items:
+        attend = partial(attention, replace(f.attention, window=window))
+        return arranged(f.arrangement, width, f.norm, attend, feed, dropout=f.dropout)
+
     norm: Norm | None = f.norm("norm", width) if f.final_norm else None
     stack = decoder(
-        width,
-        f.vocab,
-        rows,
-        norm,
-        tied=f.tied,
-        head_bias=f.head_bias,
-        embed_dim=f.embed_dim,
-        before=(*into, *f.before, *wide),
+        width, vocab, one_of_each(f.windows or (None,) * c.layers(), layer), norm, embed_dim=embed,
+        tied=c.flag("tie_word_embeddings", default=f.tied), head_bias=f.head_bias, before=(*into, *f.before, *wide),
         after=out,
-    )
+    )  # fmt: skip
     positions = f.max_position or f.positions or None
-    return Model(
-        name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=f.vocab, max_position=positions
-    )
+    return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions)
 
 
-def _reader(a: Attention) -> Callable[[str], Items]:
-    return lambda source: attention(a, source)
-
-
-def heads_of(c: Fields, width: int) -> Attention:
-    """Multi-head attention with biases throughout and no rope."""
-    heads, _, head_dim = c.heads(width, kv_key="")
-    return Attention(width=width, heads=heads, kv_heads=heads, head_dim=head_dim, bias=True, out_bias=True)
+def heads_of(c: Fields, width: int, *, bias: bool = True, fused: bool = False) -> Attention:
+    """Multi-head attention without rope."""
+    heads, _, dim = c.heads(width, kv_key="")
+    return Attention(
+        width=width, heads=heads, kv_heads=heads, head_dim=dim, bias=bias, out_bias=bias, fused=fused
+    )  # fmt: skip
 
 
 def gpt2(c: Fields) -> Model:
-    """GPT-2, and GPT-3 and Megatron models of its form: one fused qkv matrix, learned positions, tied head."""
-    width = c.size("hidden_size")
-    a = replace(heads_of(c, width), fused=True, dropout=c.number("attn_pdrop") > 0)
-    return model(c, Frame(
-        attention=a, hidden=c.maybe("n_inner") or 4 * width, layers=c.layers(), vocab=c.size("vocab_size"),
-        act=c.text("activation_function", "gelu"), dropout=c.number("resid_pdrop") > 0,
-        positions=c.size("max_position_embeddings"), tied=c.flag("tie_word_embeddings", default=True),
-    ))  # fmt: skip
+    """GPT-2, and GPT-3 and Megatron models of its form: one fused qkv matrix, learned positions, tied head.
 
-
-def gpt_bigcode(c: Fields) -> Model:
-    """StarCoder: GPT-2 with one key-value head."""
+    StarCoder (gpt_bigcode) has one key-value head.
+    """
     width = c.size("hidden_size")
-    a = replace(heads_of(c, width), fused=True, dropout=c.number("attn_pdrop") > 0)
-    if c.flag("multi_query", default=True):
+    a = replace(heads_of(c, width, fused=True), dropout=c.number("attn_pdrop") > 0)
+    star = c.model_type == "gpt_bigcode"
+    if star and c.flag("multi_query", default=True):
         a = replace(a, kv_heads=1)
     return model(c, Frame(
-        attention=a, hidden=c.maybe("n_inner") or 4 * width, layers=c.layers(), vocab=c.size("vocab_size"),
-        dropout=c.number("resid_pdrop") > 0, positions=c.size("max_position_embeddings"),
-        tied=c.flag("tie_word_embeddings", default=True),
+        attention=a, hidden=c.maybe("n_inner") or 4 * width, dropout=c.number("resid_pdrop") > 0,
+        act="gelu" if star else c.text("activation_function", "gelu"), positions=c.size("max_position_embeddings"),
     ))  # fmt: skip
 
 
@@ -132,120 +108,65 @@ def gpt_neo(c: Fields) -> Model:
             raise c.wrong("attention_types", entry, "entries such as [['global', 'local'], 12] are needed")
         kinds += entry[0] * min(entry[1], layers)
     window = c.maybe("window_size")
-    per_layer = tuple(window if k == "local" else None for k in (kinds + ["global"] * layers)[:layers])
-    return model(
-        c,
-        Frame(
-            attention=replace(heads_of(c, width), bias=False),
-            hidden=c.maybe("intermediate_size") or 4 * width,
-            layers=layers,
-            vocab=c.size("vocab_size"),
-            positions=c.size("max_position_embeddings"),
-            tied=c.flag("tie_word_embeddings", default=True),
-            windows=per_layer,
-        ),
-    )
+    return model(c, Frame(
+        attention=replace(heads_of(c, width), bias=False), hidden=c.maybe("intermediate_size") or 4 * width,
+        positions=c.size("max_position_embeddings"),
+        windows=tuple(window if k == "local" else None for k in (kinds + ["global"] * layers)[:layers]),
+    ))  # fmt: skip
 
 
 def gptj(c: Fields) -> Model:
     """GPT-J and CodeGen: parallel blocks that share one norm, unbiased attention, a biased head."""
     width = c.size("hidden_size")
-    a = replace(heads_of(c, width), bias=False, out_bias=False, fused=c.model_type == "codegen")
-    a = replace(a, rope_dim=c.maybe("rotary_dim") or a.head_dim)
+    a = heads_of(c, width, bias=False, fused=c.model_type == "codegen")
     return model(c, Frame(
-        attention=a, hidden=c.maybe("n_inner") or 4 * width, layers=c.layers(), vocab=c.size("vocab_size"),
-        arrangement="parallel", head_bias=True, tied=c.flag("tie_word_embeddings"), dropout=c.number("resid_pdrop") > 0,
+        attention=replace(a, rope_dim=c.maybe("rotary_dim") or a.head_dim), hidden=c.maybe("n_inner") or 4 * width,
+        arrangement="parallel", head_bias=True, tied=False, dropout=c.number("resid_pdrop") > 0,
         max_position=c.maybe("max_position_embeddings"),
     ))  # fmt: skip
 
 
 def gpt_neox(c: Fields) -> Model:
     """GPT-NeoX and Pythia: parallel blocks with a norm each, a quarter of each head rotated."""
-    width = c.size("hidden_size")
-    bias = c.flag("attention_bias", default=True)
-    a = replace(heads_of(c, width), bias=bias, out_bias=bias, fused=True)
-    fraction = c.number("rotary_pct", 0.25)
-    return model(
-        c,
-        Frame(
-            attention=replace(a, rope_dim=min(a.head_dim, max(0, int(a.head_dim * fraction)))),
-            hidden=c.size("intermediate_size"),
-            layers=c.layers(),
-            vocab=c.size("vocab_size"),
-            tied=c.flag("tie_word_embeddings"),
-            arrangement="parallel-two" if c.flag("use_parallel_residual", default=True) else "pre",
-            max_position=c.maybe("max_position_embeddings"),
-        ),
-    )
+    a = heads_of(c, c.size("hidden_size"), bias=c.flag("attention_bias", default=True), fused=True)
+    rope = min(a.head_dim, max(0, int(a.head_dim * c.number("rotary_pct", 0.25))))
+    return model(c, Frame(
+        attention=replace(a, rope_dim=rope), hidden=c.size("intermediate_size"), tied=False,
+        arrangement="parallel-two" if c.flag("use_parallel_residual", default=True) else "pre",
+        max_position=c.maybe("max_position_embeddings"),
+    ))  # fmt: skip
 
 
 def opt(c: Fields) -> Model:
     """OPT: learned positions with two spare rows; the 350M model norms late and has a narrower embedding."""
-    width = c.size("hidden_size")
+    width, positions = c.size("hidden_size"), c.size("max_position_embeddings")
     bias, before = c.flag("enable_bias", default=True), c.flag("do_layer_norm_before", default=True)
-    a = replace(heads_of(c, width), bias=bias, out_bias=bias)
+    affine = c.flag("layer_norm_elementwise_affine", default=True)
     embed = c.maybe("word_embed_proj_dim") or width
-    norm = Normal(
-        kind="layernorm",
-        bias=c.flag("layer_norm_elementwise_affine", default=True),
-        affine=c.flag("layer_norm_elementwise_affine", default=True),
-    )
-    return model(
-        c,
-        Frame(
-            attention=a,
-            hidden=c.size("ffn_dim"),
-            layers=c.layers(),
-            vocab=c.size("vocab_size"),
-            bias=bias,
-            act="relu",
-            norm=norm,
-            arrangement="pre" if before else "post-add",
-            final_norm=before and not c.flag("_remove_final_layer_norm"),
-            positions=c.size("max_position_embeddings") + 2,
-            max_position=c.size("max_position_embeddings"),
-            embed_dim=embed if embed != width else 0,
-            tied=c.flag("tie_word_embeddings", default=True),
-            dropout=c.number("dropout") > 0,
-        ),
-    )
+    return model(c, Frame(
+        attention=heads_of(c, width, bias=bias), hidden=c.size("ffn_dim"), bias=bias, act="relu",
+        norm=Normal(kind="layernorm", bias=affine, affine=affine), arrangement="pre" if before else "post-add",
+        final_norm=before and not c.flag("_remove_final_layer_norm"), positions=positions + 2, max_position=positions,
+        dropout=c.number("dropout") > 0,
+    ), embed if embed != width else 0)  # fmt: skip
 
 
 def bloom(c: Fields) -> Model:
     """BLOOM: ALiBi in place of positions, a norm after the embedding."""
     width = c.size("hidden_size")
-    return model(
-        c,
-        Frame(
-            attention=replace(heads_of(c, width), fused=True),
-            hidden=4 * width,
-            layers=c.layers(),
-            vocab=c.size("vocab_size"),
-            before=(LAYER_NORM("embed/norm", width),),
-            tied=c.flag("tie_word_embeddings", default=True),
-            max_position=c.maybe("seq_length", 2048),
-            dropout=c.number("hidden_dropout") > 0,
-        ),
-    )
+    return model(c, Frame(
+        attention=heads_of(c, width, fused=True), hidden=4 * width, before=(LAYER_NORM("embed/norm", width),),
+        max_position=c.maybe("seq_length", 2048), dropout=c.number("hidden_dropout") > 0,
+    ))  # fmt: skip
 
 
 def mpt(c: Fields) -> Model:
     """MPT: ALiBi, no bias anywhere."""
     width = c.size("hidden_size")
-    a = replace(heads_of(c, width), bias=False, out_bias=False, fused=True)
-    return model(
-        c,
-        Frame(
-            attention=a,
-            hidden=4 * width,
-            layers=c.layers(),
-            vocab=c.size("vocab_size"),
-            norm=NO_BIAS,
-            bias=False,
-            tied=c.flag("tie_word_embeddings", default=True),
-            max_position=c.maybe("max_position_embeddings"),
-        ),
-    )
+    return model(c, Frame(
+        attention=heads_of(c, width, bias=False, fused=True), hidden=4 * width, norm=NO_BIAS, bias=False,
+        max_position=c.maybe("max_position_embeddings"),
+    ))  # fmt: skip
 
 
 def falcon(c: Fields) -> Model:
@@ -253,7 +174,7 @@ def falcon(c: Fields) -> Model:
     width = c.size("hidden_size")
     bias, new = c.flag("bias"), c.flag("new_decoder_architecture")
     parallel = new or c.flag("parallel_attn", default=True)
-    a = replace(heads_of(c, width), bias=bias, out_bias=bias, fused=True)
+    a = heads_of(c, width, bias=bias, fused=True)
     if new:
         kv_heads = c.size("num_kv_heads", a.heads)
         if a.heads % kv_heads:
@@ -262,38 +183,18 @@ def falcon(c: Fields) -> Model:
     elif c.flag("multi_query", default=True):
         a = replace(a, kv_heads=1)
     two = new and (c.maybe("num_ln_in_parallel_attn") or 2) == 2
-    return model(
-        c,
-        Frame(
-            attention=replace(a, rope_dim=0 if c.flag("alibi") else a.head_dim),
-            hidden=c.maybe("ffn_hidden_size") or 4 * width,
-            layers=c.layers(),
-            vocab=c.size("vocab_size"),
-            bias=bias,
-            tied=c.flag("tie_word_embeddings", default=True),
-            arrangement="parallel-two" if two else "parallel" if parallel else "pre",
-            max_position=c.maybe("max_position_embeddings", 2048),
-        ),
-    )
+    return model(c, Frame(
+        attention=replace(a, rope_dim=0 if c.flag("alibi") else a.head_dim), bias=bias,
+        hidden=c.maybe("ffn_hidden_size") or 4 * width, max_position=c.maybe("max_position_embeddings", 2048),
+        arrangement="parallel-two" if two else "parallel" if parallel else "pre",
+    ))  # fmt: skip
 
 
 def palm(c: Fields) -> Model:
     """PaLM: parallel blocks, one key-value head, SwiGLU of 4 D, no biases, one matrix for embedding and head."""
-    width = c.size("hidden_size")
-    heads, head_dim = c.size("num_attention_heads"), c.size("head_dim")
-    a = Attention(width=width, heads=heads, kv_heads=1, head_dim=head_dim, rope_dim=head_dim)
-    return model(
-        c,
-        Frame(
-            attention=a,
-            hidden=4 * width,
-            layers=c.layers(),
-            vocab=c.size("vocab_size"),
-            norm=NO_BIAS,
-            gated=True,
-            bias=False,
-            act="silu",
-            arrangement="parallel",
-            max_position=c.maybe("max_position_embeddings", 2048),
-        ),
-    )
+    width, heads, dim = c.size("hidden_size"), c.size("num_attention_heads"), c.size("head_dim")
+    return model(c, Frame(
+        attention=Attention(width=width, heads=heads, kv_heads=1, head_dim=dim, rope_dim=dim), hidden=4 * width,
+        norm=NO_BIAS, gated=True, bias=False, act="silu", arrangement="parallel",
+        max_position=c.maybe("max_position_embeddings", 2048),
+    ))  # fmt: skip

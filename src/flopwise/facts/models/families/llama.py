@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from flopwise.facts.architecture import Model, Pointwise
@@ -12,12 +12,14 @@ from flopwise.facts.models.blocks import (
     LAYER_NORM,
     RMS,
     Arrangement,
+    Block,
     Items,
     Normal,
     activation,
     arranged,
     decoder,
     mlp,
+    one_of_each,
 )
 from flopwise.facts.models.fields import Fields
 
@@ -47,11 +49,12 @@ class Traits:
     rope_on_windows_only: bool = False
 
 
+NO_BIASES = Traits(bias=False, out_bias=False, mlp_bias=False)
 TRAITS: dict[str, Traits] = {
     "llama": Traits(),
-    "mistral": Traits(bias=False, out_bias=False, mlp_bias=False),
-    "ministral": Traits(bias=False, out_bias=False, mlp_bias=False),
-    "ministral3": Traits(bias=False, out_bias=False, mlp_bias=False),
+    "mistral": NO_BIASES,
+    "ministral": NO_BIASES,
+    "ministral3": NO_BIASES,
     "qwen2": Traits(bias=True, out_bias=False, mlp_bias=False),
     "qwen3": Traits(mlp_bias=False, qk_norm="head"),
     "internlm2": Traits(bias="bias", out_bias="bias", mlp_bias=False),
@@ -70,43 +73,24 @@ TRAITS: dict[str, Traits] = {
     "gemma2": Traits(mlp_bias=False, embed_scale=True, arrangement="sandwich"),
     "gemma3_text": Traits(mlp_bias=False, embed_scale=True, arrangement="sandwich", qk_norm="head"),
     "phi": Traits(
-        norm=LAYER_NORM,
-        arrangement="parallel",
-        bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        head_bias=True,
-        gated=False,
-        qk_norm="head",
-        qk_norm_key="qk_layernorm",
-        qk_normal=LAYER_NORM,
+        norm=LAYER_NORM, arrangement="parallel", bias=True, out_bias=True, mlp_bias=True, head_bias=True, gated=False,
+        qk_norm="head", qk_norm_key="qk_layernorm", qk_normal=LAYER_NORM,
     ),
     "phi3": Traits(bias=False, out_bias=False, mlp_bias=False, fused_attention=True, fused_mlp=True),
     "glm": Traits(out_bias=False, mlp_bias=False, fused_mlp=True),
     "glm4": Traits(out_bias=False, mlp_bias=False, fused_mlp=True, arrangement="sandwich"),
     "cohere": Traits(
-        norm=NO_BIAS,
-        arrangement="parallel",
-        mlp_bias=False,
-        qk_norm="head",
-        qk_norm_key="use_qk_norm",
-        qk_normal=NO_BIAS,
-        qk_own_weights=True,
+        norm=NO_BIAS, arrangement="parallel", mlp_bias=False, qk_norm="head", qk_norm_key="use_qk_norm",
+        qk_normal=NO_BIAS, qk_own_weights=True,
     ),
     "cohere2": Traits(norm=NO_BIAS, arrangement="parallel", mlp_bias=False, rope_on_windows_only=True),
     "nemotron": Traits(norm=LAYER_NORM, gated=False),
     "starcoder2": Traits(norm=LAYER_NORM, bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", gated=False),
     "stablelm": Traits(
-        norm=LAYER_NORM,
-        bias="use_qkv_bias",
-        out_bias=False,
-        mlp_bias=False,
-        qk_norm="head",
-        qk_norm_key="qk_layernorm",
-        qk_normal=NO_BIAS,
-        qk_own_weights=True,
+        norm=LAYER_NORM, bias="use_qkv_bias", out_bias=False, mlp_bias=False, qk_norm="head",
+        qk_norm_key="qk_layernorm", qk_normal=NO_BIAS, qk_own_weights=True,
     ),
-}
+}  # fmt: skip
 TRAITS |= {"qwen2_vl_text": TRAITS["qwen2"], "qwen2_5_vl_text": TRAITS["qwen2"], "qwen3_vl_text": TRAITS["qwen3"]}
 
 
@@ -126,6 +110,13 @@ def rope_dim(c: Fields, head_dim: int) -> int:
     return max(0, min(head_dim, int(head_dim * fraction)))
 
 
+PATTERNS = {
+    "gemma2": 2, "gemma3_text": 6, "cohere2": 4, "olmo3": 4, "exaone4": 4, "gpt_oss": 2, "gemma4_text": 6,
+    "gemma3n_text": 5,
+}  # fmt: skip
+"""Which layers are global where configurations do not say: one of so many."""
+
+
 def windows(c: Fields, layers: int) -> list[int | None]:
     """The sliding window of each layer: none, one for all, or as `layer_types` or a pattern says."""
     window = c.maybe("sliding_window")
@@ -136,17 +127,7 @@ def windows(c: Fields, layers: int) -> list[int | None]:
     if c.model_type.startswith("qwen"):
         first = c.count("max_window_layers")
         return [window if i >= first else None for i in range(layers)]
-    default = {
-        "gemma2": 2,
-        "gemma3_text": 6,
-        "cohere2": 4,
-        "olmo3": 4,
-        "exaone4": 4,
-        "gpt_oss": 2,
-        "gemma4_text": 6,
-        "gemma3n_text": 5,
-    }
-    pattern = c.count("sliding_window_pattern") or c.count("_sliding_window_pattern") or default.get(c.model_type, 0)
+    pattern = c.count("sliding_window_pattern") or c.count("_sliding_window_pattern") or PATTERNS.get(c.model_type)
     if not pattern:
         return [window] * layers
     return [window if (i + 1) % pattern else None for i in range(layers)]
@@ -165,43 +146,31 @@ def standard_attention(c: Fields, t: Traits) -> Attention:
     width = c.size("hidden_size")
     heads, kv_heads, head_dim = c.heads(width)
     return Attention(
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        bias=flag(c, t.bias),
-        out_bias=flag(c, t.out_bias),
-        rope_dim=rope_dim(c, head_dim),
-        qk_norm=t.qk_norm if not t.qk_norm_key or c.flag(t.qk_norm_key) else "",
-        qk_normal=t.qk_normal,
-        qk_own_weights=t.qk_own_weights,
-        fused=t.fused_attention,
-        dropout=c.number("attention_dropout") > 0,
-    )
+        width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=flag(c, t.bias),
+        out_bias=flag(c, t.out_bias), rope_dim=rope_dim(c, head_dim),
+        qk_norm=t.qk_norm if not t.qk_norm_key or c.flag(t.qk_norm_key) else "", qk_normal=t.qk_normal,
+        qk_own_weights=t.qk_own_weights, fused=t.fused_attention, dropout=c.number("attention_dropout") > 0,
+    )  # fmt: skip
 
 
 def language_model(
-    c: Fields, t: Traits, base: Attention, rows: list[Items], names: list[str] | None = None, *, before: Items = ()
-) -> Model:
-    """A decoder of the `rows` given, with embedding, final norm and head."""
-    vocab = c.size("vocab_size")
-    scale = (Pointwise(name="embed/scale", dim=base.width, kind="scale"),) if t.embed_scale else ()
+    c: Fields, rows: list[Items], names: list[str] | None = None, *, traits: Traits = NO_BIASES, before: Items = (),
+    tied: bool = True, notes: tuple[str, ...] = (),
+) -> Model:  # fmt: skip
+    """A decoder of the `rows` given, with embedding, final norm and head; `tied` where the configuration is silent."""
+    width, vocab = c.size("hidden_size"), c.size("vocab_size")
+    scale = (Pointwise("embed/scale", width, "scale"),) if traits.embed_scale else ()
     stack = decoder(
-        base.width,
-        vocab,
-        rows,
-        t.norm("norm", base.width),
-        tied=c.flag("tie_word_embeddings", default=True),
-        head_bias=flag(c, t.head_bias),
-        before=(*scale, *before),
-        names=names,
-    )
+        width, vocab, rows, traits.norm("norm", width), names=names, before=(*scale, *before),
+        tied=c.flag("tie_word_embeddings", default=tied), head_bias=flag(c, traits.head_bias),
+    )  # fmt: skip
     positions = c.maybe("max_position_embeddings")
-    return Model(name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions)
+    return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions, notes=notes)
 
 
-def plain_feed(c: Fields, t: Traits, width: int, hidden: int) -> Callable[[str], Items]:
+def plain_feed(c: Fields, t: Traits, hidden: int) -> Block:
     """The family's dense feed-forward block of `hidden` columns."""
+    width = c.size("hidden_size")
     act, bias = activation(c.text("hidden_act", "silu")), flag(c, t.mlp_bias)
     return lambda source: mlp(width, hidden, act, source, gated=t.gated, bias=bias, fused=t.fused_mlp)
 
@@ -210,21 +179,16 @@ def llama(c: Fields) -> Model:
     """Decoder of rotary grouped-query attention and a feed-forward block, arranged and normed as the family does."""
     t = traits_of(c)
     base = standard_attention(c, t)
-    feed = plain_feed(c, t, base.width, c.size("intermediate_size"))
-    layers = c.layers()
-    built: dict[tuple[int | None, int], Items] = {}
-    rows = []
-    for i, window in enumerate(windows(c, layers)):
-        rope = 0 if _without_rope(c, t, i, window) else base.rope_dim
-        if (window, rope) not in built:
-            a = replace(base, window=window, rope_dim=rope)
-            built[window, rope] = arranged(t.arrangement, base.width, t.norm, _reader(a), feed, scale=t.scaled)
-        rows.append(built[window, rope])
-    return language_model(c, t, base, rows)
+    feed = plain_feed(c, t, c.size("intermediate_size"))
+    attends = [
+        replace(base, window=window, rope_dim=0 if _without_rope(c, t, i, window) else base.rope_dim)
+        for i, window in enumerate(windows(c, c.layers()))
+    ]
 
+    def layer(a: Attention) -> Items:
+        return arranged(t.arrangement, a.width, t.norm, partial(attention, a), feed, scale=t.scaled)
 
-def _reader(a: Attention) -> Callable[[str], Items]:
-    return lambda source: attention(a, source)
+    return language_model(c, one_of_each(attends, layer), traits=t)
 
 
 def _without_rope(c: Fields, t: Traits, layer: int, window: int | None) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.attend import Attention, attention
-from flopwise.facts.models.blocks import LAYER_NORM, Items, Mixture, activation, arranged, mlp, moe
+from flopwise.facts.models.blocks import LAYER_NORM, Items, Mixture, activation, arranged, mlp, moe, one_of_each
 from flopwise.facts.models.families.llama import (
+    NO_BIASES,
     Traits,
     language_model,
     plain_feed,
@@ -17,14 +18,12 @@ from flopwise.facts.models.families.llama import (
 )
 from flopwise.facts.models.fields import Fields
 
-_NO_BIAS = Traits(bias=False, out_bias=False, mlp_bias=False)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
     """Where a family keeps the numbers of its experts, and what is peculiar about them."""
 
-    traits: Traits = _NO_BIAS
+    traits: Traits = NO_BIASES
     experts: str = "num_local_experts"
     hidden: str = "intermediate_size"
     top_k: str = "num_experts_per_tok"
@@ -36,72 +35,49 @@ class Manner:
     sinks: bool = False
 
 
+FINE_GRAINED = Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts")
+"""Many small experts, some of them for all tokens, as DeepSeek names them."""
+_SCALED = Traits(scaled=True, embed_scale=True)
 MANNERS: dict[str, Manner] = {
     "mixtral": Manner(),
     "qwen2_moe": Manner(
-        traits=Traits(bias=True, out_bias=False, mlp_bias=False),
-        experts="num_experts",
-        hidden="moe_intermediate_size",
-        shared="shared_expert_intermediate_size",
-        shared_gate=True,
+        traits=Traits(bias=True, out_bias=False, mlp_bias=False), experts="num_experts", hidden="moe_intermediate_size",
+        shared="shared_expert_intermediate_size", shared_gate=True,
     ),
     "qwen3_moe": Manner(
-        traits=Traits(mlp_bias=False, qk_norm="head"),
-        experts="num_experts",
-        hidden="moe_intermediate_size",
+        traits=Traits(mlp_bias=False, qk_norm="head"), experts="num_experts", hidden="moe_intermediate_size",
     ),
     "phimoe": Manner(traits=Traits(norm=LAYER_NORM, head_bias="lm_head_bias")),
     "olmoe": Manner(traits=Traits(qk_norm="full"), experts="num_experts"),
-    "granitemoe": Manner(traits=Traits(scaled=True, embed_scale=True)),
-    "granitemoeshared": Manner(traits=Traits(scaled=True, embed_scale=True), shared="shared_intermediate_size"),
+    "granitemoe": Manner(traits=_SCALED),
+    "granitemoeshared": Manner(traits=_SCALED, shared="shared_intermediate_size"),
     "gpt_oss": Manner(bias=True, sinks=True, traits=Traits()),
     "minimax_m2": Manner(traits=Traits(bias=False, out_bias=False, qk_norm="full")),
     "minimax_m3_vl_text": Manner(
-        traits=Traits(bias=False, out_bias=False, mlp_bias=False, qk_norm="head"),
-        shared="shared_intermediate_size",
-        dense="dense_intermediate_size",
+        traits=replace(NO_BIASES, qk_norm="head"), shared="shared_intermediate_size", dense="dense_intermediate_size",
     ),
-    "glm4_moe": Manner(
-        traits=Traits(out_bias=False, mlp_bias=False, qk_norm="head", qk_norm_key="use_qk_norm"),
-        experts="n_routed_experts",
-        hidden="moe_intermediate_size",
-        shared_count="n_shared_experts",
+    "glm4_moe": replace(
+        FINE_GRAINED, traits=Traits(out_bias=False, mlp_bias=False, qk_norm="head", qk_norm_key="use_qk_norm"),
     ),
-    "dots1": Manner(
-        traits=Traits(qk_norm="head"),
-        experts="n_routed_experts",
-        hidden="moe_intermediate_size",
-        shared_count="n_shared_experts",
-    ),
-    "mimo_v2_flash": Manner(
-        experts="n_routed_experts", hidden="moe_intermediate_size", traits=Traits(out_bias=False, mlp_bias=False)
-    ),
-}
+    "dots1": replace(FINE_GRAINED, traits=Traits(qk_norm="head")),
+    "mimo_v2_flash": replace(FINE_GRAINED, shared_count="", traits=Traits(out_bias=False, mlp_bias=False)),
+}  # fmt: skip
 MANNERS["qwen3_vl_moe_text"] = MANNERS["qwen3_moe"]
 
 
 def mixture(c: Fields, m: Manner, width: int) -> Mixture:
     """The experts of one layer, from the keys that the family uses."""
-    experts, hidden = c.size(m.experts), c.size(m.hidden)
-    top_k = c.size(m.top_k)
+    experts, hidden, top_k = c.size(m.experts), c.size(m.hidden), c.size(m.top_k)
     if top_k > experts:
         raise c.wrong(m.top_k, top_k, f"it must not exceed {m.experts} = {experts}")
     groups = c.count("n_group") or 1
     groups = groups if experts % groups == 0 else 1
     shared = c.count(m.shared) if m.shared else hidden * c.count(m.shared_count) if m.shared_count else 0
     return Mixture(
-        width=width,
-        experts=experts,
-        top_k=top_k,
-        hidden=hidden,
-        act=activation(c.text("hidden_act", "silu")),
-        bias=m.bias,
-        router_bias=m.bias,
-        shared_hidden=shared,
-        shared_gate=m.shared_gate,
-        groups=groups,
+        width=width, experts=experts, top_k=top_k, hidden=hidden, act=activation(c.text("hidden_act", "silu")),
+        bias=m.bias, router_bias=m.bias, shared_hidden=shared, shared_gate=m.shared_gate, groups=groups,
         top_groups=min(c.count("topk_group") or groups, groups),
-    )
+    )  # fmt: skip
 
 
 def sparse_layers(c: Fields, layers: int) -> list[bool]:
@@ -123,25 +99,21 @@ def mixture_model(c: Fields) -> Model:
     m = MANNERS[c.model_type]
     t = m.traits
     base = replace(standard_attention(c, t), sinks=m.sinks)
-    layers = c.layers()
-    experts = mixture(c, m, base.width)
-    sparse = sparse_layers(c, layers)
-    dense = plain_feed(c, t, base.width, c.size(m.dense)) if not all(sparse) else None
-    attends = _attentions(c, base, layers)
-    built: dict[tuple[Attention, bool], Items] = {}
-    rows = []
-    for a, has_experts in zip(attends, sparse, strict=True):
-        key = (a, has_experts)
-        if key not in built:
-            feed: Callable[[str], Items] = (lambda source: moe(experts, source)) if has_experts or not dense else dense
-            built[key] = arranged(t.arrangement, base.width, t.norm, _reader(a), feed, scale=t.scaled)
-        rows.append(built[key])
-    names = ["moe" if s else "dense" for s in sparse]
-    return language_model(c, t, base, rows, names)
+    width, layers = base.width, c.layers()
+    experts, sparse = mixture(c, m, width), sparse_layers(c, layers)
+    dense = plain_feed(c, t, c.size(m.dense)) if not all(sparse) else None
+
+    def layer(key: tuple[Attention, bool]) -> Items:
+        feed = partial(moe, experts) if key[1] or not dense else dense
+        return arranged(t.arrangement, width, t.norm, partial(attention, key[0]), feed, scale=t.scaled)
+
+    keys = zip(_attentions(c, base, layers), sparse, strict=True)
+    return language_model(c, one_of_each(keys, layer), expert_names(sparse), traits=t)
 
 
-def _reader(a: Attention) -> Callable[[str], Items]:
-    return lambda source: attention(a, source)
+def expert_names(sparse: list[bool]) -> list[str]:
+    """Names of the kinds of layers, with experts and without."""
+    return ["moe" if has_experts else "dense" for has_experts in sparse]
 
 
 def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
@@ -149,60 +121,38 @@ def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
     if c.model_type != "mimo_v2_flash":
         return [replace(base, window=w) for w in windows(c, layers)]
     full = replace(base, v_dim=c.size("v_head_dim", base.head_dim))
-    swa = replace(
-        full,
-        kv_heads=2 * base.kv_heads,
-        window=c.maybe("sliding_window"),
-        sinks=c.flag("add_swa_attention_sink_bias", default=True),
-    )
+    sinks = c.flag("add_swa_attention_sink_bias", default=True)
+    swa = replace(full, kv_heads=2 * base.kv_heads, window=c.maybe("sliding_window"), sinks=sinks)
     if c.has("layer_types"):
         kinds = [k == "sliding_attention" for k in c.per_layer("layer_types", layers, "")]
     else:
-        pattern = c.sequence("hybrid_layer_pattern")
-        kinds = (
-            [bool(p) for p in pattern[:layers]]
-            if pattern
-            else [i not in (0, 5) and (i + 1) % 6 != 0 for i in range(layers)]
-        )
+        pattern = c.sequence("hybrid_layer_pattern") or [i not in (0, 5) and (i + 1) % 6 != 0 for i in range(layers)]
+        kinds = [bool(p) for p in pattern[:layers]]
     return [swa if k else full for k in kinds]
 
 
 def llama4(c: Fields) -> Model:
     """Llama 4's text model: one routed and one shared expert, layers with and without rope and chunked attention."""
     t = Traits(mlp_bias=False)
-    base = standard_attention(c, t)
-    layers = c.layers()
-    hidden = c.size("intermediate_size")
+    base, layers, hidden = standard_attention(c, t), c.layers(), c.size("intermediate_size")
     act = activation(c.text("hidden_act", "silu"))
     experts = Mixture(
-        width=base.width,
-        experts=c.size("num_local_experts"),
-        top_k=c.size("num_experts_per_tok"),
-        hidden=hidden,
-        act=act,
-        shared_hidden=hidden,
-    )
+        width=base.width, experts=c.size("num_local_experts"), top_k=c.size("num_experts_per_tok"), hidden=hidden,
+        act=act, shared_hidden=hidden,
+    )  # fmt: skip
     step = max(1, c.count("interleave_moe_layer_step", 1))
     listed = c.sequence("moe_layers")
-    sparse = {i for i in listed if isinstance(i, int)} if listed else set(range(step - 1, layers, step))
-    given = c.sequence("no_rope_layers")
+    chosen = {i for i in listed if isinstance(i, int)} if listed else set(range(step - 1, layers, step))
+    given = c.sequence("no_rope_layers") or ()
     every = c.count("no_rope_layer_interval") or 4
     dense = c.size("intermediate_size_mlp", hidden)
-    rows, names = [], []
-    built: dict[tuple[bool, bool], Items] = {}
-    for i in range(layers):
-        rope = bool(given[i]) if given and i < len(given) else (i + 1) % every != 0
-        key = (rope, i in sparse)
-        if key not in built:
-            a = replace(
-                base, rope_dim=base.rope_dim if rope else 0, chunk=c.maybe("attention_chunk_size") if rope else None
-            )
-            feed: Callable[[str], Items] = (
-                (lambda source: moe(experts, source))
-                if i in sparse
-                else (lambda source: mlp(base.width, dense, act, source))
-            )
-            built[key] = arranged("pre", base.width, t.norm, _reader(a), feed)
-        rows.append(built[key])
-        names.append("moe" if i in sparse else "dense")
-    return language_model(c, t, base, rows, names)
+
+    def layer(key: tuple[bool, bool]) -> Items:
+        a = replace(base, chunk=c.maybe("attention_chunk_size")) if key[0] else replace(base, rope_dim=0)
+        feed = partial(moe, experts) if key[1] else partial(mlp, base.width, dense, act)
+        return arranged("pre", base.width, t.norm, partial(attention, a), feed)
+
+    ropes = [bool(given[i]) if i < len(given) else (i + 1) % every != 0 for i in range(layers)]
+    sparse = [i in chosen for i in range(layers)]
+    rows = one_of_each(zip(ropes, sparse, strict=True), layer)
+    return language_model(c, rows, expert_names(sparse), traits=t)

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise, Stack
+from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise
 from flopwise.facts.models.attend import Attention, attention, cross_attention
-from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, Normal, activation, distinct, mlp, residual
+from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, activation, mlp, one_of_each, residual, stack_of
 from flopwise.facts.models.fields import Fields
 
-
-def _model(c: Fields, decoder: Stack, encoder: Stack, vocab: int, positions: int | None) -> Model:
-    """The model of the two stacks, the decoder first."""
-    return Model(
-        name="",
-        model_type=c.model_type,
-        kind="encoder-decoder",
-        stacks=(decoder, encoder),
-        vocab=vocab,
-        max_position=positions,
-    )
+_model = partial(Model, kind="encoder-decoder")
 
 
 def t5(c: Fields) -> Model:
@@ -34,11 +25,11 @@ def t5(c: Fields) -> Model:
 
     def layer(*, decoder: bool, first: bool) -> Items:
         own = replace(a, causal=decoder, cached=decoder, position_bias=buckets * heads if first or own_tables else 0)
-        drop = (Pointwise(name="dropout", dim=width, kind="dropout"),) if dropout else ()
+        drop = (Pointwise("dropout", width, "dropout"),) if dropout else ()
         items: list[Item] = [
             RMS("input_norm", width),
             *attention(own, "input_norm"),
-            *_named(drop, "attention"),
+            *_prefixed(drop, "attention"),
             residual("attention/residual", width, "input"),
         ]
         last = "attention/residual"
@@ -46,55 +37,46 @@ def t5(c: Fields) -> Model:
             items += [
                 RMS("cross_norm", width),
                 *cross_attention(a, "cross_norm", width),
-                *_named(drop, "cross"),
+                *_prefixed(drop, "cross"),
                 residual("cross/residual", width, last),
             ]
             last = "cross/residual"
         items += [
             RMS("post_norm", width),
             *mlp(width, hidden, act, "post_norm", gated=gated),
-            *_named(drop, "mlp"),
+            *_prefixed(drop, "mlp"),
             residual("mlp/residual", width, last),
         ]
         return tuple(items)
 
     depth = c.layers("num_layers")
     below = c.maybe("num_decoder_layers") or depth
-    vocab, tied = c.size("vocab_size"), c.flag("tie_word_embeddings", default=True)
-    shared = Embedding(name="embed_tokens", rows=vocab, dim=width, shard="row")
-    head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=tied)
-    encoder_rows = [layer(decoder=False, first=i == 0) for i in range(min(depth, 2))]
-    decoder_rows = [layer(decoder=True, first=i == 0) for i in range(min(below, 2))]
-    decoder = _stack("decoder", width, (shared,), _repeated(decoder_rows, below), (RMS("norm", width), head))
-    encoder = _stack("encoder", width, (), _repeated(encoder_rows, depth), (RMS("norm", width),))
-    model = _model(c, decoder, encoder, vocab, c.maybe("n_positions", 512))
-    return replace(model, notes=("the encoder reads the decoder's embedding table",))
+    vocab = c.size("vocab_size")
+    shared = Embedding("embed_tokens", vocab, width, shard="row")
+    encoder_rows = one_of_each((i == 0 for i in range(depth)), lambda first: layer(decoder=False, first=first))
+    decoder_rows = one_of_each((i == 0 for i in range(below)), lambda first: layer(decoder=True, first=first))
+    norm = RMS("norm", width)
+    decoder = stack_of("decoder", width, (shared,), decoder_rows, (norm, _head(c, width, vocab)))
+    encoder = stack_of("encoder", width, (), encoder_rows, (norm,))
+    return _model(
+        stacks=(decoder, encoder), vocab=vocab, max_position=c.maybe("n_positions", 512),
+        notes=("the encoder reads the decoder's embedding table",),
+    )  # fmt: skip
 
 
-def _tied(c: Fields) -> bool:
-    return c.flag("tie_word_embeddings", default=True)
+def _head(c: Fields, width: int, vocab: int) -> Linear:
+    tied = c.flag("tie_word_embeddings", default=True)
+    return Linear("lm_head", width, vocab, shard="column", tied=tied)
 
 
-def _repeated(rows: list[Items], depth: int) -> list[Items]:
-    """The first row once, the last as often as the depth asks."""
-    return [rows[0]] + [rows[-1]] * (depth - 1)
-
-
-def _named(items: tuple[Pointwise, ...], part: str) -> tuple[Pointwise, ...]:
+def _prefixed(items: tuple[Pointwise, ...], part: str) -> tuple[Pointwise, ...]:
     return tuple(replace(i, name=f"{part}/{i.name}") for i in items)
-
-
-def _stack(
-    name: str, width: int, before: Items, rows: list[Items], after: Items, *, tokens: int | None = None
-) -> Stack:
-    kinds, order = distinct(rows)
-    return Stack(name=name, width=width, before=before, kinds=kinds, order=order, after=after, tokens_per_sample=tokens)
 
 
 def _layer(c: Fields, a: Attention, hidden: int, act: str, *, cross: bool, pre: bool) -> Items:
     """A biased layer of BART (norms after the sums) or Whisper (norms before the blocks)."""
     w, norm = a.width, LAYER_NORM
-    drop = (Pointwise(name="dropout", dim=w, kind="dropout"),) if c.number("dropout") > 0 else ()
+    drop = (Pointwise("dropout", w, "dropout"),) if c.number("dropout") > 0 else ()
     out: list[Item] = []
     last = "input"
     crossing = replace(a, causal=False, cached=True)
@@ -107,7 +89,7 @@ def _layer(c: Fields, a: Attention, hidden: int, act: str, *, cross: bool, pre: 
     )
     for part, before, block in parts:
         out += [norm(before, w)] if pre else []
-        out += [*block, *_named(drop, part), residual(f"{part}/residual", w, last)]
+        out += [*block, *_prefixed(drop, part), residual(f"{part}/residual", w, last)]
         out += [] if pre else [norm(f"{part}/norm", w)]
         last = f"{part}/residual" if pre else f"{part}/norm"
     return tuple(out)
@@ -120,17 +102,9 @@ def _half(c: Fields, side: str, *, causal: bool, whisper: bool) -> tuple[Attenti
     if width % heads:
         raise c.wrong("d_model", width, f"it must be a multiple of {side}_attention_heads = {heads}")
     a = Attention(
-        width=width,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=width // heads,
-        bias=True,
-        out_bias=True,
-        k_bias=False if whisper else None,
-        causal=causal,
-        cached=causal,
-        dropout=c.number("attention_dropout") > 0,
-    )
+        width=width, heads=heads, kv_heads=heads, head_dim=width // heads, bias=True, out_bias=True,
+        k_bias=False if whisper else None, causal=causal, cached=causal, dropout=c.number("attention_dropout") > 0,
+    )  # fmt: skip
     return a, c.size(f"{side}_ffn_dim"), c.layers(f"{side}_layers")
 
 
@@ -139,53 +113,42 @@ def bart(c: Fields) -> Model:
     width, vocab, positions = c.size("d_model"), c.size("vocab_size"), c.size("max_position_embeddings")
     act = c.text("activation_function", "gelu")
     place = (
-        Embedding(name="embed_positions", rows=positions + 2, dim=width, position=True),
+        Embedding("embed_positions", positions + 2, width, position=True),
         residual("embed/add", width),
         LAYER_NORM("embed/norm", width),
     )
     a, hidden, depth = _half(c, "decoder", causal=True, whisper=False)
-    table = Embedding(name="embed_tokens", rows=vocab, dim=width, shard="row")
-    head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=_tied(c))
-    decoder = _stack(
-        "decoder", width, (table, *place), [_layer(c, a, hidden, act, cross=True, pre=False)] * depth, (head,)
-    )
+    table = Embedding("embed_tokens", vocab, width, shard="row")
+    rows = [_layer(c, a, hidden, act, cross=True, pre=False)] * depth
+    decoder = stack_of("decoder", width, (table, *place), rows, (_head(c, width, vocab),))
     a, hidden, depth = _half(c, "encoder", causal=False, whisper=False)
-    encoder = _stack("encoder", width, place, [_layer(c, a, hidden, act, cross=False, pre=False)] * depth, ())
-    return _model(c, decoder, encoder, vocab, positions)
+    encoder = stack_of("encoder", width, place, [_layer(c, a, hidden, act, cross=False, pre=False)] * depth)
+    return _model(stacks=(decoder, encoder), vocab=vocab, max_position=positions)
 
 
 def whisper(c: Fields) -> Model:
     """Whisper: two convolutions over mel frames, an encoder of 1500 positions, a decoder with cross-attention."""
     width, vocab = c.size("d_model"), c.size("vocab_size")
-    mels, source, target = (
-        c.size("num_mel_bins", 80),
-        c.size("max_source_positions", 1500),
-        c.size("max_target_positions", 448),
-    )
+    source, target = c.size("max_source_positions", 1500), c.size("max_target_positions", 448)
     act = c.text("activation_function", "gelu")
     a, hidden, depth = _half(c, "decoder", causal=True, whisper=True)
     before: Items = (
-        Embedding(name="embed_tokens", rows=vocab, dim=width, shard="row"),
-        Embedding(name="embed_positions", rows=target, dim=width, position=True),
+        Embedding("embed_tokens", vocab, width, shard="row"),
+        Embedding("embed_positions", target, width, position=True),
         residual("embed/add", width),
     )
-    head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=_tied(c))
-    decoder = _stack(
-        "decoder",
-        width,
-        before,
-        [_layer(c, a, hidden, act, cross=True, pre=True)] * depth,
-        (Normal(kind="layernorm", bias=True)("norm", width), head),
-    )
+    norm = LAYER_NORM("norm", width)
+    rows = [_layer(c, a, hidden, act, cross=True, pre=True)] * depth
+    decoder = stack_of("decoder", width, before, rows, (norm, _head(c, width, vocab)))
     a, hidden, depth = _half(c, "encoder", causal=False, whisper=True)
     stem: Items = (
-        Convolution(name="conv1", channels=mels, kernel=3, outputs=width, rows_per_token=2),
-        Pointwise(name="conv1/gelu", dim=2 * width, kind="gelu"),
-        Convolution(name="conv2", channels=width, kernel=3, outputs=width, stride=2),
-        Pointwise(name="conv2/gelu", dim=width, kind="gelu"),
-        Embedding(name="embed_positions", rows=source, dim=width, position=True),
+        Convolution("conv1", c.size("num_mel_bins", 80), 3, outputs=width, rows_per_token=2),
+        Pointwise("conv1/gelu", 2 * width, "gelu"),
+        Convolution("conv2", width, 3, outputs=width, stride=2),
+        Pointwise("conv2/gelu", width, "gelu"),
+        Embedding("embed_positions", source, width, position=True),
         residual("embed/add", width),
     )
     rows = [_layer(c, a, hidden, act, cross=False, pre=True)] * depth
-    encoder = _stack("encoder", width, stem, rows, (LAYER_NORM("norm", width),), tokens=source)
-    return _model(c, decoder, encoder, vocab, target)
+    encoder = stack_of("encoder", width, stem, rows, (norm,), tokens=source)
+    return _model(stacks=(decoder, encoder), vocab=vocab, max_position=target)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise
 from flopwise.facts.models.attend import Attention, attention
-from flopwise.facts.models.blocks import RMS, Items, activation, arranged, moe
+from flopwise.facts.models.blocks import RMS, Items, arranged, moe, one_of_each
 from flopwise.facts.models.families.llama import Traits, language_model, plain_feed, standard_attention
-from flopwise.facts.models.families.moe import Manner, mixture
+from flopwise.facts.models.families.moe import Manner, expert_names, mixture
 from flopwise.facts.models.families.multimodal import joined, text_part
 from flopwise.facts.models.families.vision import Tower, patches_of
 from flopwise.facts.models.fields import Fields
@@ -40,24 +41,21 @@ def step_text(c: Fields) -> Model:
         more = c.within(other, "", c.where, nested=True).maybe("num_attention_heads")
     local = replace(base, heads=more or base.heads, window=window)
     experts = mixture(c, _MANNER, width)
-    dense = plain_feed(c, t, width, c.size("intermediate_size"))
+    dense = plain_feed(c, t, c.size("intermediate_size"))
     kinds = c.per_layer("layer_types", layers, "full_attention")
 
     def gated(a: Attention, source: str) -> Items:
         *first, out = attention(a, source)
-        gate = Linear(name="attention/g_proj", inputs=width, outputs=a.heads, shard="column", reads=source)
-        times = Pointwise(name="attention/gate", dim=a.heads * a.head_dim, kind="sigmoid", shard="column")
+        gate = Linear("attention/g_proj", width, a.heads, shard="column", reads=source)
+        times = Pointwise("attention/gate", a.heads * a.head_dim, "sigmoid", shard="column")
         return *first, gate, times, out
 
-    def layer(kind: str, sparse: bool) -> Items:
-        a = local if kind == "sliding_attention" else base
-        if sparse:
-            return arranged("pre", width, RMS, lambda s: gated(a, s), lambda s: moe(experts, s))
-        return arranged("pre", width, RMS, lambda s: gated(a, s), dense)
+    def layer(key: tuple[str, bool]) -> Items:
+        a = local if key[0] == "sliding_attention" else base
+        return arranged("pre", width, RMS, partial(gated, a), partial(moe, experts) if key[1] else dense)
 
-    keys = list(zip(kinds, _sparse(c, layers), strict=True))
-    built = {k: layer(*k) for k in dict.fromkeys(keys)}
-    return language_model(c, t, base, [built[k] for k in keys], ["moe" if s else "dense" for _, s in keys])
+    sparse = _sparse(c, layers)
+    return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), expert_names(sparse), traits=t)
 
 
 def step(c: Fields) -> Model:
@@ -68,23 +66,14 @@ def step(c: Fields) -> Model:
     heads = v.maybe("heads") or v.size("num_attention_heads")
     patches, inputs = patches_of(v)
     tower = Tower(
-        width=width,
-        heads=heads,
-        hidden=int(width * v.number("mlp_ratio", 4.0)),
-        layers=v.maybe("layers") or v.layers(),
-        patch_inputs=inputs,
-        patches=patches,
-        patch_bias=False,
-        positions=patches,
-        pre_norm=True,
-        post_norm=False,
-        layer_scale=True,
-        rope=True,
-        act=activation(v.text("hidden_act", "gelu")),
-    )
+        width=width, heads=heads, hidden=int(width * v.number("mlp_ratio", 4.0)),
+        layers=v.maybe("layers") or v.layers(), patch_inputs=inputs, patches=patches,
+        patch_bias=False, positions=patches, pre_norm=True, post_norm=False,
+        layer_scale=True, rope=True, act=v.text("hidden_act", "gelu"),
+    )  # fmt: skip
     down: tuple[Item, ...] = (
-        Convolution(name="downsample.1", channels=width, kernel=9, outputs=2 * width, stride=4, rows_per_token=4),
-        Convolution(name="downsample.2", channels=2 * width, kernel=9, outputs=4 * width, stride=4),
-        Linear(name="projector/fc", inputs=4 * width, outputs=text.stacks[0].width, bias=c.flag("projector_bias")),
+        Convolution("downsample.1", width, 9, outputs=2 * width, stride=4, rows_per_token=4),
+        Convolution("downsample.2", 2 * width, 9, outputs=4 * width, stride=4),
+        Linear("projector/fc", 4 * width, text.stacks[0].width, bias=c.flag("projector_bias")),
     )
-    return joined(c, text, tower.stack("vision"), down, max(1, patches // 16))
+    return joined(text, tower.stack("vision"), down, max(1, patches // 16))

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise, Stack, Weight
 from flopwise.facts.models.attend import Attention, attention
-from flopwise.facts.models.blocks import LAYER_NORM, Items, Normal, activation, arranged, distinct, mlp, residual
+from flopwise.facts.models.blocks import (
+    LAYER_NORM,
+    Items,
+    Normal,
+    activation,
+    arranged,
+    mlp,
+    one_of_each,
+    residual,
+    stack_of,
+)
 from flopwise.facts.models.fields import Fields
 
 DYNAMIC_PIXELS = 1024  # side of the square image assumed where a model takes any resolution
@@ -32,7 +41,6 @@ class Tower:
     bias: bool = True
     qkv_bias: bool = True
     mlp_bias: bool = True
-    k_bias: bool | None = None
     fused: bool = False
     gated: bool = False
     act: str = "gelu"
@@ -45,24 +53,15 @@ class Tower:
     full_every: tuple[int, ...] = ()  # layers that see everything where `window` holds for the others
     weights: int = 0  # other learned values (a mask token)
 
-    def stack(self, name: str = "vision", after: Items = (), tokens: int | None = None) -> Stack:
+    def stack(self, name: str = "vision", after: Items = ()) -> Stack:
         """The tower as a stack."""
         w, dim = self.width, self.head_dim or self.width // self.heads
         base = Attention(
-            width=w,
-            heads=self.heads,
-            kv_heads=self.heads,
-            head_dim=dim,
-            bias=self.qkv_bias,
-            out_bias=self.bias,
-            causal=False,
-            cached=False,
-            fused=self.fused,
-            rope_dim=dim if self.rope else 0,
-            k_bias=self.k_bias,
+            width=w, heads=self.heads, kv_heads=self.heads, head_dim=dim, bias=self.qkv_bias, out_bias=self.bias,
+            causal=False, cached=False, fused=self.fused, rope_dim=dim if self.rope else 0,
             qk_norm="full" if self.qk_norm else "",
-        )
-        scales = (Weight(name="layer_scale", numel=2 * w),) if self.layer_scale else ()
+        )  # fmt: skip
+        scales = (Weight("layer_scale", 2 * w),) if self.layer_scale else ()
 
         def layer(window: int | None) -> Items:
             def feed(source: str) -> Items:
@@ -71,32 +70,19 @@ class Tower:
             attend = partial(attention, replace(base, window=window))
             return *arranged("pre", w, self.norm, attend, feed, scale=self.layer_scale), *scales
 
-        plain, full = layer(self.window), layer(None)
-        kinds, order = distinct(
-            [full if self.window is None or i in self.full_every else plain for i in range(self.layers)]
-        )
-        before: list[Item] = [Linear(name="patch_embed", inputs=self.patch_inputs, outputs=w, bias=self.patch_bias)]
+        rows = one_of_each((None if i in self.full_every else self.window for i in range(self.layers)), layer)
+        before: list[Item] = [Linear("patch_embed", self.patch_inputs, w, bias=self.patch_bias)]
         if self.extra_tokens or self.weights:
-            before.append(Weight(name="class_token", numel=self.extra_tokens * w + self.weights))
+            before.append(Weight("class_token", self.extra_tokens * w + self.weights))
         if self.positions:
-            before += [
-                Embedding(name="embed_positions", rows=self.positions, dim=w, position=True),
-                residual("embed/add", w),
-            ]
+            before += [Embedding("embed_positions", self.positions, w, position=True), residual("embed/add", w)]
         if self.pre_norm:
             before.append(self.norm("pre_norm", w))
         ends = (self.norm("norm", w),) if self.post_norm else ()
-        count = tokens or self.patches + self.extra_tokens
-        return Stack(
-            name=name,
-            width=w,
-            before=tuple(before),
-            kinds=kinds,
-            order=order,
-            after=(*ends, *after),
-            tokens_per_sample=count,
+        return stack_of(
+            name, w, tuple(before), rows, (*ends, *after), tokens=self.patches + self.extra_tokens,
             extra_tokens=self.extra_tokens,
-        )
+        )  # fmt: skip
 
 
 def pair(c: Fields, key: str) -> tuple[int, int]:
@@ -136,35 +122,22 @@ def plain_tower(c: Fields, *, extra: int = 1) -> Tower:
     width, heads = heads_and_width(c)
     patches, inputs = patches_of(c)
     return Tower(
-        width=width,
-        heads=heads,
-        hidden=c.size("intermediate_size", 4 * width),
-        layers=c.layers(),
-        patch_inputs=inputs,
-        patches=patches,
-        extra_tokens=extra,
-        positions=patches + extra,
-        act=c.text("hidden_act", "gelu"),
-    )
-
-
-def _model(
-    c: Fields, kind: Literal["vision", "vision-text"], *stacks: Stack, vocab: int = 0, positions: int | None = None
-) -> Model:
-    return Model(name="", model_type=c.model_type, kind=kind, stacks=stacks, vocab=vocab, max_position=positions)
+        width=width, heads=heads, hidden=c.size("intermediate_size", 4 * width), layers=c.layers(), patch_inputs=inputs,
+        patches=patches, extra_tokens=extra, positions=patches + extra, act=c.text("hidden_act", "gelu"),
+    )  # fmt: skip
 
 
 def classifier(c: Fields, width: int) -> Items:
     """The head of an image classifier: `num_labels` classes (1000 where the configuration leaves it open)."""
     labels = c.value("id2label")
     count = c.maybe("num_labels") or (len(labels) if isinstance(labels, dict) and labels else 1000)
-    return (Linear(name="classifier", inputs=width, outputs=count, bias=True, stream="samples"),)
+    return (Linear("classifier", width, count, bias=True, stream="samples"),)
 
 
 def vit(c: Fields) -> Model:
     """ViT with its classification head."""
     t = replace(plain_tower(c), qkv_bias=c.flag("qkv_bias", default=True))
-    return _model(c, "vision", t.stack("encoder", classifier(c, t.width)))
+    return Model(kind="vision", stacks=(t.stack("encoder", classifier(c, t.width)),))
 
 
 def dinov2(c: Fields) -> Model:
@@ -177,21 +150,12 @@ def dinov2(c: Fields) -> Model:
     if swiglu:
         hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
     t = Tower(
-        width=width,
-        heads=heads,
-        hidden=hidden,
-        layers=c.layers(),
-        patch_inputs=inputs,
-        patches=patches,
-        extra_tokens=1 + registers,
-        positions=patches + 1,
-        qkv_bias=c.flag("qkv_bias", default=True),
-        layer_scale=True,
-        gated=swiglu,
-        act="silu" if swiglu else c.text("hidden_act", "gelu"),
+        width=width, heads=heads, hidden=hidden, layers=c.layers(), patch_inputs=inputs, patches=patches,
+        extra_tokens=1 + registers, positions=patches + 1, qkv_bias=c.flag("qkv_bias", default=True), layer_scale=True,
+        gated=swiglu, act="silu" if swiglu else c.text("hidden_act", "gelu"),
         weights=width if c.flag("use_mask_token", default=True) else 0,
-    )
-    return _model(c, "vision", t.stack("encoder"))
+    )  # fmt: skip
+    return Model(kind="vision", stacks=(t.stack("encoder"),))
 
 
 def clip_tower(c: Fields) -> Tower:
@@ -214,11 +178,11 @@ def pooling_head(c: Fields, width: int) -> Items:
     )
     rows = [replace(i, stream="samples") for i in block if isinstance(i, Linear | Pointwise)]
     return (
-        Weight(name="head/probe", numel=width),
-        Linear(name="head/q_proj", inputs=width, outputs=width, bias=True, stream="samples"),
-        Linear(name="head/kv_proj", inputs=width, outputs=2 * width, bias=True, reads="norm"),
-        Linear(name="head/o_proj", inputs=width, outputs=width, bias=True, stream="samples"),
-        Norm(name="head/norm", dim=width, kind="layernorm", bias=True, stream="samples"),
+        Weight("head/probe", width),
+        Linear("head/q_proj", width, width, bias=True, stream="samples"),
+        Linear("head/kv_proj", width, 2 * width, bias=True, reads="norm"),
+        Linear("head/o_proj", width, width, bias=True, stream="samples"),
+        Norm("head/norm", width, kind="layernorm", bias=True, stream="samples"),
         *rows,
     )
 
@@ -227,75 +191,42 @@ def _text_tower(c: Fields, after: Items, *, causal: bool) -> Stack:
     """The text tower of CLIP (causal) and SigLIP."""
     width, heads = heads_and_width(c)
     a = Attention(
-        width=width,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=width // heads,
-        bias=True,
-        out_bias=True,
-        causal=causal,
+        width=width, heads=heads, kv_heads=heads, head_dim=width // heads, bias=True, out_bias=True, causal=causal,
         cached=False,
-    )
-    hidden, act = c.size("intermediate_size"), activation(c.text("hidden_act", "gelu"))
-    layer = arranged(
-        "pre",
-        width,
-        LAYER_NORM,
-        lambda s: attention(a, s),
-        lambda s: mlp(width, hidden, act, s, gated=False, bias=True),
-    )
-    kinds, order = distinct([layer] * c.layers())
+    )  # fmt: skip
+    act = activation(c.text("hidden_act", "gelu"))
+    feed = partial(mlp, width, c.size("intermediate_size"), act, gated=False, bias=True)
+    layer = arranged("pre", width, LAYER_NORM, partial(attention, a), feed)
     positions = c.size("max_position_embeddings")
     before = (
-        Embedding(name="embed_tokens", rows=c.size("vocab_size"), dim=width, shard="row"),
-        Embedding(name="embed_positions", rows=positions, dim=width, position=True),
+        Embedding("embed_tokens", c.size("vocab_size"), width, shard="row"),
+        Embedding("embed_positions", positions, width, position=True),
         residual("embed/add", width),
     )
-    return Stack(
-        name="text",
-        width=width,
-        before=before,
-        kinds=kinds,
-        order=order,
-        after=(LAYER_NORM("norm", width), *after),
-        tokens_per_sample=positions,
-    )
+    after = (LAYER_NORM("norm", width), *after)
+    return stack_of("text", width, before, [layer] * c.layers(), after, tokens=positions)
+
+
+def _pair(tower: Stack, text: Fields, head: Linear, *, causal: bool) -> Model:
+    """An image tower and a text tower; both run on a sample, an image with its caption."""
+    stacks = (tower, _text_tower(text, (head,), causal=causal))
+    positions = text.maybe("max_position_embeddings")
+    return Model(kind="vision", stacks=stacks, vocab=text.size("vocab_size"), max_position=positions)
 
 
 def clip(c: Fields) -> Model:
-    """CLIP: image and text towers, each projected without bias; both run on a sample, an image with its caption."""
+    """CLIP: image and text towers, each projected without bias."""
     text, image = c.part("text_config", "clip_text_model"), c.part("vision_config", "clip_vision_model")
-    dim = c.size("projection_dim", 512)
-
-    def project(width: int) -> Items:
-        return (Linear(name="projection", inputs=width, outputs=dim, stream="samples"),)
-
-    t = clip_tower(image)
-    scale = (Weight(name="logit_scale", numel=1),)
-    return _model(
-        c,
-        "vision",
-        t.stack("vision", (*project(t.width), *scale)),
-        _text_tower(text, project(text.size("hidden_size")), causal=True),
-        vocab=text.size("vocab_size"),
-        positions=text.maybe("max_position_embeddings"),
-    )
+    dim, t = c.size("projection_dim", 512), clip_tower(image)
+    head = Linear("projection", text.size("hidden_size"), dim, stream="samples")
+    tower = t.stack("vision", (replace(head, inputs=t.width), Weight("logit_scale", 1)))
+    return _pair(tower, text, head, causal=True)
 
 
 def siglip(c: Fields) -> Model:
     """SigLIP: as CLIP, with a pooling head on images and a biased projection of the last text token."""
     text, image = c.part("text_config", "siglip_text_model"), c.part("vision_config", "siglip_vision_model")
-    t = siglip_tower(image)
-    width = text.size("hidden_size")
-    head = (
-        Linear(name="head", inputs=width, outputs=text.size("projection_size", width), bias=True, stream="samples"),
-    )
-    scale = (Weight(name="logit_scale, logit_bias", numel=2),)
-    return _model(
-        c,
-        "vision",
-        t.stack("vision", (*pooling_head(image, t.width), *scale)),
-        _text_tower(text, head, causal=False),
-        vocab=text.size("vocab_size"),
-        positions=text.maybe("max_position_embeddings"),
-    )
+    t, width = siglip_tower(image), text.size("hidden_size")
+    head = Linear("head", width, text.size("projection_size", width), bias=True, stream="samples")
+    tower = t.stack("vision", (*pooling_head(image, t.width), Weight("logit_scale, logit_bias", 2)))
+    return _pair(tower, text, head, causal=False)

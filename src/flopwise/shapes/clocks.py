@@ -1,4 +1,4 @@
-"""A micro-batch forward and backward on one rank, timed through the training step's formulas."""
+"""The passes that shape advice times: a micro-batch forward and backward on one rank, or one step of an engine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import numpy as np
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.software import TrainingStack
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.software import Engine, TrainingStack
 from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.types import Array, Ints
+from flopwise.serving.iteration import Runner, StepLoad
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.precision import product_path
 from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
 from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Inner, Layout, Recipe
@@ -27,6 +31,71 @@ ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble"
 COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
 """Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
 MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeClock:
+    """Times a step in which each of `batch` sequences with `seq` cached tokens gets one token."""
+
+    model: Model
+    cluster: Cluster
+    weights: WeightFormat = BF16
+    kv_dtype: CacheFormat = BF16_CACHE
+    engine: Engine
+    tp: int = 1
+    batch: int = 1
+    seq: int = 1
+    task: str = "serve"
+    flash: bool = True
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the products inside the layers."""
+        return product_path(self.model, self.weights, self.cluster.rates).dtype
+
+    def runner(self, model: Model | None = None) -> Runner:
+        """What times the steps of a model in this format."""
+        path = product_path(self.model, self.weights, self.cluster.rates)
+        return Runner(
+            model=model or self.model, rates=self.cluster.rates, fabric=self.cluster.fabric, engine=self.engine,
+            dtype=path.dtype, weight_bits=path.weight_bits, kv_dtype=self.kv_dtype,
+        )  # fmt: skip
+
+    def pass_s(
+        self, model: Model | None = None, *, batch: Ints | None = None, seq: int | None = None, tp: Ints | None = None
+    ) -> Array:
+        """Seconds of a step, messages and the engine's own time included; shape (n,)."""
+        sequences = np.atleast_1d(self.batch if batch is None else batch)
+        load = StepLoad(decode_batch=sequences, decode_context=float(seq or self.seq))
+        split = ServingLayout(tp=np.atleast_1d(self.tp if tp is None else tp))
+        return np.atleast_1d(self.runner(model).step(load, split).seconds)
+
+    @property
+    def step(self) -> tuple[StepLoad, ServingLayout]:
+        """The load of the step, and how ranks share it."""
+        load = StepLoad(decode_batch=self.batch, decode_context=float(self.seq))
+        return load, ServingLayout(tp=self.tp)
+
+    def messages_s(self) -> float:
+        """Seconds of a step in messages."""
+        return scalar(self.runner().step(*self.step).communication_s)
+
+    def kernels(self, pass_s: float) -> tuple[KernelShape, ...]:
+        """Every kernel of the step as a row."""
+        return tuple(self._rows(self.model.stacks[0], pass_s))
+
+    def _rows(self, part: Stack, pass_s: float) -> Iterator[KernelShape]:
+        runner = self.runner()
+        for place, layers, items in blocks(part):
+            labels = kernel_names(items, fused=True)
+            for kernel in runner.kernels_of(items, *self.step, inside=place is not None):
+                name = labels.get(kernel.work.name, kernel.work.name)
+                bound = scalar(kernel.timing.memory_s) >= scalar(kernel.timing.compute_s)
+                yield kernel_shape(
+                    runner.rates, kernel.work, name=f"{place}: {name}" if place else name, layers=layers, forward=True,
+                    dtype=kernel.dtype, seconds=kernel.timing.seconds, memory_bound=bound, pass_s=pass_s,
+                    weight_bits=kernel.weight_bits, kv_bytes=runner.kv_bytes,
+                )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +148,8 @@ class TrainingClock:
     ) -> tuple[Array, dict[str, Array], Array]:
         """(seconds, its lines, those in memory-bound kernels) of a micro-batch, for columns of batches and degrees."""
         whole = model or self.model
-        sizes, ranks = np.broadcast_arrays(
-            np.atleast_1d(self.batch if batch is None else batch), np.atleast_1d(self.tp if tp is None else tp)
-        )
+        columns = (self.batch if batch is None else batch, self.tp if tp is None else tp)
+        sizes, ranks = np.broadcast_arrays(*map(np.atleast_1d, columns))
         total: dict[str, Array] = {}
         memory = np.zeros(sizes.shape)
         for part, tokens in self.stacks(whole):
@@ -105,12 +173,12 @@ class TrainingClock:
         """What all blocks of a micro-batch over sequences of `tokens` share."""
         software, one = self.recipe.stack, np.ones(len(batch), dtype=np.int64)
         return BlockContext(
-            recipe=replace(self.recipe, seq_len=tokens, global_batch=batch),
-            software=software,
-            rates=training_rates(self.cluster.rates, software, self.recipe.precision),
-            fabric=self.cluster.fabric,
-            shape=Shape(batch=batch.astype(np.int64), query=tokens, context=tokens, encoder=tokens),
-            split=Split(tp=tp.astype(np.int64), cp=one, ep=one * self.ep),
+            replace(self.recipe, seq_len=tokens, global_batch=batch),
+            software,
+            training_rates(self.cluster.rates, software, self.recipe.precision),
+            self.cluster.fabric,
+            Shape(batch=batch.astype(np.int64), query=tokens, context=tokens, encoder=tokens),
+            Split(tp=tp.astype(np.int64), cp=one, ep=one * self.ep),
         )
 
     def table(self, model: Model, tokens: int, batch: Array, tp: Array) -> StepTable:
@@ -158,3 +226,6 @@ class TrainingClock:
                     kv_bytes=context.act_bytes,
                     weight_bits=8 * context.act_bytes,
                 )
+
+
+Clock = TrainingClock | DecodeClock

@@ -1,0 +1,131 @@
+"""What several answers have in common: rules of thumb, assumptions, shares of a whole, provenance, prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flopwise import units
+from flopwise.cli.jsonout import attributes, entries, interval, notes
+from flopwise.cli.render import Screen, bars, pairs, table
+
+if TYPE_CHECKING:
+    from flopwise.api.memory import MemoryAnswer
+    from flopwise.cost.quick import QuickFormula
+
+
+def quick(rules: Iterable[QuickFormula]) -> list[dict[str, Any]]:
+    """Rules of thumb as JSON."""
+    return [attributes(rule, "name formula unit value estimate error=error_frac") for rule in rules]
+
+
+def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
+    """The rules of thumb beside the estimate."""
+    from flopwise.provenance import Figure, format_value
+
+    def shown(value: float | None, unit: str) -> str | None:
+        return None if value is None else format_value(Figure("x", value, unit, kind="given"))
+
+    def signed_percent(fraction: float | None) -> str | None:
+        if fraction is None:
+            return None
+        return f"{fraction + 1:.0f} x" if fraction > 9 else f"{100 * fraction:+.0f} %"
+
+    rows = [
+        (r.name, r.formula, shown(r.value, r.unit), shown(r.estimate, r.unit), signed_percent(r.error_frac))
+        for r in rules
+    ]
+    return table(["rule of thumb", "formula", ">says", ">estimate", ">off by"], rows, paper) if rows else ""
+
+
+def assumption_list(assumptions: Iterable[str]) -> str:
+    """What was assumed, one a line; values that stand in for others, in one line together."""
+    from flopwise.cost.rates import fold_assumptions
+
+    lines = fold_assumptions(dict.fromkeys(assumptions))
+    return bullets("Assumptions", lines) if lines else ""
+
+
+def bullets(title: str, lines: Iterable[str]) -> str:
+    """A line, and others below it."""
+    return "\n".join([title, *(f"  - {line}" for line in lines)])
+
+
+def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], paper: Screen) -> str:
+    """Bars of the parts of a whole; parts that are nothing are left out."""
+    whole = sum(size for _, size in rows) or 1.0
+    shown = [
+        (name.replace("_", " "), size, f"{text(size)}  {100 * size / whole:5.1f} %") for name, size in rows if size > 0
+    ]
+    return bars(shown, paper)
+
+
+def between(low: float, high: float, text: Callable[[float], str]) -> str:
+    """The ends of an interval, in parentheses."""
+    return f"({text(low)} to {text(high)} in 8 of 10 cases)"
+
+
+def price(value: float | None) -> str | None:
+    """US dollars, or nothing where they are not known; small amounts to three digits."""
+    if value is None:
+        return None
+    return f"${value:.3g}" if 0 < value < 0.01 else units.format_usd(value)
+
+
+def per_million(usd_per_hour: float | None, each_per_s: float) -> float | None:
+    """US dollars for a million of what comes at `each_per_s`."""
+    return None if usd_per_hour is None or not each_per_s else usd_per_hour / (each_per_s * units.HOUR_S) * 1e6
+
+
+def energy(joules: float | None) -> str | None:
+    """Energy in watt-hours, small amounts in joules."""
+    if joules is None:
+        return None
+    return f"{joules:,.3g} J" if joules < units.HOUR_S else units.format_joules(joules)
+
+
+def memory_document(answer: MemoryAnswer) -> dict[str, Any]:
+    """The memory as the JSON that scripts rely on."""
+    return {
+        **attributes(answer, "model=model.name task gpu=accelerator.name per_gpu_bytes low_bytes high_bytes"),
+        "items": entries(answer.items, "bytes"),
+        "worst_rank": answer.worst_rank,
+        "moments": entries(answer.moments, "bytes"),
+        **attributes(answer, "host_bytes capacity_bytes usable_bytes margin_bytes fits fits_probability"),
+        "remedies": [attributes(remedy, "change saves_bytes fits") for remedy in answer.remedies],
+        "interval": interval(answer.band),
+        **attributes(answer, "kv_capacity_tokens max_concurrency max_whole_contexts"),
+        "quick": quick(answer.quick),
+        **notes(answer),
+    }
+
+
+def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) -> Iterator[str]:
+    """Item by item with bars, the total against the device, and what would make it fit.
+
+    With `capacity` how many sequences the device holds.
+    """
+    gib = units.format_gib
+    rows = [(name, size, gib(size)) for name, size in answer.items if size > 0]
+    yield bars([*rows, ("total", answer.per_gpu_bytes, gib(answer.per_gpu_bytes))], paper)
+    total = f"{gib(answer.per_gpu_bytes)} {between(answer.low_bytes, answer.high_bytes, gib)}"
+    told: list[tuple[str, Any]] = [("total", total)]
+    if answer.moments:
+        (name, _), *others = answer.moments
+        backward = next(((n, b) for n, b in others if "backward" in n), None)
+        beside = "" if backward is None or "backward" in name else f"; {backward[0]}: {gib(backward[1])}"
+        told.append(("peak", f"{name}{beside}"))
+    if answer.host_bytes:
+        told.append(("in host memory", gib(answer.host_bytes)))
+    if answer.capacity_bytes is not None and answer.margin_bytes is not None:
+        told.append(("device", gib(answer.capacity_bytes)))
+        if answer.usable_bytes is not None and answer.usable_bytes != answer.capacity_bytes:
+            told.append(("the engine uses", gib(answer.usable_bytes)))
+        told.append(("margin", f"{gib(answer.margin_bytes)}: it {'fits' if answer.fits else 'does not fit'}"))
+    if capacity and answer.max_concurrency is not None:
+        cached = f"; cache of {answer.kv_capacity_tokens:,.0f} tokens" if answer.kv_capacity_tokens is not None else ""
+        told.append(("at most", f"{answer.max_concurrency:,.0f} sequences{cached}"))
+    yield pairs(told, paper)
+    if answer.remedies:
+        changes = [(r.change, gib(r.saves_bytes), r.fits) for r in answer.remedies]
+        yield table(["change", ">saves", "enough"], changes, paper)

@@ -1,0 +1,297 @@
+"""What stands beside the plans of a service: what physics allows, what its targets cost, what single changes do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.changes.serving import serving_changes
+from flopwise.cost.cluster import Cluster
+from flopwise.cost.collectives import all_reduce_s
+from flopwise.errors import FlopwiseError, MissingFactError
+from flopwise.facts.architecture import Experts, Linear, Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.ops.tensors import active_parameters
+from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_levers
+from flopwise.search.deployments import (
+    DEGREES,
+    MAX_TP,
+    Deployments,
+    computed_prompt_tokens,
+    deployments,
+    least_prompt_s,
+    replica_grid,
+)
+from flopwise.search.nodes import NodeKind
+from flopwise.search.serving_option import ServingOption, latency_targets
+from flopwise.search.spec import Latency
+from flopwise.search.workload import Resolved
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.precision import layer_weight_bits, product_path, substitute
+from flopwise.serving.spec import DRAFT_TOKENS
+from flopwise.serving.techniques import tokens_per_step
+
+Floats = NDArray[np.floating[Any]]
+READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"
+
+
+def format_on(weights: WeightFormat, cluster: Cluster, facts: Facts) -> WeightFormat:
+    """The format that stands in for a 16-bit one which the device has no units for; else `weights` itself."""
+    other = substitute(weights.name, cluster.rates)
+    return weights if other is None else facts.weight_format(other)
+
+
+def tokens_per_decode_step(workload: Resolved) -> float:
+    """Tokens that a decoding sequence gets from one step: several where drafts are accepted.
+
+    Source: `flopwise.serving.speculative.tokens_per_step`.
+    """
+    how = workload.techniques
+    return 1.0 if how.draft is None else float(tokens_per_step(how.acceptance or 0.0, how.draft_tokens or DRAFT_TOKENS))
+
+
+def weights_read_s(model: Model, node: NodeKind, weights: WeightFormat) -> float:
+    """Seconds to read the weights once, however the layers are cut inside a node: no token takes less.
+
+    Source: bytes over the datasheet bandwidth of all devices. Assumes: of the experts only those of one token.
+    """
+    read = layer_weight_bits(model, weights) / 8 * active_parameters(model)
+    return read / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
+
+
+def message_s(model: Model, node: NodeKind, tp: Floats) -> Floats:
+    """Fixed time of the all-reduces of one token through the layers, shape of `tp`; nothing for their bytes.
+
+    Source: launch and hops of a collective (data/calibration), two a layer as Shoeybi et al. 2019 (arXiv:1909.08053).
+    Assumes: none overlaps with computing.
+    """
+    stack = model.stacks[0]
+    rows = [sum(isinstance(i, Linear | Experts) and i.shard == "row" for i in kind.items) for kind in stack.kinds]
+    count = sum(rows[place] for place in stack.order)
+    seconds: Floats = count * np.asarray(all_reduce_s(node.cluster.fabric, 1.0, tp, direct=True), dtype=float)
+    return seconds
+
+
+def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: Sequence[WeightFormat]) -> list[Floor]:
+    """For each latency target, the best that the allowed devices could do by physics alone, and whether that misses.
+
+    Source and assumptions: `weights_read_s`, `message_s` and `least_prompt_s`, at the tp that makes the sum least.
+    """
+    each, best = tokens_per_decode_step(workload), dict[str, Floor]()
+    for node, weights in product(nodes, wanted):
+        form, device = format_on(weights, node.cluster, workload.facts), node.cluster.accelerator
+        tp = np.unique(np.asarray(replica_grid(node, model, workload.max_gpus, spread=False).tp, dtype=float))
+        if not tp.size:
+            continue
+        links = message_s(model, node, tp)
+        read = weights_read_s(model, node, form) * min(node.count, MAX_TP) / tp / each
+        lines = {"tpot": {READING: read, LINKS: links / each}}
+        with suppress(MissingFactError):
+            dtype = product_path(model, form, node.cluster.rates).dtype
+            compute = least_prompt_s(model, node, dtype, computed_prompt_tokens(workload), tp)
+            lines["ttft"] = {COMPUTING: compute, LINKS: links}
+        for target, columns in lines.items():
+            at = int(np.sum(list(columns.values()), axis=0).argmin())
+            parts = {name: float(column[at]) for name, column in columns.items()}
+            if target not in best or sum(parts.values()) < best[target].seconds:
+                limit = latency_targets(workload)[target]
+                best[target] = Floor(
+                    target=target, limit_s=0.0 if limit is None else limit.seconds, seconds=sum(parts.values()),
+                    parts=parts, gpu=device.name, instance=node.name,
+                    layout={"tp": int(tp[at]), "weights": weights.name},
+                )  # fmt: skip
+    found = [floor for floor in best.values() if latency_targets(workload)[floor.target] is not None]
+    if len(best) > 1 and workload.latency is not None:
+        found.append(_whole_floor(workload, best["ttft"], best["tpot"]))
+    return found
+
+
+def _whole_floor(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
+    """The floor of a whole request: its prompt, and one step for each further token."""
+    assert workload.latency is not None
+    steps = workload.output_tokens - 1
+    host_s = workload.engine.request_s
+    parts = {COMPUTING: ttft.seconds, f"{steps:,} tokens": steps * tpot.seconds, "the server": host_s}
+    return Floor(
+        target="latency", limit_s=workload.latency.seconds, seconds=sum(parts.values()), parts=parts,
+        gpu=tpot.gpu, instance=tpot.instance, layout=tpot.layout,
+    )  # fmt: skip
+
+
+LADDER = (1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0)
+"""Steps of a decade: 30 ms is relaxed to 50 ms, 1 s to 1.5 s."""
+WEAKER = {"p99": "p95"}
+"""Percentiles that a target is relaxed to: nobody holds a service to less than p95 who asked for it."""
+NODES = 3
+"""Kinds of machines, the cheapest ones, that another percentile is planned anew on."""
+NEAR = 1.5
+"""Of machines that miss a target by no more than this factor."""
+Best = tuple[float, ServingOption, int]
+"""Cost, option and row of a plan."""
+
+
+def ladder_step(value: float, up: int) -> float:
+    """The next step of the ladder above (`up` 1) or below (-1) a value."""
+    decade = 10.0 ** math.floor(math.log10(value) + 1e-9)
+    steps = [LADDER[-2] / 10 * decade, *(step * decade for step in LADDER), LADDER[1] * 10 * decade]
+    beyond = [s for s in steps if (s > value * 1.001 if up > 0 else s < value * 0.999)]
+    return min(beyond) if up > 0 else max(beyond)
+
+
+def _moved_targets(workload: Resolved) -> Iterator[tuple[str, Latency, Latency | None]]:
+    """(target, as it is, as it would be) of each step; None: without it."""
+    for name, now in latency_targets(workload).items():
+        if now is not None:
+            yield from ((name, now, Latency(now.percentile, ladder_step(now.seconds, up))) for up in (-1, 1))
+            if now.percentile in WEAKER:
+                yield name, now, Latency(WEAKER[now.percentile], now.seconds)
+            yield name, now, None
+
+
+def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[TargetCost]:
+    """The cheapest plan for each step of each target, as estimated, against the cheapest as they are.
+
+    A percentile is part of what is estimated, so that another one is estimated anew; a limit is only held against it.
+    What holds a percentile holds a weaker one.
+    """
+    now, costs = _cheapest(options, workload), []
+    for name, target, moved in _moved_targets(workload):
+        changed: dict[str, Any] = {name: moved}
+        wanted = replace(workload, **changed)
+        percentile = target.percentile if moved is None else moved.percentile
+        if percentile == target.percentile:
+            best = _cheapest(options, wanted)
+        else:
+            plans = filter(None, (_cheapest(_estimated_anew(options, wanted), wanted), now))
+            best = min(plans, key=lambda plan: plan[0], default=None)
+        cost = None if best is None else best[0]
+        saves = None if cost is None or now is None else now[0] - cost
+        one = TargetCost(
+            target=name, percentile=target.percentile, from_s=target.seconds, to_percentile=percentile,
+            to_s=None if moved is None else moved.seconds, cost_usd=cost, saves_usd=saves,
+            saves_frac=None if saves is None or now is None else saves / now[0],
+            instead="" if best is None else _plan_text(*best[1:]),
+        )  # fmt: skip
+        costs.append(one)
+    return costs
+
+
+def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> Best | None:
+    """The cheapest plan that meets the targets of `workload`."""
+    best: Best | None = None
+    for option in options:
+        rows = option.allowed_rows(option.odds(workload))
+        if rows.size:
+            row = int(rows[option.cost_usd[rows].argmin()])
+            if best is None or option.cost_usd[row] < best[0]:
+                best = float(option.cost_usd[row]), option, row
+    return best
+
+
+def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingOption]:
+    """The options of the cheapest machines, estimated at the percentiles of `workload`."""
+    least: dict[int, float] = {}
+    for option in options:
+        near = option.cost_usd[option.shortfall <= NEAR]
+        least[id(option.node)] = min(float(near.min(initial=np.inf)), least.get(id(option.node), np.inf))
+    nodes = set(sorted(least, key=least.__getitem__)[:NODES])
+    estimates: dict[int, Deployments | None] = {}
+    anew: list[ServingOption] = []
+    for option in options:
+        key, found = id(option.found), option.found
+        if id(option.node) not in nodes:
+            continue
+        if key not in estimates:
+            estimates[key] = None
+            with suppress(MissingFactError):
+                estimates[key] = deployments(option.model, workload, option.node, found.weights, option.kv_dtype)
+        other = estimates[key]
+        if other is not None and other.batch.size:
+            anew.append(option.estimated_as(other, workload))
+    return anew
+
+
+def _plan_text(option: ServingOption, row: int) -> str:
+    offer, found = option.priced.offer, option.found
+    return (
+        f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(found.tp[row])}, "
+        f"batch {int(found.batch[row])}, {int(found.replicas[row])} replicas, {found.weights.name}"
+    )
+
+
+WITHOUT = {
+    "without drafts": ("draft", "draft_tokens", "acceptance", "draft_weights"),
+    "without cached prefixes": ("shared_prefix", "prefix_hit"),
+    "without eviction": ("kv_keep",),
+    "without offloading": ("offload_weights", "gpu_layers", "host"),
+}
+
+
+def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -> list[Lever]:
+    """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
+    changes = (*_other_fields(best, chosen), *_other_loads(best.workload))
+    return [*(_lever(best, chosen, change, **fields) for change, fields in changes), *device_levers(plans)]
+
+
+def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Weights, caches and degrees that engine, device and model accept, and other batches."""
+    workload, layout, batch = best.workload, chosen.layout, chosen.layout["max_batch"]
+    service = {
+        "weights": best.found.weights, "kv_dtype": best.kv_dtype, "engine": workload.engine,
+        "layout": ServingLayout(**{axis: layout[axis] for axis in DEGREES}),
+    }  # fmt: skip
+    for change, fields in serving_changes(best.model, service, workload.facts, best.node.cluster.accelerator):
+        if "layout" in fields:
+            wider = {axis: int(getattr(fields["layout"], axis)) for axis in DEGREES}
+            yield change, {"layout": {**layout, **wider}}
+        elif "engine" not in fields and best.decodes:
+            yield change, fields
+    for change, size in (("twice the batch", 2 * batch), ("half the batch", max(1, batch // 2))):
+        yield change, {"layout": {**layout, "max_batch": size}}
+
+
+def _other_loads(workload: Resolved) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The workload without each of its techniques, and with other traffic."""
+    for change, names in WITHOUT.items():
+        if any(getattr(workload.techniques, name) is not None for name in names):
+            plain = replace(workload.techniques, **dict.fromkeys(names))
+            yield change, {"workload": replace(workload, techniques=plain)}
+    if workload.requests_per_s is not None:
+        for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
+            yield change, {"workload": replace(workload, requests_per_s=workload.requests_per_s * factor)}
+
+
+def _lever(
+    best: ServingOption, chosen: Candidate, change: str, *, weights: WeightFormat | None = None,
+    kv_dtype: CacheFormat | None = None, workload: Resolved | None = None, layout: dict[str, Any] | None = None,
+) -> Lever:  # fmt: skip
+    """One change; the layout stays unless another is given."""
+    wanted, cache, layout = workload or best.workload, kv_dtype or best.kv_dtype, layout or chosen.layout
+    missing = partial(Lever, change, None, None, None, fits=False)
+    try:
+        found = deployments(best.model, wanted, best.node, weights or best.found.weights, cache)
+    except FlopwiseError as error:
+        return missing(note=str(error))
+    if found is None or not found.batch.size:
+        return missing(note="does not fit in memory")
+    same = np.flatnonzero(np.all([getattr(found, name) == layout[name] for name in DEGREES], axis=0))
+    if not same.size:
+        return missing(note="does not fit this instance or its memory")
+    row = int(same[np.abs(found.batch[same] - layout["max_batch"]).argmin()])
+    if found.batch[row] < 0.9 * layout["max_batch"]:
+        return missing(note="that batch does not fit in memory")
+    option = best.estimated_as(found, wanted, cache)
+    figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
+    before = (chosen.memory_bytes, chosen.seconds, chosen.cost_usd)
+    memory, seconds, cost = (float(after) / now for after, now in zip(figures, before, strict=True))
+    note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
+    return Lever(change, memory, seconds, cost, fits=True, note=note)
