@@ -23,6 +23,7 @@ from flopwise.search.layout_search import (
     LayoutSearch,
     fastest_layout,
     floor_s,
+    inner_combinations,
     layout_search,
     node_table,
     steps_s,
@@ -31,7 +32,7 @@ from flopwise.search.layout_search import (
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
 from flopwise.search.plan_training import floor_flops, floor_gpu_s
-from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layouts
+from flopwise.search.space import EVERY, LayoutLimits, layouts
 from flopwise.search.training_option import candidate_job, recipes
 from flopwise.search.workload import merged_onto
 from flopwise.search.workload_file import workload_from

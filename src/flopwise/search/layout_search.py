@@ -26,6 +26,8 @@ from flopwise.ops.columns import ascending
 from flopwise.search.space import (
     CHUNK,
     EVERY,
+    MAX_CONTEXT_TOKENS,
+    MAX_EP,
     MAX_MICRO_BATCH,
     MAX_PP,
     MAX_TP,
@@ -34,9 +36,10 @@ from flopwise.search.space import (
     LayoutLimits,
     Pipelines,
     Space,
-    inner_combinations,
+    divisors,
     layouts,
-)  # fmt: skip
+    powers_of_two,
+)
 from flopwise.training.estimate import step_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoint_bytes, goodput_frac
 from flopwise.training.layer_sums import MemoryTable
@@ -458,3 +461,18 @@ def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: floa
         if allocated_and_states(table, fewer)[0] <= capacity:
             return fewer
     return layout
+
+
+def inner_combinations(limits: LayoutLimits, domain: int, max_micro_batch: int = MAX_MICRO_BATCH) -> Inner:
+    """(tp, cp, ep, micro-batch) that the model divides into; tp stays inside the fast-link `domain`."""
+    tp = divisors(limits.heads, min(domain, 64))
+    tp = tp[(tp & (tp - 1)) == 0]
+    cp = powers_of_two(max(1, limits.seq_len // MAX_CONTEXT_TOKENS))
+    cp = cp[limits.seq_len % (2 * cp) == 0] if limits.seq_len > 1 else cp[:1]
+    cp = cp if cp.size else np.array([1])
+    ep = divisors(limits.experts, MAX_EP)
+    ep = ep[(ep & (ep - 1)) == 0]
+    micro = powers_of_two(min(max_micro_batch, limits.global_batch))
+    micro = micro[limits.global_batch % micro == 0]
+    grid = np.meshgrid(tp, cp, ep, micro, indexing="ij")
+    return Inner(*(g.ravel().astype(np.int64) for g in grid))

@@ -9,7 +9,6 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.facts.software import Engine
 from flopwise.search.answer import RejectionLog
 from flopwise.search.spec import ConstraintsSpec
 from flopwise.search.workload import Resolved
@@ -89,24 +88,6 @@ def nothing_left(ruled_out: RejectionLog) -> InfeasibleError:
     """The error of a search without any offer left."""
     reasons = [f"{r.count} {r.unit}: {r.reason}" for r in ruled_out.rows()]
     return InfeasibleError("no offer satisfies the constraints", reasons)
-
-
-def nodes_with_engine(kinds: list[NodeKind], engine: Engine, ruled_out: RejectionLog) -> list[NodeKind]:
-    """The kinds on which an inference engine runs; the others are counted in `ruled_out`.
-
-    Raises:
-        InfeasibleError: nothing is left.
-    """
-    kept = []
-    for kind in kinds:
-        device = kind.cluster.accelerator
-        if engine.runs_on(device):
-            kept.append(kind)
-        else:
-            ruled_out.add(f"{engine.name} is not known to run there", len(kind.priced), device.name, unit="offers")
-    if not kept:
-        raise nothing_left(ruled_out)
-    return kept
 
 
 def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out: RejectionLog) -> NodeKind | None:

@@ -14,9 +14,10 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
-from flopwise.search.answer import Candidate, PlanDraft
+from flopwise.facts.software import Engine
+from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
-from flopwise.search.nodes import NodeKind, node_kinds, nodes_with_engine
+from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, best_and_missed, candidates, cheaper_misses, front
 from flopwise.search.serving_analysis import (
     floors,
@@ -327,3 +328,21 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
         times = f"TTFT {ttft}, TPOT {tpot} on {instances} instances"
         example = f"{option.priced.offer.instance} {found.weights.name}: {times}"
         draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
+
+
+def nodes_with_engine(kinds: list[NodeKind], engine: Engine, ruled_out: RejectionLog) -> list[NodeKind]:
+    """The kinds on which an inference engine runs; the others are counted in `ruled_out`.
+
+    Raises:
+        InfeasibleError: nothing is left.
+    """
+    kept = []
+    for kind in kinds:
+        device = kind.cluster.accelerator
+        if engine.runs_on(device):
+            kept.append(kind)
+        else:
+            ruled_out.add(f"{engine.name} is not known to run there", len(kind.priced), device.name, unit="offers")
+    if not kept:
+        raise nothing_left(ruled_out)
+    return kept

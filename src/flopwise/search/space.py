@@ -230,21 +230,6 @@ def powers_of_two(most: int) -> Column:
     return powers
 
 
-def inner_combinations(limits: LayoutLimits, domain: int, max_micro_batch: int = MAX_MICRO_BATCH) -> Inner:
-    """(tp, cp, ep, micro-batch) that the model divides into; tp stays inside the fast-link `domain`."""
-    tp = divisors(limits.heads, min(domain, 64))
-    tp = tp[(tp & (tp - 1)) == 0]
-    cp = powers_of_two(max(1, limits.seq_len // MAX_CONTEXT_TOKENS))
-    cp = cp[limits.seq_len % (2 * cp) == 0] if limits.seq_len > 1 else cp[:1]
-    cp = cp if cp.size else np.array([1])
-    ep = divisors(limits.experts, MAX_EP)
-    ep = ep[(ep & (ep - 1)) == 0]
-    micro = powers_of_two(min(max_micro_batch, limits.global_batch))
-    micro = micro[limits.global_batch % micro == 0]
-    grid = np.meshgrid(tp, cp, ep, micro, indexing="ij")
-    return Inner(*(g.ravel().astype(np.int64) for g in grid))
-
-
 def layouts(
     limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
     recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
