@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise import options
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError, SpecError
+from flopwise.serving.spec import ServingSpec
 
 
 @pytest.mark.parametrize(
@@ -80,3 +83,29 @@ def test_a_change_has_a_sign_and_no_range_of_its_own(text: str, share: float) ->
 def test_a_change_is_a_number(text: str) -> None:
     with pytest.raises(SpecError):
         options.CHANGE.parse(text, "--it")
+
+
+def test_a_question_takes_whole_specs_and_lays_single_options_over_them() -> None:
+    whole = ServingSpec(tp=4, weights="fp8")
+    deployment, machines = options.take({"deployment": whole, "tp": 8, "gpu": "h100"}, ServingSpec, MachineSpec)
+    assert (deployment.tp, deployment.weights, machines.gpu) == (8, "fp8", "h100")
+    assert options.take({"tp": None}, ServingSpec) == (ServingSpec(),)
+    assert options.take({"anything": whole}, ServingSpec) == (whole,)
+    with pytest.raises(SpecError, match="unknown argument 'weigths'; nearest: weights; there are weights, kv_dtype"):
+        options.take({"weigths": "fp8"}, ServingSpec)
+    with pytest.raises(SpecError, match="unknown argument 'machines'"):
+        options.take({"machines": MachineSpec()}, ServingSpec)
+
+
+def test_a_key_that_ends_with_a_dot_has_the_name_of_its_field() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Place(options.Spec):
+        model: str | None = options.option("", options.name("model"), "What.", key=options.FIELD)
+        region: str | None = options.option("", options.name("region"), "Where.", key="constraints.")
+        gpu: str | None = options.option("", options.name("gpu"), "On what.", key="constraints.gpus")
+
+    assert [one.key for one in options.options_of(Place).values()] == [
+        "model",
+        "constraints.region",
+        "constraints.gpus",
+    ]

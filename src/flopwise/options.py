@@ -249,7 +249,7 @@ def defaults_of(spec: type) -> Mapping[str, Any]:
     return {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
 
 
-def changed(spec: Any) -> list[str]:
+def changed_options(spec: Any) -> list[str]:
     """The options of a spec that are not at their defaults."""
     kind: Any = type(spec)
     return [name for name, default in defaults_of(kind).items() if getattr(spec, name) != default]

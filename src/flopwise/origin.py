@@ -53,36 +53,36 @@ class Ledger:
         """Begin with no figure."""
         self._figures: dict[str, Figure] = {}
 
-    def put(self, figure: Figure) -> Figure:
+    def add_figure(self, figure: Figure) -> Figure:
         """`figure`, which later formulas may name."""
         self._figures[figure.name] = figure
         return figure
 
-    def given(self, name: str, value: float | str | None, unit: str = "") -> Figure:
+    def add_given(self, name: str, value: float | str | None, unit: str = "") -> Figure:
         """A figure that the user gave."""
-        return self.put(given(name, value, unit))
+        return self.add_figure(given(name, value, unit))
 
-    def derived(
+    def add(
         self, name: str, value: float, unit: str, formula: str, *inputs: Figure, source: str = "", note: str = ""
     ) -> Figure:
         """A figure that follows by `formula` from `inputs`, or from the figures that the formula names."""
-        return self.put(
-            derived(name, value, unit, formula, *(inputs or self._named(formula)), source=source, note=note)
+        return self.add_figure(
+            derived(name, value, unit, formula, *(inputs or self._inputs_of(formula)), source=source, note=note)
         )
 
-    def counted(self, name: str, value: float, unit: str, what: str, *inputs: Figure, source: str = "") -> Figure:
+    def add_count(self, name: str, value: float, unit: str, what: str, *inputs: Figure, source: str = "") -> Figure:
         """A figure that is counted from `inputs`, not computed by a formula in one line."""
-        return self.put(derived(name, value, unit, f"{COUNTED}: {what}", *inputs, source=source))
+        return self.add_figure(derived(name, value, unit, f"{COUNTED}: {what}", *inputs, source=source))
 
-    def timed(self, name: str, seconds: float, what: str, *inputs: Figure) -> Figure:
+    def add_time(self, name: str, seconds: float, what: str, *inputs: Figure) -> Figure:
         """A time by the kernel model."""
-        return self.put(derived(name, seconds, "s", f"{KERNEL}: {what}", *inputs))
+        return self.add_figure(derived(name, seconds, "s", f"{KERNEL}: {what}", *inputs))
 
-    def total(self, name: str, unit: str, parts: Iterable[Figure]) -> Figure:
+    def add_total(self, name: str, unit: str, parts: Iterable[Figure]) -> Figure:
         """The sum of `parts`."""
-        return self.put(total(name, unit, parts))
+        return self.add_figure(total(name, unit, parts))
 
-    def _named(self, formula: str) -> tuple[Figure, ...]:
+    def _inputs_of(self, formula: str) -> tuple[Figure, ...]:
         """The figures whose names stand in an arithmetic formula, in its order; of two names the longer counts."""
         names = sorted((name for name in self._figures if name in formula), key=len, reverse=True)
         words = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", formula) if names else ()
@@ -133,13 +133,9 @@ class Device:
         if "memory rate" not in self._known:
             peak, fraction = self.datasheet("hbm_bytes_per_s", "B/s"), self.parameter("dram_frac")
             self._known["memory rate"] = derived(
-                "achieved bandwidth",
-                self.rates.read_bytes_per_s,
-                "B/s",
-                f"{peak.name} x {fraction.name}",
-                peak,
+                "achieved bandwidth", self.rates.read_bytes_per_s, "B/s", f"{peak.name} x {fraction.name}", peak,
                 fraction,
-            )
+            )  # fmt: skip
         return self._known["memory rate"]
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:

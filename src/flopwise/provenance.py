@@ -85,7 +85,7 @@ def fact(
     date: str = "",
     confidence: str = "",
     note: str = "",
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Return a figure read from a datasheet, a price list or a model's config."""
     return Figure(name, value, unit, source=source, note=note, kind="fact", date=date, confidence=confidence)
 
@@ -121,8 +121,7 @@ def walk(figure: Figure) -> Iterator[Figure]:
 
 def assumptions(figure: Figure) -> tuple[str, ...]:
     """Sentences about everything assumed below `figure`, each once."""
-    held = (f"{f.name}: {f.note}" for f in walk(figure) if f.kind == "assumption")
-    return tuple(dict.fromkeys(held))
+    return tuple(dict.fromkeys(f"{f.name}: {f.note}" for f in walk(figure) if f.kind == "assumption"))
 
 
 def format_value(figure: Figure) -> str:
@@ -141,24 +140,16 @@ def format_value(figure: Figure) -> str:
 
 def _origin(figure: Figure) -> str:
     """What stands behind the value, in brackets on its line."""
-    parts = []
-    if figure.kind == "fact":
-        parts = [
-            figure.source,
-            figure.date,
-            f"{figure.confidence} confidence" if figure.confidence else "",
-            figure.note,
-        ]
-    elif figure.kind == "calibration":
-        parts = [f"fitted on {figure.fitted_on}", figure.source, figure.date, figure.note]
-    elif figure.kind == "assumption":
-        parts = [f"assumed: {figure.note}"]
-    elif figure.kind == "given":
-        parts = ["given", figure.source, figure.note]
-    else:
-        parts = [figure.source, figure.note]
-    said = "; ".join(part for part in parts if part)
-    return f"  [{said}]" if said else ""
+    source, date, note = figure.source, figure.date, figure.note
+    confidence = f"{figure.confidence} confidence" if figure.confidence else ""
+    parts = {
+        "fact": (source, date, confidence, note),
+        "calibration": (f"fitted on {figure.fitted_on}", source, date, note),
+        "assumption": (f"assumed: {note}",),
+        "given": ("given", source, note),
+    }.get(figure.kind, (source, note))
+    text = "; ".join(part for part in parts if part)
+    return f"  [{text}]" if text else ""
 
 
 def render_tree(figure: Figure, *, width: int | None = None, depth: int | None = None, ascii_only: bool = False) -> str:
@@ -194,11 +185,6 @@ def render_tree(figure: Figure, *, width: int | None = None, depth: int | None =
 
 def to_json(figure: Figure) -> dict[str, Any]:
     """The tree as plain dictionaries; empty fields are left out, `value` never is."""
-    plain: dict[str, Any] = {}
-    for field in fields(figure):
-        held = getattr(figure, field.name)
-        if field.name == "inputs":
-            held = [to_json(below) for below in figure.inputs]
-        if held or field.name == "value":
-            plain[field.name] = held
-    return plain
+    plain: dict[str, Any] = {field.name: getattr(figure, field.name) for field in fields(figure)}
+    plain["inputs"] = [to_json(below) for below in figure.inputs]
+    return {name: value for name, value in plain.items() if value or name == "value"}

@@ -12,7 +12,7 @@ import flopwise
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HostedPrice
-from flopwise.fleet import hosted, onprem, prices
+from flopwise.fleet import onprem, prices
 from flopwise.fleet.option import carbon_kg
 
 FACTS = load_facts()
@@ -141,7 +141,7 @@ def test_a_hosted_model_costs_by_the_million_tokens() -> None:
     row = next(r for r in table("api_prices.csv") if r["name"] == "Meta-Llama-3.1-8B-Instruct")
     listed = next(p for p in load_facts().hosted_prices if p.name == row["name"] and p.provider == row["provider"])
     usd = 250e6 / 1e6 * float(row["input_usd_per_mtok"]) + 40e6 / 1e6 * float(row["output_usd_per_mtok"])
-    assert hosted.api_usd(listed, 250e6, 40e6) == pytest.approx(usd)
+    assert prices.api_usd(listed, 250e6, 40e6) == pytest.approx(usd)
 
 
 def test_break_even_of_machines_with_an_api() -> None:
@@ -149,7 +149,7 @@ def test_break_even_of_machines_with_an_api() -> None:
     listed = HostedPrice(
         provider="p", name="m", input_usd_per_mtok=0.2, output_usd_per_mtok=0.6, source="s", date="2026-01-01"
     )
-    found = hosted.break_even(listed, 3000.0, 2000.0, inputs_per_output=3.0, fill_frac=0.5)
+    found = prices.break_even(listed, 3000.0, 2000.0, inputs_per_output=3.0, fill_frac=0.5)
     capacity = 2000 * 0.5 * 730 * 3600
     each = (3 * 0.2 + 0.6) / 1e6
     assert found.capacity_per_machine == pytest.approx(capacity)
@@ -161,4 +161,4 @@ def test_break_even_of_machines_with_an_api() -> None:
     # n machines never cost more than the API once n x 3000 / price <= (n - 1) x capacity
     machines = math.ceil(capacity / (capacity - 3000 / each))
     assert found.always == pytest.approx((machines - 1) * 3000 / each)
-    assert hosted.own_usd(2.5 * capacity, 3000.0, capacity) == 9000.0
+    assert prices.own_usd(2.5 * capacity, 3000.0, capacity) == 9000.0

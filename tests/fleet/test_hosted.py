@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
 from flopwise.facts.price_book import HostedPrice
-from flopwise.fleet.hosted import api_usd, break_even, own_usd
+from flopwise.fleet.prices import api_usd, break_even, own_usd
 
 
 def price(inputs: float = 0.5, outputs: float = 1.5, cached: float | None = None) -> HostedPrice:

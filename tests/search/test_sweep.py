@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import flopwise
+from flopwise import cli
 from flopwise.errors import SpecError
 from flopwise.search.sweep import ENGINES, Sweep, parse_sweep, points, schema
 
@@ -140,6 +141,13 @@ def test_unknown_engines_addresses_and_a_missing_ray(monkeypatch: pytest.MonkeyP
     with pytest.raises(SpecError, match=r"pip install 'flopwise\[ray\]'"):
         flopwise.sweep([BASE], engine="ray")
     assert set(ENGINES) == {"inline", "processes", "ray"}
+
+
+def test_what_runs_a_sweep_is_no_part_of_its_workloads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(json.dumps([BASE]), encoding="utf-8")
+    assert cli.main(["plan", str(file), "--address", "10.0.0.1:6379", "--workers", "2", "--engine", "inline"]) == 2
+    assert "address is of a Ray cluster" in capsys.readouterr().err
 
 
 ON_RAY = """

@@ -27,7 +27,8 @@ from plain_machine import (
 )
 
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.estimate import estimate, percentiles
+from flopwise.serving.deployment import percentiles
+from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import Offload, ServeEstimate, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
@@ -163,7 +164,7 @@ def test_tails_of_two_pools_are_those_of_their_queue() -> None:
     """A share rho of prompts waits, exponentially: W / rho x ln(rho / odds) (Kingman 1962), at one server."""
     per_s = 20.0
     asked = job(Techniques(prefill_gpus=1), concurrency=None, arrivals_per_s=per_s)
-    _, sustained, seen = percentiles(asked, 500.0, ("mean", "p90"))
+    sustained, seen = percentiles(asked, 500.0, asked.arrivals_per_s or 0.0, ("mean", "p90"))
     each_s = min(step_s(chunk=INPUT, seen=INPUT), step_s(chunk=8192, seen=INPUT, prompts=8) / 8)
     rho = per_s * each_s
     mean_s = rho * each_s / (2 * (1 - rho))

@@ -22,9 +22,9 @@ from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.tensors import parameters
 from flopwise.provenance import walk
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import estimate, single_table
+from flopwise.training.estimate import estimate, single_table, training_flops
 from flopwise.training.explain import train_figure
-from flopwise.training.frozen import Frozen, split_model, training_flops
+from flopwise.training.frozen import Frozen, split_model
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import ALL_TARGETS, Layout

@@ -19,11 +19,11 @@ from flopwise.ops.backward import backward_works
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
+from flopwise.training.blocks import added_grad_bytes
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
-from flopwise.training.widths import added_grad_bytes
 from named import FACTS, recipe_with
 
 H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,18 @@ def compare(
     model: str,
     *,
     traffic: MonthlyTraffic,
-    months: int = 12,
     ways: Sequence[Kind] = KINDS,
-    apis: Sequence[str] = (),
-    api_prices: Sequence[tuple[float, float]] = (),
-    finetune_tokens: float = 50e6,
-    pretrain_tokens: float | None = None,
-    pretrain_model: str | None = None,
-    method: Mapping[str, Any] | None = None,
-    runs: int = 1,
-    upkeep_usd_per_month: float = 0.0,
-    targets: Mapping[str, Any] | None = None,
-    constraints: Mapping[str, Any] | None = None,
-    purchase: Sequence[str] = (),
-    train_purchase: Sequence[str] = (),
-    simulate: bool = True,
     facts: str | Path | None = None,
-    assume_family: str | None = None,
     advance: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> CostComparison:
     """What each way to answer `traffic` with `model` costs over `months`, and from where on own machines pay.
 
-    `apis` are names of hosted models (`groq/Llama-3.1-8B`, or a name alone for its cheapest host), `api_prices` are
-    (input, output) USD a million tokens; without either, whoever hosts `model` at the least. `targets` and
-    `constraints` have the keys of a workload file; `purchase` is for serving, `train_purchase` for training.
-    `pretrain_tokens` None: the compute-optimal number.
+    `options` are fields of `flopwise.buy_or_build.alternatives.ComparisonRequest` (`months=24, runs=2 ...`). `apis` are
+    names of hosted models (`groq/Llama-3.1-8B`, or a name alone for its cheapest host), `api_prices` are USD a million
+    tokens as (input, output); without either, whoever hosts `model` at the least. `targets` and `constraints` have the
+    keys of a workload file; `purchase` is for serving, `train_purchase` for training. `pretrain_tokens` None: the
+    compute-optimal number.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range, or a name that is not known.
@@ -46,11 +33,7 @@ def compare(
     from flopwise.buy_or_build.comparison import compare_alternatives
     from flopwise.facts.catalog import load_facts
 
-    request = ComparisonRequest(
-        model=model, traffic=traffic, months=months, kinds=tuple(kind for kind in KINDS if kind in ways),
-        apis=tuple(apis), api_prices=tuple(api_prices), finetune_tokens=finetune_tokens,
-        pretrain_tokens=pretrain_tokens, pretrain_model=pretrain_model, method=method or {}, runs=runs,
-        upkeep_usd_per_month=upkeep_usd_per_month, targets=targets or {}, constraints=constraints or {},
-        purchase=tuple(purchase), train_purchase=tuple(train_purchase), simulate=simulate, assume_family=assume_family,
-    )  # fmt: skip
+    single: dict[str, Any] = {n: tuple(o) if isinstance(o, list) else o for n, o in options.items() if o is not None}
+    kinds = tuple(kind for kind in KINDS if kind in ways)
+    request = ComparisonRequest(model=model, traffic=traffic, kinds=kinds, **single)
     return compare_alternatives(request, load_facts(facts), advance)

@@ -9,7 +9,7 @@ from flopwise.api.memory import MemoryAnswer, layout_text, of_training
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import changed, take
+from flopwise.options import changed_options, take
 from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _run_tokens(data: DataSpec, recipe: Recipe, run: RunConditionsSpec) -> float
     """
     sample_tokens = int(recipe.seq_len) if recipe.documents is None else recipe.documents.mean
     tokens, batch = data.run_tokens(sample_tokens), int(recipe.global_batch)
-    if tokens is None and (named := changed(run)):
+    if tokens is None and (named := changed_options(run)):
         names = ", ".join(name.replace("_", " ") for name in named)
         raise SpecError(f"{names}: of a whole run; give its length, too (--tokens or --samples)")
     if tokens is not None and tokens < batch * sample_tokens:

@@ -58,7 +58,7 @@ DTYPES = {
     "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "sq": "int8", "fp8_e4m3": "fp8",
     "int8": "int8_wo", "int4": "int4_wo",
 }  # fmt: skip
-"""Other spellings of the types of kernels' operands, by the names of `flopwise.cost.rates.PRECISIONS`."""
+"""Other spellings of the types of kernels' operands, by the names of `flopwise.cost.precisions.PRECISIONS`."""
 YES_NO = {"true": "yes", "false": "no"}
 PROJECTIONS = re.compile(r"\b(?:q|k|v|o|up|down|gate)(?:(?:,| and | )(?:q|k|v|o|up|down|gate)\b)+")
 """Adapted projections, one by one: "q,v", "q k v up down gate", "q and v"."""

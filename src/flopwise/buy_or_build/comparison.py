@@ -33,7 +33,7 @@ from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.price_book import HostedPrice
-from flopwise.fleet.hosted import api_usd
+from flopwise.fleet.prices import api_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
 

@@ -69,6 +69,11 @@ class RentableUnits:
             return np.ones(len(self.usd_per_month))
         return np.array([band.quantile(probability) for band in self.bands])
 
+    @property
+    def factors(self) -> tuple[Array, Array, Array]:
+        """(value, at best, at worst) of what each unit carries over its estimate; (units,) each."""
+        return np.ones(len(self.usd_per_month)), self.factor(HIGH), self.factor(LOW)
+
     def carrying(self, factor: Array) -> RentableUnits:
         """The same units where each carries so many times its estimate; `factor` of shape (units,)."""
         return replace(self, tokens_per_month=self.tokens_per_month * factor)
@@ -78,7 +83,7 @@ class RentableUnits:
         index = int(self._usd_by_unit(np.array([volume]))[0].argmin())
         return index, int(num_units(volume, self.tokens_per_month[index]))
 
-    def monthly_usd(self, volumes: Array, factor: Array | None = None) -> Array:
+    def monthly_usd(self, volumes: Array, factor: Array | float = 1.0) -> Array:
         """What the units that are cheapest for each of `volumes` (months,) cost a month, in USD, at least one unit.
 
         `factor` (units,): what a unit turns out to carry over what it was chosen for; more of the same are then rented.
@@ -86,7 +91,7 @@ class RentableUnits:
         Source: arithmetic. Assumes: one kind of machine carries a month's traffic; they stay on all month.
         """
         index = self._usd_by_unit(volumes).argmin(axis=1)
-        carried = self.tokens_per_month if factor is None else self.tokens_per_month * factor
+        carried = self.tokens_per_month * factor
         usd: Array = num_units(volumes, carried[index]) * self.usd_per_month[index]
         return usd
 
@@ -124,9 +129,9 @@ class UpfrontTraining:
     @property
     def ends(self) -> tuple[float, float, float]:
         """(value, low, high) of what is paid before the first month, in USD."""
-        if self.run is None:
-            return 0.0, 0.0, 0.0
         run = self.run
+        if run is None:
+            return 0.0, 0.0, 0.0
         return run.cost_usd * run.runs, run.cost_usd_low * run.runs, run.cost_usd_high * run.runs
 
 
@@ -150,16 +155,15 @@ class SelfHosted:
         traffic = self.request.traffic
         return monthly_volumes(traffic.tokens_per_month, traffic.growth_frac, months)
 
-    def monthly_usd(self, months: int, factor: Array | None = None) -> Array:
+    def monthly_usd(self, months: int, factor: Array | float = 1.0) -> Array:
         """What each month costs, upkeep included, where units carry `factor` times their estimates."""
         return self.units.monthly_usd(self.volumes(months), factor) + self.request.upkeep_usd_per_month
 
     @cached_property
     def monthly_ends(self) -> tuple[Array, Array, Array]:
         """(value, low, high) of what each month costs, by the measured errors of the throughput."""
-        months, units = self.request.months, self.units
-        low, high = (self.monthly_usd(months, units.factor(p)) for p in (HIGH, LOW))
-        return self.monthly_usd(months), low, high
+        value, low, high = (self.monthly_usd(self.request.months, factor) for factor in self.units.factors)
+        return value, low, high
 
     def alternative(self) -> Alternative:
         """The sums of this alternative with their ends."""
@@ -187,18 +191,13 @@ class SelfHosted:
 
     def break_even(self, api: str, usd_per_token: float) -> ApiBreakEven:
         """Where this alternative costs no more than an API of that price a token."""
-        units = self.units
+        units, upkeep, horizon = self.units, self.request.upkeep_usd_per_month, self.request.months
         other = cumulative_usd(0.0, self.volumes(LONGEST_MONTHS) * usd_per_token)
         months, volumes = [], []
-        for upfront, odds in zip(self.training.ends, (None, HIGH, LOW), strict=True):
-            factor = None if odds is None else units.factor(odds)
+        for upfront, factor in zip(self.training.ends, units.factors, strict=True):
             own = cumulative_usd(upfront, self.monthly_usd(LONGEST_MONTHS, factor))
             months.append(break_even_month(own, other))
-            carrying = units if factor is None else units.carrying(factor)
-            volume = break_even_volume(
-                upfront, self.request.upkeep_usd_per_month, self.request.months, usd_per_token, carrying
-            )
-            volumes.append(volume)
+            volumes.append(break_even_volume(upfront, upkeep, horizon, usd_per_token, units.carrying(factor)))
         why = ""
         if volumes[0] is None:
             least = 1e6 * float((units.usd_per_month / units.tokens_per_month).min())
@@ -216,8 +215,7 @@ class SelfHosted:
         first, last = (units.cheapest(float(volumes[month])) for month in (0, -1))
         index, tokens = first[0], float(volumes[0])
         candidate, final, price = units.candidates[index], units.candidates[last[0]], units.prices[index]
-        full = float(units.tokens_per_month[index])
-        carried = [full * float(f) for f in (1.0, *(units.factor(p)[index] for p in (HIGH, LOW)))]
+        carried = [float(units.tokens_per_month[index] * factor[index]) for factor in units.factors]
         counts = [int(num_units(tokens, each)) for each in carried]
         filled = [tokens / (number * each) for number, each in zip(counts, carried, strict=True)]
         return ServingOffer(

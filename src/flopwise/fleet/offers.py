@@ -10,9 +10,9 @@ from flopwise.errors import MissingFactError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import OWNED, Offer
 from flopwise.facts.price_book import HardwarePrice, HostedPrice
-from flopwise.fleet.hosted import api_usd
 from flopwise.fleet.model import OwnPool, Platform, ResolvedJob
 from flopwise.fleet.onprem import COLOCATED, Ownership, Site, kwh_on, ownership
+from flopwise.fleet.prices import api_usd
 from flopwise.fleet.spec import API, OwnMachines, SiteFigures
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate
 
@@ -27,7 +27,7 @@ def site(given: SiteFigures, where: str) -> Site:
     """
     if given.colocation_usd_per_kw_month is not None and not given.colocation:
         raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
-    figures = {name: getattr(given, name) for name in options.changed(given) if name != "colocation"}
+    figures = {name: getattr(given, name) for name in options.changed_options(given) if name != "colocation"}
     try:
         return replace(COLOCATED if given.colocation else Site(), **figures)
     except SpecError as error:

@@ -13,7 +13,9 @@ from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HardwarePrice
+from flopwise.fleet.spec import SiteFigures
 from flopwise.ops.types import Floats
+from flopwise.options import options_of
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 HOURLY = ("on_demand", "spot")
@@ -48,15 +50,11 @@ class Site:
     power: PowerModel = DEFAULT_POWER
 
     def __post_init__(self) -> None:
-        """Refuse figures out of range."""
-        above = ("years", "facility_years", "gpus_per_person")
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, int | float) and (not 0 <= value < float("inf") or (name in above and value <= 0)):
-                raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if name in above else '0 up'}")
-        for name, low, high in (("pue", 1, 4), ("residual_frac", 0, 1), ("maintenance_hours_per_month", 0, 700)):
-            if not low <= getattr(self, name) <= high:
-                raise SpecError(f"{name}: {getattr(self, name):g} is out of range; allowed: {low} to {high}")
+        """Refuse figures out of range, as a fleet file refuses them."""
+        for name, declared in options_of(SiteFigures).items():
+            value = getattr(self, name, None)
+            if value is not None:
+                declared.parse(value, name)
 
 
 COLOCATED = Site(colocation_usd_per_kw_month=184.06, pue=1.4)

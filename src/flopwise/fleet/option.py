@@ -10,11 +10,10 @@ import numpy as np
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.fleet.hosted import api_usd
 from flopwise.fleet.model import ChosenWorkload, MonthlyOption, ResolvedJob, Taken
 from flopwise.fleet.offers import ApiOffer, OwnOffer, monthly_tokens
 from flopwise.fleet.onprem import JOULES_PER_KWH
-from flopwise.fleet.prices import effective
+from flopwise.fleet.prices import api_usd, effective
 from flopwise.ops.types import Array
 from flopwise.search.answer import Candidate
 from flopwise.search.deployments import PREFILL_BUSY

@@ -457,11 +457,12 @@ NEARLY = 0.93
 
 def workstation_options(index: int, job: ResolvedJob, facts: Facts) -> list[MonthlyOption]:
     """Every offer with enough accelerators of enough memory that the constraints allow, by each way to buy it."""
+    gpus = {facts.accelerator(name).name for name in job.spec.constraints.gpus}
     return [
         monthly_option(index, job, _workstation(job, offer, purchase, facts), offer, facts)
         for offer in _sufficient_offers(job, facts)
         for purchase in _workstation_purchases(job, offer)
-        if _ruling_constraint(job, offer, purchase, facts) is None
+        if _ruling_constraint(job, offer, purchase, gpus) is None
     ]
 
 
@@ -473,10 +474,10 @@ def _workstation_purchases(job: ResolvedJob, offer: Offer) -> list[str]:
 
 def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
     """What would do but for the constraints, else what nothing on offer has."""
-    refused = Counter[str]()
+    refused, gpus = Counter[str](), {facts.accelerator(name).name for name in job.spec.constraints.gpus}
     for offer in _sufficient_offers(job, facts):
         purchase = next(iter(_workstation_purchases(job, offer)), None)
-        if purchase is not None and (name := _ruling_constraint(job, offer, purchase, facts)) is not None:
+        if purchase is not None and (name := _ruling_constraint(job, offer, purchase, gpus)) is not None:
             refused[name] += 1
     if refused:
         values = {name: getattr(job.spec.constraints, name) for name in refused}
@@ -508,10 +509,9 @@ def _sufficient_offers(job: ResolvedJob, facts: Facts) -> list[Offer]:
     return [offer for offer, device in devices if device.kind != "cpu" and device.hbm_bytes >= least]
 
 
-def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, facts: Facts) -> str | None:
+def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, gpus: set[str]) -> str | None:
     """The constraint that forbids an offer, bought so, for all of the machines together; None: none does."""
     limits, count = job.spec.constraints, _machines(job).count
-    gpus = {facts.accelerator(name).name for name in limits.gpus}
     name = forbidding_constraint(offer, limits, gpus, inf if limits.max_gpus is None else limits.max_gpus / count)
     if name is not None or purchase == OWNED:
         return name

@@ -324,13 +324,13 @@ class AllocationProgram:
         gangs = [i for i in mine if self.scale[i] > 1 and not self._bound(i)]
         room = {column: -1.0} | self._gang_room(gangs)
         slots: list[dict[int, float]] = [dict(room) for _ in week]
-        hours, held = dict(room), {column: 1.0}
+        hours, whole = dict(room), {column: 1.0}
         by_run: dict[int, dict[int, float]] = defaultdict(dict)
         for i in mine:
             option, each, own = self.options[i], float(self.scale[i]), self.own[i]
             demand = self.demands[option.workload]
             parts = demand.slots or week
-            held[own] = -each
+            whole[own] = -each
             if i in gangs:
                 continue
             if not demand.flexible or each > 1:
@@ -348,7 +348,7 @@ class AllocationProgram:
                         placed[there], slots[slot][there] = 1.0, 1.0 / part
                 self.program.row(placed, 0.0, np.inf)
         self.program.at_most(hours, 0.0)
-        self.program.at_most(held, 0.0)
+        self.program.at_most(whole, 0.0)
         for terms in [t for t in slots if len(t) > len(room)]:
             self.program.at_most(terms, 0.0)
         for terms in by_run.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flopwise.fleet.assessment import Allotment, Assessment
+from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Block, Table, Text
 from flopwise.report.words import bought, change_text, enumeration, hourly, usd
 from flopwise.units import format_percent
@@ -52,10 +52,8 @@ def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
 def _fleet(before: Assessment, after: Assessment) -> Iterator[Block]:
     """Workloads that came and went, and the budget."""
     was, now = [w.name for w in before.workloads], [w.name for w in after.workloads]
-    for words, names in (
-        ("New", [n for n in now if n not in set(was)]),
-        ("Gone", [n for n in was if n not in set(now)]),
-    ):
+    new, gone = [n for n in now if n not in set(was)], [n for n in was if n not in set(now)]
+    for words, names in (("New", new), ("Gone", gone)):
         if names:
             yield Text(f"{words}: {enumeration(names, 10)}.")
     if before.budget_per_month != after.budget_per_month:
@@ -81,37 +79,26 @@ def _machines(before: Assessment, after: Assessment) -> Iterator[tuple[str, str,
 
 def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
     """Of machines that both have."""
-
-    def paid(assessment: Assessment) -> dict[tuple[str, str, str, str], Allotment]:
-        return {(a.provider, a.region, a.instance, a.purchase): a for a in assessment.allocation}
-
-    was, now = paid(before), paid(after)
+    was, now = ({(a.provider, a.region, a.instance, a.purchase): a for a in x.allocation} for x in (before, after))
     for key in sorted(was.keys() & now.keys()):
-        then, today = was[key].usd_per_hour, now[key].usd_per_hour
+        (provider, region, instance, purchase), old, new = key, was[key], now[key]
+        then, today = old.usd_per_hour, new.usd_per_hour
         if then and today is not None and abs(today - then) > 1e-9 * then:
-            change = today / then - 1
-            sign = "+" if change > 0 else ""
+            change = f"{'+' if today > then else ''}{format_percent(today / then - 1)}"
             yield (
-                f"{key[0]} {key[2]}, {key[1]}", bought(key[3]), f"{hourly(then)} ({was[key].price_date})",
-                f"{hourly(today)} ({now[key].price_date})", f"{sign}{format_percent(change)}",
+                f"{provider} {instance}, {region}", bought(purchase), f"{hourly(then)} ({old.price_date})",
+                f"{hourly(today)} ({new.price_date})", change,
             )  # fmt: skip
 
 
 def _risks(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
     """Risks that came, went or moved; several of one kind count by their worst."""
-
-    def worst_by_kind(assessment: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
-        rows: dict[tuple[str, str], tuple[float, str]] = {}
-        for r in sorted(assessment.risks, key=lambda r: r.score):
-            rows[r.kind, r.workload] = r.score, r.evidence
-        return rows
-
-    was, now = worst_by_kind(before), worst_by_kind(after)
+    by_score = (sorted(x.risks, key=lambda r: r.score) for x in (before, after))
+    was, now = ({(r.kind, r.workload): (r.score, r.evidence) for r in risks} for risks in by_score)
     for key in sorted({*was, *now}):
         then, today = was.get(key), now.get(key)
-        if abs((then or (0.0,))[0] - (today or (0.0,))[0]) < SMALL_SCORE:
-            continue
-        yield (
-            key[0], key[1] or "the fleet", "-" if then is None else f"{then[0]:.2f}",
-            "gone" if today is None else f"{today[0]:.2f}", (today or then or (0.0, ""))[1],
-        )  # fmt: skip
+        if abs((then or (0.0,))[0] - (today or (0.0,))[0]) >= SMALL_SCORE:
+            yield (
+                key[0], key[1] or "the fleet", "-" if then is None else f"{then[0]:.2f}",
+                "gone" if today is None else f"{today[0]:.2f}", (today or then or (0.0, ""))[1],
+            )  # fmt: skip

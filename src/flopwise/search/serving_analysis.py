@@ -53,7 +53,7 @@ def format_on(weights: WeightFormat, cluster: Cluster, facts: Facts) -> WeightFo
 def tokens_per_decode_step(workload: Resolved) -> float:
     """Tokens that a decoding sequence gets from one step: several where drafts are accepted.
 
-    Source: `flopwise.serving.speculative.tokens_per_step`.
+    Source: `flopwise.serving.techniques.tokens_per_step`.
     """
     how = workload.techniques
     return 1.0 if how.draft is None else float(tokens_per_step(how.acceptance or 0.0, how.draft_tokens or DRAFT_TOKENS))

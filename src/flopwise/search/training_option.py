@@ -16,7 +16,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.tensors import parameters
-from flopwise.options import OptionError, changed
+from flopwise.options import OptionError, changed_options
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import NodeKind, offer_cluster
@@ -209,7 +209,7 @@ def training_options(
 
 def reliability(workload: Resolved) -> Reliability:
     """How often a run is saved and how fast, as the workload says; the default where it says nothing."""
-    if not changed(workload.conditions):
+    if not changed_options(workload.conditions):
         return DEFAULT_RELIABILITY
     return workload.conditions.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
 
@@ -242,11 +242,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         cluster=offer_cluster(workload, facts, offer, chosen.purchase),
         tokens=workload.tokens,
         conditions=conditions(
-            chosen.purchase,
-            chosen.provider,
-            chosen.gpu,
-            chosen.num_gpus // chosen.num_instances,
-            facts,
+            chosen.purchase, chosen.provider, chosen.gpu, chosen.num_gpus // chosen.num_instances, facts,
             reliability(workload),
         ),
-    )
+    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,12 +11,14 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
-from flopwise.serving.estimate import check_layout, percentiles
+from flopwise.serving.disaggregated import disaggregated_percentiles
+from flopwise.serving.estimate import check_layout
 from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, TechniqueRequest, mean_tokens
-from flopwise.serving.techniques import request_work, resolve_techniques, runner, tokens_a_round
+from flopwise.serving.steady import Percentile, closed_loop, open_loop, open_loop_percentile
+from flopwise.serving.techniques import percentile_tpot_s, request_work, resolve_techniques, runner, tokens_a_round
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
@@ -99,15 +101,16 @@ class UnderLoad:
 def under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad:
     """Percentiles of what requests see that arrive at random, `rate` a second over all replicas.
 
-    Raises:
-        SpecError: the model does not generate.
+    Raises: SpecError: the model does not generate.
     """
     if not generates(job.model):
         raise SpecError(
             f"{job.model.name} does not generate; percentiles under load need a model that does: leave the rate out"
         )
+    assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
-    each, sustained, waits = percentiles(job, max(1.0, estimate.max_concurrency / ranks), PERCENTILES)
+    each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
+    sustained, waits = percentiles(job, most, each, PERCENTILES)
     over = each >= sustained
     return UnderLoad(
         requests_per_s=rate,
@@ -116,6 +119,27 @@ def under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad
         ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
         tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
     )
+
+
+def percentiles(
+    job: ServeJob, most_in_flight: float, arrivals_per_s: float, names: Sequence[str]
+) -> tuple[float, dict[str, Percentile]]:
+    """(requests per second that it sustains, TTFT and TPOT by percentile) of one attention replica.
+
+    Source: `open_loop_percentile`, `disaggregated_percentiles`. Assumes: as there.
+    """
+    machine, shape = runner(job), request_work(job)
+    if job.techniques.prefill_gpus:
+        return disaggregated_percentiles(job, machine, most_in_flight, arrivals_per_s, names)
+    whole = open_loop(machine, job.layout, arrivals_per_s, most_in_flight, *shape)
+    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
+    seen = {
+        name: open_loop_percentile(machine, job.layout, whole, arrivals_per_s, *shape, name)
+        for name in dict.fromkeys((*names, "mean"))
+    }
+    middle_s = seen["mean"].tpot_s
+    tpot_s = {name: percentile_tpot_s(job, seen[name].tpot_s, middle_s, name) for name in names}
+    return sustained, {name: Percentile(seen[name].ttft_s, tpot_s[name]) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -144,49 +145,45 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
     if job.arrivals_per_s is None:
         inside = batch + rate * (ahead_s + waits_s)
-        found = float(np.interp(in_flight, inside, batch))
+        decoding = float(np.interp(in_flight, inside, batch))
     else:
-        found = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
-    per_s = float(np.interp(found, batch, rate))
-    one = _decoding(job, machine, np.maximum(np.asarray(found), 1.0))
+        decoding = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
+    per_s = float(np.interp(decoding, batch, rate))
+    one = _decoding(job, machine, np.maximum(np.asarray(decoding), 1.0))
     decode = type(one)(*(float(np.asarray(part)) for part in one))
-    ttft_s = float(ahead_s + np.interp(found, batch, waits_s))
+    ttft_s = float(ahead_s + np.interp(decoding, batch, waits_s))
     if job.arrivals_per_s is None:  # Little: the rest waits
         ttft_s = max(ttft_s, in_flight / per_s - (rounds - 1.0) * float(decode.seconds))
     steady = Steady(
-        ttft_s, decode.seconds, per_s, per_s * job.output_tokens, found, before.prompts.each_s, 0.0, decode, decode
+        ttft_s, decode.seconds, per_s, per_s * job.output_tokens, decoding, before.prompts.each_s, 0.0, decode, decode
     )
     return per_token(job, steady)
 
 
-def sustained_per_s(job: ServeJob, machine: Runner, most_in_flight: float) -> float:
-    """Requests per second that both pools keep up with, decoding at most `most_in_flight` at once.
+def disaggregated_percentiles(
+    job: ServeJob, machine: Runner, most_in_flight: float, arrivals_per_s: float, names: Sequence[str]
+) -> tuple[float, dict[str, Percentile]]:
+    """(requests per second that both pools sustain, TTFT and TPOT by percentile) of one attention replica.
 
-    Source: the slower of two stages. Assumes: as `disaggregated_steady`.
+    Source: the slower of two stages; percentiles as `flopwise.serving.steady.open_loop_percentile`, waits at the
+    prefill pool only.
+    Assumes: as there, with at most `most_in_flight` requests that decode at once.
     """
-    _, rounds = request_work(job)
-    step = _decoding(job, machine, np.asarray(max(most_in_flight, 1.0)))
-    return float(min(most_in_flight / (rounds * float(step.seconds)), float(pools(job, machine).most_per_s)))
-
-
-def disaggregated_percentile(
-    job: ServeJob, machine: Runner, steady: Steady, arrivals_per_s: float, percentile: str
-) -> Percentile:
-    """TTFT and TPOT at a percentile under Poisson arrivals at one attention replica.
-
-    Source: as `flopwise.serving.steady.open_loop_percentile`; waits at the prefill pool only.
-    Assumes: as there.
-    """
-    before = pools(job, machine)
+    before, (_, rounds) = pools(job, machine), request_work(job)
+    full = _decoding(job, machine, np.asarray(max(most_in_flight, 1.0)))
+    sustained = float(min(most_in_flight / (rounds * float(full.seconds)), float(before.most_per_s)))
     busy = min(arrivals_per_s / float(before.most_per_s), FULLEST)
     mean_s = float(queue_s(busy, before.servers, before.prompts.each_s))
-    tail = TAILS[percentile]
     waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)  # share of prompts that wait
-    wait_s = mean_s if tail is None else mean_s / max(waits, 1e-9) * np.log(max(waits / tail, 1.0))
-    batch = float(np.asarray(steady.batch))
-    step, middle = (
-        _decoding(job, machine, np.asarray(max(batch + PERCENTILES[name] * np.sqrt(batch), 1.0)))
-        for name in (percentile, "mean")
-    )
+    batch = float(np.asarray(disaggregated_steady(job, machine, most_in_flight).batch))
     ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
-    return Percentile(ahead_s + wait_s, percentile_tpot_s(job, step.seconds, middle.seconds, percentile))
+
+    def step_s(name: str) -> Floats:
+        return _decoding(job, machine, np.asarray(max(batch + PERCENTILES[name] * np.sqrt(batch), 1.0))).seconds
+
+    figures = {}
+    for name in names:
+        tail = TAILS[name]
+        wait_s = mean_s if tail is None else mean_s / max(waits, 1e-9) * np.log(max(waits / tail, 1.0))
+        figures[name] = Percentile(ahead_s + wait_s, percentile_tpot_s(job, step_s(name), step_s("mean"), name))
+    return sustained, figures

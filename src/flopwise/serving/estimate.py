@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,14 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
-from flopwise.serving.disaggregated import disaggregated_percentile, disaggregated_steady, sustained_per_s
+from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
-from flopwise.serving.steady import (
-    Percentile,
-    Steady,
-    closed_loop,
-    fixed_batch,
-    least_prompt_s,
-    open_loop,
-    open_loop_percentile,
-)
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
-from flopwise.serving.techniques import (
-    memory_changes,
-    per_token,
-    percentile_tpot_s,
-    request_work,
-    runner,
-    tokens_a_round,
-)
+from flopwise.serving.techniques import memory_changes, per_token, request_work, runner, tokens_a_round
 
 
 def check(job: ServeJob) -> None:
@@ -71,9 +55,9 @@ def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[
     """
     if model.stacks[0].tokens_per_sample is not None:
         return ()
-    asked = prompt(model, input_tokens)
+    request = prompt(model, input_tokens)
     answer = output_tokens if generates(model) else 0
-    if asked.own == 1 and asked.encoder:  # text on either side
+    if request.own == 1 and request.encoder:  # text on either side
         return check_length(model, max(input_tokens, answer), what="an input or an answer")
     return check_length(model, input_tokens + answer, what="a request" if answer else "an input")
 
@@ -116,8 +100,8 @@ def _replica_concurrency(job: ServeJob) -> int | None:
 
 def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
     """Requests of one attention replica that run at once; 1 where memory holds none."""
-    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
-    return float(min(asked or most, most)) if most else float(asked or 1)
+    most, wanted = int(memory.max_concurrency), _replica_concurrency(job)
+    return float(min(wanted or most, most)) if most else float(wanted or 1)
 
 
 def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple[Steady, float]:
@@ -134,8 +118,8 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
         each = np.inf if job.requests is None else job.requests / int(job.layout.dp)
         steady = closed_loop(machine, job.layout, max(in_flight, 1.0), *shape, each)
     steady = per_token(job, steady)
-    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
-    waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
+    most, wanted = int(memory.max_concurrency), _replica_concurrency(job)
+    waiting = (wanted - most) / _number(steady.requests_per_s) if wanted and 0 < most < wanted else 0.0
     return steady, waiting
 
 
@@ -312,31 +296,6 @@ def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
     compute, memory, wires = (seconds / whole for _, seconds in step_lines(step)[:3])
     watts = device_watts(device.tdp_w, compute, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0))
-
-
-def percentiles(
-    job: ServeJob, most_in_flight: float, names: Sequence[str]
-) -> tuple[float, float, dict[str, Percentile]]:
-    """(arrivals, what is sustained, TTFT and TPOT by percentile) of one attention replica; requests per second.
-
-    Source: `open_loop_percentile`, `disaggregated_percentile`.
-    Assumes: as there; the job's arrivals are given.
-    """
-    assert job.arrivals_per_s is not None
-    machine = runner(job)
-    each = job.arrivals_per_s / int(job.layout.dp)
-    if job.techniques.prefill_gpus:
-        steady = disaggregated_steady(job, machine, most_in_flight)
-        apart = {p: disaggregated_percentile(job, machine, steady, each, p) for p in names}
-        return each, sustained_per_s(job, machine, most_in_flight), apart
-    shape = request_work(job)
-    whole = open_loop(machine, job.layout, each, most_in_flight, *shape)
-    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
-    found, middle = {}, open_loop_percentile(machine, job.layout, whole, each, *shape, "mean")
-    for name in names:
-        seen = open_loop_percentile(machine, job.layout, whole, each, *shape, name)
-        found[name] = Percentile(seen.ttft_s, percentile_tpot_s(job, seen.tpot_s, middle.tpot_s, name))
-    return each, sustained, found
 
 
 def least_tpot_s(job: ServeJob) -> float:

@@ -100,10 +100,11 @@ def _technique_figures(job: ServeJob) -> list[Figure]:
     """What stands beside latencies where techniques are used."""
     how, tokens = job.techniques, _tokens_figure(job)
     figures = [] if tokens is None else [tokens]
-    if found := prefix_tokens(job):
+    if cached := prefix_tokens(job):
         shared, hits = given("shared prefix", how.shared_tokens, "tokens"), given("hits", how.hit_frac)
         cause = shared if how.shared_tokens else hits
-        figures.append(derived("prompt tokens not computed", found, "tokens", f"{COUNTED}: found in the cache", cause))
+        formula = f"{COUNTED}: found in the cache"
+        figures.append(derived("prompt tokens not computed", cached, "tokens", formula, cause))
     return figures
 
 

@@ -126,7 +126,7 @@ class Runner:
     rates: Rates
     fabric: Fabric
     engine: Engine
-    dtype: str  # precision of the matrix products inside the layers: a key of `cost.rates.PRECISIONS`
+    dtype: str  # precision of the matrix products inside the layers: a key of `cost.precisions.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
     kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head

@@ -99,8 +99,8 @@ class ServeJob:
     @property
     def context(self) -> int:
         """Tokens of the longest sequence: prompt and answer, or what an encoder reads."""
-        asked = prompt(self.model, self.input_tokens)
-        return int(asked.tokens if not self.decodes else self.input_tokens + self.output_tokens)
+        request = prompt(self.model, self.input_tokens)
+        return int(request.tokens if not self.decodes else self.input_tokens + self.output_tokens)
 
     @property
     def growing(self) -> int:

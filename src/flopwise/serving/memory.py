@@ -114,15 +114,6 @@ def weights_per_gpu(model: Model, form: WeightFormat, layout: ServingLayout) -> 
     return fullest
 
 
-def _widest(model: Model) -> int:
-    """Elements a token of the widest tensors that stand at once in a layer."""
-    stack = model.stacks[0]
-    return max(
-        sum(sorted((i.outputs for i in k.items if isinstance(i, Linear)), reverse=True)[:2]) + 2 * stack.width
-        for k in stack.kinds
-    )
-
-
 def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: Ints) -> Floats:
     """Bytes of activations while `tokens` tokens run through a layer, and fp32 logits of `sequences` next tokens.
 
@@ -130,7 +121,9 @@ def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: I
     Assumes: 16-bit activations, logits of sampled tokens only.
     """
     stack = model.stacks[0]
-    inner = tokens * (_widest(model) - 2 * stack.width) * 2.0 / tp
+    outputs = ([item.outputs for item in kind.items if isinstance(item, Linear)] for kind in stack.kinds)
+    widest = max(sum(sorted(sizes)[-2:]) for sizes in outputs)  # elements a token of what stands at once in a layer
+    inner = tokens * widest * 2.0 / tp
     return inner + tokens * 2 * stack.width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
 
 
@@ -198,8 +191,8 @@ def serving_memory(
     if changes.shared_tokens:
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
-    held = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
-    one, entire = cache(changes, held), cache(changes, context)
+    cached = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
+    one, entire = cache(changes, cached), cache(changes, context)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)

@@ -210,7 +210,7 @@ class TechniqueRequest(Spec):
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
-        return bool(options.changed(self))
+        return bool(options.changed_options(self))
 
     @property
     def draft_name(self) -> str | None:

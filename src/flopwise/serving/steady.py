@@ -114,14 +114,14 @@ def closed_loop(
     parts = micro_batches(runner, layout, in_flight)
     in_flight = in_flight / parts
     one = prompt(runner.model, input_tokens)
-    asked = one.tokens
-    chunk = chunk_tokens(runner, asked)
+    prompt_tokens = one.tokens
+    chunk = chunk_tokens(runner, prompt_tokens)
     budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
-    chunks = np.ceil(asked / chunk)
+    chunks = np.ceil(prompt_tokens / chunk)
     context = one.own + output_tokens / 2
     wanted = in_flight * output_tokens / (output_tokens + chunks)
-    batch = np.maximum(np.minimum(wanted, budget * output_tokens / asked), 1.0)
-    due = batch * asked / output_tokens
+    batch = np.maximum(np.minimum(wanted, budget * output_tokens / prompt_tokens), 1.0)
+    due = batch * prompt_tokens / output_tokens
     tokens = np.clip(due, chunk, budget)
     alone = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
     decode = _pipeline_step(runner, runner.step(alone, layout), parts)
@@ -139,8 +139,8 @@ def closed_loop(
     each = np.minimum(in_flight / running_s, batch / (output_tokens * mean_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
     rate = parts * each
-    held = parts * np.minimum(batch, in_flight)
-    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, held, mixed.seconds, share, decode, mixed)
+    running = parts * np.minimum(batch, in_flight)
+    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, mixed.seconds, share, decode, mixed)
 
 
 def fixed_batch(
@@ -152,11 +152,11 @@ def fixed_batch(
     Assumes: no request joins or leaves.
     """
     one = prompt(runner.model, input_tokens)
-    asked = one.tokens
-    prompts = np.maximum(np.floor((runner.engine.prefill_tokens or asked) / asked), 1.0)
+    prompt_tokens = one.tokens
+    prompts = np.maximum(np.floor((runner.engine.prefill_tokens or prompt_tokens) / prompt_tokens), 1.0)
     prompts = np.minimum(prompts, batch)
-    chunk = np.minimum(prompts * asked, runner.engine.prefill_tokens or prompts * asked)
-    rounds = batch * asked / chunk
+    chunk = np.minimum(prompts * prompt_tokens, runner.engine.prefill_tokens or prompts * prompt_tokens)
+    rounds = batch * prompt_tokens / chunk
     prefill = runner.step(_mixed_load(one, chunk), layout)
     parts = micro_batches(runner, layout, batch)
     context = one.own + output_tokens / 2

@@ -25,7 +25,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.work import item_work, linear_dims
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
-from flopwise.training.widths import ACT_BYTES, added_grad_bytes
+from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -61,7 +61,7 @@ class Kernels:
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
 
-    def again(self, unit: str, selective: str) -> Floats:
+    def recomputed_part(self, unit: str, selective: str) -> Floats:
         """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
 
         Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
@@ -122,8 +122,8 @@ class BlockTimes:
         hides, and slows them by `contention` of its own length.
         """
         kernels = self.kernels
-        again_s = (0.0 * kernels.forward_s, kernels.again("s", selective), kernels.forward_s)[mode]
-        flops = (0.0 * kernels.forward_flops, kernels.again("flops", selective), kernels.forward_flops)[mode]
+        again_s = (0.0 * kernels.forward_s, kernels.recomputed_part("s", selective), kernels.forward_s)[mode]
+        flops = (0.0 * kernels.forward_flops, kernels.recomputed_part("flops", selective), kernels.forward_flops)[mode]
         passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
         if not self.backward:
             again_s, flops, passes = 0.0 * kernels.forward_s, 0.0 * kernels.forward_flops, 1.0
@@ -292,6 +292,23 @@ def _added_s(work: Work, timing: Timing, context: BlockContext) -> Floats:
         for extra in (0.0, added_s)
     )
     return more - plain
+
+
+def added_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
+    """Bytes that adding one micro-batch's gradient to the resident one moves, beside writing it in 16 bits.
+
+    Fused into the product, the resident one is read and written instead; in a kernel of its own, the new one is read
+    besides.
+
+    Source: Megatron-LM, `gradient_accumulation_fusion` (2022), before it `main_grad.add_`; DeepSpeed's BF16_Optimizer.
+    Assumes: gradients are added from the first micro-batch on, to zeros.
+    """
+    if software.accumulation == "none":
+        return 0.0
+    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
+    if resident_grad_dtype(recipe, software) == "both" and recipe.precision == "fp16":
+        resident = ACT_BYTES
+    return 2.0 * resident + (ACT_BYTES if software.accumulation == "separate" else -ACT_BYTES)
 
 
 def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:

@@ -11,10 +11,10 @@ from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
-from flopwise.ops.flops import causal_forward_flops, forward_flops
+from flopwise.ops.flops import causal_forward_flops, forward_flops, runs, stack_shape, stack_works
 from flopwise.ops.routing import dropped_frac
 from flopwise.ops.types import Floats, Ints
-from flopwise.training.frozen import training_flops
+from flopwise.training.frozen import Frozen, split_model
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout, Recipe, check_layout
@@ -247,6 +247,33 @@ def recipe_passes(model: Model, recipe: Recipe, batch: float, seq: int) -> float
     return 3.0 if recipe.lora is None else 2.0
 
 
+def training_flops(model: Model, frozen: Frozen, batch: float, seq: int, *, causal: bool) -> tuple[float, float]:
+    """Operations of (the forward pass, forward and backward); attention as the mask lets through, or in full.
+
+    A product costs once forward, once for its input's gradient and once for its weight's; attention, which has no
+    weights, three times wherever gradients pass.
+
+    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1, product by product; equal to PyTorch's FlopCounterMode in
+    tests/training/test_frozen.py.
+    Assumes: attention's backward pass counts as twice its forward.
+    """
+    split = split_model(model, frozen)
+    forward = whole = 0.0
+    for stack in split.model.stacks:
+        if not runs(split.model, stack):
+            continue
+        shape = stack_shape(split.model, stack, batch, seq)
+        mine = stack is split.model.stacks[0]
+        blocks = split.blocks if mine else (split.towers,) * (len(stack.kinds) + 2)
+        for block, (_, layers, works) in zip(blocks, stack_works(stack, shape), strict=True):
+            for work in works:
+                flops = layers * float(work.causal_flops if causal else work.flops)
+                weightless = work.kind in {"attention", "recurrence"} or work.name not in block.frozen
+                forward += flops
+                whole += flops * ((3.0 if weightless else 2.0) if block.backward else 1.0)
+    return forward, whole
+
+
 def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, float, float]:
     """(MFU with causal attention, MFU with attention in full, HFU) of the peak rate of the recipe's precision.
 
@@ -266,7 +293,7 @@ def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, 
 def again_frac(table: StepTable, layout: Layout) -> float:
     """Of the operations of a forward pass, what recompute runs again.
 
-    Source: `flopwise.training.blocks.again_flops`. Assumes: causal attention counted as computed.
+    Source: `Kernels.recomputed_part`. Assumes: causal attention counted as computed.
     """
     return float(table.again_flops[mode_index(layout, table.partials), 0] / table.forward_flops[0])
 

@@ -49,25 +49,25 @@ class _Tree(RunFigures):
         """Tokens per second, for each GPU with its interval."""
         estimate, name = self.estimate, "throughput per GPU"
         tokens = number(self.recipe.global_batch) * number(self.computed.value)
-        self.derived("tokens of a step", tokens, "tokens", f"global batch x {self.computed.name}")
-        self.derived("throughput", estimate.tokens_per_s, "tokens/s", "tokens of a step / step time")
-        each = self.derived(name, estimate.tokens_per_s_per_gpu, "tokens/s", "throughput / GPUs")
+        self.add("tokens of a step", tokens, "tokens", f"global batch x {self.computed.name}")
+        self.add("throughput", estimate.tokens_per_s, "tokens/s", "tokens of a step / step time")
+        each = self.add(name, estimate.tokens_per_s_per_gpu, "tokens/s", "throughput / GPUs")
         return [each, *interval(name, each, estimate.band, estimate.low, estimate.high)]
 
     def utilisation(self) -> list[Figure]:
         """MFU in both conventions, and HFU."""
         estimate, model, counted = self.estimate, self.job.model, counted_batch(self.job)
-        self.given("passes", counted_passes(self.job))
+        self.add_given("passes", counted_passes(self.job))
         causal, whole = number(causal_forward_flops(model, *counted)), number(forward_flops(model, *counted))
-        self.counted("causal forward FLOP", causal, "FLOP", "what masks and windows let through")
-        self.counted("full forward FLOP", whole, "FLOP", "attention in full")
-        peak = self.put(self.device.datasheet(f"peak {self.recipe.precision}", "FLOP/s"))
-        self.counted(
+        self.add_count("causal forward FLOP", causal, "FLOP", "what masks and windows let through")
+        self.add_count("full forward FLOP", whole, "FLOP", "attention in full")
+        peak = self.add_figure(self.device.datasheet(f"peak {self.recipe.precision}", "FLOP/s"))
+        self.add_count(
             "passes again", again_frac(self.table, self.layout), "", "of a forward pass, what recompute runs again",
             given("recompute", self.layout.recompute_text),
         )  # fmt: skip
         return [
-            self.derived(name, value, "frac", f"{flops} / ({self.step.name} x GPUs x {peak.name})")
+            self.add(name, value, "frac", f"{flops} / ({self.step.name} x GPUs x {peak.name})")
             for name, value, flops in (
                 ("MFU", estimate.mfu_frac, "passes x causal forward FLOP"),
                 ("MFU, attention in full", estimate.mfu_full_attention_frac, "passes x full forward FLOP"),
@@ -79,7 +79,7 @@ class _Tree(RunFigures):
         """The step at datasheet rates, and with nothing hidden."""
         names = ("compute at peak", "memory at datasheet bandwidth", "links at datasheet bandwidth")
         leaves = [
-            self.counted(name, float(seconds), "s", "work of a micro-batch / datasheet rate")
+            self.add_count(name, float(seconds), "s", "work of a micro-batch / datasheet rate")
             for name, seconds in zip(names, self.table.floor_s[:, 0, 0], strict=True)
         ]
         formula = f"micro-batches x max({', '.join(names)})"
@@ -89,8 +89,8 @@ class _Tree(RunFigures):
         lower_s, upper_s = self.estimate.lower_bound_s, self.estimate.upper_bound_s
         text = f"{KERNEL}: every line at calibrated rates, one after the other, nothing hidden"
         return [
-            self.derived("lower bound of the step", lower_s, "s", formula, self.num_micro, *leaves),
-            self.derived("upper bound of the step", upper_s, "s", text),
+            self.add("lower bound of the step", lower_s, "s", formula, self.num_micro, *leaves),
+            self.add("upper bound of the step", upper_s, "s", text),
         ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Item, Linear, Model, Stack
-from flopwise.ops.flops import runs, stack_shape, stack_works
+from flopwise.ops.flops import runs
 
 State = Literal["trained", "passed", "idle"]
 PARTS = ("embedding", "head", "towers")
@@ -143,30 +143,3 @@ def _check(model: Model, frozen: Frozen) -> None:
     others = frozen.embedding and (frozen.head or not _heads(stack, model))
     if frozen.layers(model) == layers and (others or (frozen.but_last is not None and frozen.head)):
         raise SpecError(f"--freeze: nothing of {model.name} is left to train but norms; freeze less")
-
-
-def training_flops(model: Model, frozen: Frozen, batch: float, seq: int, *, causal: bool) -> tuple[float, float]:
-    """Operations of (the forward pass, forward and backward); attention as the mask lets through, or in full.
-
-    A product costs once forward, once for its input's gradient and once for its weight's; attention, which has no
-    weights, three times wherever gradients pass.
-
-    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1, product by product; equal to PyTorch's FlopCounterMode in
-    tests/training/test_frozen.py.
-    Assumes: attention's backward pass counts as twice its forward.
-    """
-    split = split_model(model, frozen)
-    forward = whole = 0.0
-    for stack in split.model.stacks:
-        if not runs(split.model, stack):
-            continue
-        shape = stack_shape(split.model, stack, batch, seq)
-        mine = stack is split.model.stacks[0]
-        blocks = split.blocks if mine else (split.towers,) * (len(stack.kinds) + 2)
-        for block, (_, layers, works) in zip(blocks, stack_works(stack, shape), strict=True):
-            for work in works:
-                flops = layers * float(work.causal_flops if causal else work.flops)
-                weightless = work.kind in {"attention", "recurrence"} or work.name not in block.frozen
-                forward += flops
-                whole += flops * ((3.0 if weightless else 2.0) if block.backward else 1.0)
-    return forward, whole

@@ -49,92 +49,92 @@ class RunFigures(StepFigures):
         self.reliability = self.job.conditions.reliability
         self.nbytes, self.goodput = job_goodput(self.job)
         formula = f"global batch x {self.useful.name}"
-        self.derived("tokens a step", self.recipe.useful_tokens, "tokens", formula)
-        self.given("tokens", run.tokens, "tokens")
-        self.derived("steps", run.steps, "", "tokens / tokens a step")
+        self.add("tokens a step", self.recipe.useful_tokens, "tokens", formula)
+        self.add_given("tokens", run.tokens, "tokens")
+        self.add("steps", run.steps, "", "tokens / tokens a step")
         whole, lasting = self._step_in_run(step_in_run(self.job, self.lines)), self._up_frac()
-        time = self.derived("run time", run.seconds, "s", f"steps x {whole.name} / {lasting.name}")
-        good = self.derived("goodput", run.goodput_frac, "frac", "steps x step time / run time")
-        hours = self.derived("GPU-hours", run.gpu_hours, "h", f"run time / {HOUR_S:g} x GPUs")
+        time = self.add("run time", run.seconds, "s", f"steps x {whole.name} / {lasting.name}")
+        good = self.add("goodput", run.goodput_frac, "frac", "steps x step time / run time")
+        hours = self.add("GPU-hours", run.gpu_hours, "h", f"run time / {HOUR_S:g} x GPUs")
         return [good, hours, *self._paid(run), *self._energy(run, time)]
 
     def _step_in_run(self, one: StepInRun) -> Figure:
         """A step with what stragglers, the loader and validation add to it."""
         conditions, slowed = self.job.conditions, self.step
         if conditions.jitter_frac:
-            self.given("jitter", conditions.jitter_frac, "frac")
-            largest = self.counted(
+            self.add_given("jitter", conditions.jitter_frac, "frac")
+            largest = self.add_count(
                 "largest of all ranks", number(expected_largest(self.estimate.num_gpus)), "",
                 "mean of the largest of so many normal values, in standard deviations",
                 self.gpus, source="David and Nagaraja 2003",
             )  # fmt: skip
             extra, formula = (one.straggler_factor - 1.0) * one.step_s, f"{self.step.name} x jitter x {largest.name}"
-            slowed = self.total(
-                "step with stragglers", "s", [self.step, self.derived("stragglers", extra, "s", formula)]
+            slowed = self.add_total(
+                "step with stragglers", "s", [self.step, self.add("stragglers", extra, "s", formula)]
             )
         added = [slowed]
         if conditions.loader_samples_per_s is not None:
-            self.given("samples a second and GPU", conditions.loader_samples_per_s)
+            self.add_given("samples a second and GPU", conditions.loader_samples_per_s)
             formula = f"max(0, global batch / (samples a second and GPU x GPUs) - {slowed.name})"
-            added.append(self.derived("waiting for the data loader", one.waiting_s, "s", formula))
+            added.append(self.add("waiting for the data loader", one.waiting_s, "s", formula))
         if conditions.validate_every is not None:
             added.append(self._validation(one, conditions.validate_every, conditions.validate_batches))
-        return self.total("step in the run", "s", added)
+        return self.add_total("step in the run", "s", added)
 
     def _validation(self, one: StepInRun, every: int, batches: int) -> Figure:
         lines = [name for name in NOT_IN_VALIDATION if name in self.lines]
         inputs = [given(name.replace("_", " "), self.lines[name], "s") for name in (*lines, *PASSES)]
         less = " - ".join([self.step.name, *(name.replace("_", " ") for name in lines)])
         formula = f"({less}) x {PASSES[0]} / ({' + '.join(PASSES)})"
-        self.derived("validation batch", one.validation_batch_s, "s", formula, self.step, *inputs)
-        self.given("steps between validations", every)
-        self.given("batches of a validation", batches)
+        self.add("validation batch", one.validation_batch_s, "s", formula, self.step, *inputs)
+        self.add_given("steps between validations", every)
+        self.add_given("batches of a validation", batches)
         formula = "batches of a validation x validation batch / steps between validations"
-        return self.derived("validation of a step", one.validation_s, "s", formula)
+        return self.add("validation of a step", one.validation_s, "s", formula)
 
-    def _assumed(self, field: str) -> Figure:
+    def _reliability_figure(self, field: str) -> Figure:
         """One field of the reliability, with where it comes from."""
         value, (name, unit, why) = getattr(self.reliability, field), _RELIABILITY[field]
         origin = dict(self.job.conditions.origins).get(field, why)
-        return self.put(given(name, value, unit) if origin == "given" else assumption(name, value, unit, origin))
+        return self.add_figure(given(name, value, unit) if origin == "given" else assumption(name, value, unit, origin))
 
     def _between(self) -> Figure:
         """Time between interruptions of the job."""
         reliability, terms, inputs = self.reliability, [], [self.gpus]
         if not isinf(reliability.mtbf_gpu_s):
-            inputs.append(self._assumed("mtbf_gpu_s"))
+            inputs.append(self._reliability_figure("mtbf_gpu_s"))
             terms.append(f"GPUs / {inputs[-1].name}")
         if not isinf(reliability.mtbf_node_s) or reliability.interruptions_per_s:
             inputs.append(self._nodes())
         if not isinf(reliability.mtbf_node_s):
-            inputs.append(self._assumed("mtbf_node_s"))
+            inputs.append(self._reliability_figure("mtbf_node_s"))
             terms.append(f"nodes that fail / {inputs[-1].name}")
         if reliability.interruptions_per_s:
-            inputs.append(self._assumed("interruptions_per_s"))
+            inputs.append(self._reliability_figure("interruptions_per_s"))
             terms.append(f"nodes that fail x {inputs[-1].name}")
-        return self.derived(_BETWEEN, number(self.goodput.mtbf_s), "s", f"1 / ({' + '.join(terms)})", *inputs)
+        return self.add(_BETWEEN, number(self.goodput.mtbf_s), "s", f"1 / ({' + '.join(terms)})", *inputs)
 
     def _nodes(self) -> Figure:
         size = self.reliability.gpus_per_node
-        return self.counted(
+        return self.add_count(
             "nodes that fail", number(num_instances(self.estimate.num_gpus, size)), "", f"nodes of {size}"
         )
 
     def _writes(self) -> Figure:
         """How long a checkpoint takes to write."""
         reliability = self.reliability
-        self.counted("checkpoint", self.nbytes, "B", "trained weights, master weights and optimizer states, once")
+        self.add_count("checkpoint", self.nbytes, "B", "trained weights, master weights and optimizer states, once")
         terms = []
         if not isinf(reliability.write_bytes_per_s_per_gpu):
-            terms.append(f"GPUs x {self._assumed('write_bytes_per_s_per_gpu').name}")
+            terms.append(f"GPUs x {self._reliability_figure('write_bytes_per_s_per_gpu').name}")
         if not isinf(reliability.write_bytes_per_s_per_node):
-            terms.append(f"{self._nodes().name} x {self._assumed('write_bytes_per_s_per_node').name}")
+            terms.append(f"{self._nodes().name} x {self._reliability_figure('write_bytes_per_s_per_node').name}")
         if not isinf(reliability.write_bytes_per_s):
-            terms.append(self._assumed("write_bytes_per_s").name)
+            terms.append(self._reliability_figure("write_bytes_per_s").name)
         formula = f"min({', '.join(terms)})" if len(terms) > 1 else terms[0]
         rate = number(write_rate_bytes_per_s(self.estimate.num_gpus, reliability))
-        self.derived("write bandwidth", rate, "B/s", formula)
-        return self.derived(_WRITE, number(self.goodput.write_s), "s", "max(checkpoint / write bandwidth, 0.001)")
+        self.add("write bandwidth", rate, "B/s", formula)
+        return self.add(_WRITE, number(self.goodput.write_s), "s", "max(checkpoint / write bandwidth, 0.001)")
 
     def _up_frac(self) -> Figure:
         """Share of the time that failures, checkpoints and missing nodes leave."""
@@ -142,21 +142,21 @@ class RunFigures(StepFigures):
         between, writes = self._between(), self._writes()
         stall, lag = writes, ""
         if reliability.asynchronous:
-            copy = self._assumed("snapshot_bytes_per_s_per_gpu")
+            copy = self._reliability_figure("snapshot_bytes_per_s_per_gpu")
             formula, lag = f"min(max(checkpoint / (GPUs x {copy.name}), 0.001), {_WRITE})", f" + {_WRITE}"
-            stall = self.derived("stall of a checkpoint", number(good.stall_s), "s", formula)
+            stall = self.add("stall of a checkpoint", number(good.stall_s), "s", formula)
         self._interval(between, writes, stall)
-        pauses = [self._assumed(field).name for field in ("detect_s", "reschedule_s", "warmup_s")]
-        self.derived("restart", number(good.restart_s), "s", f"{' + '.join(pauses)} + {_WRITE}{lag}")
+        pauses = [self._reliability_figure(field).name for field in ("detect_s", "reschedule_s", "warmup_s")]
+        self.add("restart", number(good.restart_s), "s", f"{' + '.join(pauses)} + {_WRITE}{lag}")
         ratio = f"exp(0 - restart / {_BETWEEN}) x {_INTERVAL} / {_BETWEEN}"
         formula = f"{ratio} / (exp(({_INTERVAL} + {stall.name}) / {_BETWEEN}) - 1)"
         if reliability.repair_s:
             what = f"1 - Erlang's loss formula of {reliability.spares} spares"
-            repair = self._assumed("repair_s")
-            self.counted("nodes are there", number(good.up_frac), "frac", what, repair, between)
+            repair = self._reliability_figure("repair_s")
+            self.add_count("nodes are there", number(good.up_frac), "frac", what, repair, between)
             formula = f"nodes are there x {formula}"
         source = "Daly 2006, exact for independent failures"
-        return self.derived("share that lasts", number(good.frac), "frac", formula, source=source)
+        return self.add("share that lasts", number(good.frac), "frac", formula, source=source)
 
     def _interval(self, between: Figure, writes: Figure, stall: Figure) -> Figure:
         """Work between checkpoints."""
@@ -174,25 +174,25 @@ class RunFigures(StepFigures):
         if reliability.asynchronous:
             formula = f"max({formula}, {_WRITE})"
             inputs.append(writes)
-        return self.derived(_INTERVAL, value, "s", formula, *inputs, source=source)
+        return self.add(_INTERVAL, value, "s", formula, *inputs, source=source)
 
     def _paid(self, run: Run) -> list[Figure]:
         cluster = self.job.cluster
         paid = price(cluster)
         if paid is None:
             return []
-        self.put(paid)
-        per_node = self.given("GPUs a node", cluster.gpus_per_node)
+        self.add_figure(paid)
+        per_node = self.add_given("GPUs a node", cluster.gpus_per_node)
         count = int(num_instances(self.estimate.num_gpus, cluster.gpus_per_node))
-        self.counted("nodes", count, "", "whole machines that hold the GPUs", self.gpus, per_node)
-        self.given("spare nodes", self.reliability.spares)
+        self.add_count("nodes", count, "", "whole machines that hold the GPUs", self.gpus, per_node)
+        self.add_given("spare nodes", self.reliability.spares)
         formula = f"run time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs a node"
         assert run.cost_usd is not None
-        return [self.derived("cost", run.cost_usd, "USD", formula)]
+        return [self.add("cost", run.cost_usd, "USD", formula)]
 
     def _energy(self, run: Run, time: Figure) -> list[Figure]:
         if run.energy_joules is None:
             return []
         draw, host, limit, pue = self.device.power(job_watts(self.job, self.lines, self.table))
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x {time.name}"
-        return [self.derived("energy", run.energy_joules, "J", formula, self.gpus, draw, host, limit, pue, time)]
+        return [self.add("energy", run.energy_joules, "J", formula, self.gpus, draw, host, limit, pue, time)]

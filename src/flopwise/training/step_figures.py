@@ -127,23 +127,25 @@ class StepFigures(Ledger):
         self.mode = int(mode_index(self.layout, self.table.partials))
         mean = self.table.model_parts[self.mode, :, 0] / self.pp
         self.stage = {name: float(seconds) for name, seconds in zip(self.table.lines, mean, strict=True)}
-        self.gpus = self.given("GPUs", estimate.num_gpus)
-        self.batch = self.given("global batch", int(self.recipe.global_batch), "sequences")
-        self.seq = self.given("sequence length", int(self.recipe.seq_len), "tokens")
-        self.dp, self.micro_batch = self._degree("dp"), self.given("micro-batch", int(self.layout.micro_batch))
+        self.gpus = self.add_given("GPUs", estimate.num_gpus)
+        self.batch = self.add_given("global batch", int(self.recipe.global_batch), "sequences")
+        self.seq = self.add_given("sequence length", int(self.recipe.seq_len), "tokens")
+        self.dp, self.micro_batch = self._degree("dp"), self.add_given("micro-batch", int(self.layout.micro_batch))
         formula = "global batch / (dp x micro-batch)"
-        self.num_micro = self.derived("micro-batches", self.micro_batches, "", formula)
+        self.num_micro = self.add("micro-batches", self.micro_batches, "", formula)
         self.computed, self.useful = self._lengths()
         self.kernels = self._kernels()
         self.reading = self._reading()
-        self.step = self.total("step time", "s", [self._line(name) for name in self.lines])
+        self.step = self.add_total("step time", "s", [self._line(name) for name in self.lines])
 
     def _degree(self, name: str) -> Figure:
-        return self.given(name, int(getattr(self.layout, name)))
+        return self.add_given(name, int(getattr(self.layout, name)))
 
     def _software(self, name: str, value: float) -> Figure:
         row = self.software
-        return self.put(fact(name, value, "", source=f"data/stacks.json, {row.name}: {row.source}", note=row.meaning))
+        return self.add_figure(
+            fact(name, value, "", source=f"data/stacks.json, {row.name}: {row.source}", note=row.meaning)
+        )
 
     def _micro_batch_tokens(self) -> float:
         """Tokens of a micro-batch on one rank."""
@@ -154,17 +156,17 @@ class StepFigures(Ledger):
         documents = self.recipe.documents
         if documents is None:
             return self.seq, self.seq
-        mean = self.given("mean length of a document", documents.mean, "tokens")
+        mean = self.add_given("mean length of a document", documents.mean, "tokens")
         computed, useful = "tokens of a sequence as computed", "tokens of documents in a sequence"
         tokens = number(self.table.seq_tokens[0])
         if documents.packing == "padded":
             what = "the longest of a micro-batch, expected"
-            longest = self.counted(computed, tokens, "tokens", what, mean, self.micro_batch)
-            return longest, self.derived(useful, documents.per_sequence, "tokens", mean.name)
+            longest = self.add_count(computed, tokens, "tokens", what, mean, self.micro_batch)
+            return longest, self.add(useful, documents.per_sequence, "tokens", mean.name)
         text = "best fit of the longest document first, the share of a sequence that is filled"
         source = "Krell et al. 2021 (arXiv:2107.02027) section 3.1"
-        whole = self.derived(computed, tokens, "tokens", self.seq.name)
-        return whole, self.derived(useful, documents.per_sequence, "tokens", text, mean, self.seq, source=source)
+        whole = self.add(computed, tokens, "tokens", self.seq.name)
+        return whole, self.add(useful, documents.per_sequence, "tokens", text, mean, self.seq, source=source)
 
     def _kernels(self) -> list[tuple[str, float, list[BlockKernel]]]:
         """(block, how often it occurs on a stage on average, its kernels) of every block."""
@@ -194,17 +196,17 @@ class StepFigures(Ledger):
         reads, per_node = self.job.reads, self.job.cluster.gpus_per_node
         if reads is None:
             return None
-        each = self.given("bytes of a token", reads.token_bytes, "B")
+        each = self.add_given("bytes of a token", reads.token_bytes, "B")
         formula = f"{self.batch.name} x {self.seq.name} x {each.name}"
-        self.derived("records of a step", reads.batch_bytes(self.recipe), "B", formula)
+        self.add("records of a step", reads.batch_bytes(self.recipe), "B", formula)
         if reads.date:
             name = f"{reads.storage} per node"
-            rate = self.put(fact(name, reads.bytes_per_s, "B/s", source=reads.origin, date=reads.date))
+            rate = self.add_figure(fact(name, reads.bytes_per_s, "B/s", source=reads.origin, date=reads.date))
         else:
-            rate = self.given("storage per node", reads.bytes_per_s, "B/s")
-        self.counted("nodes that read", reads.nodes(self.layout, per_node), "", "no more than replicas")
+            rate = self.add_given("storage per node", reads.bytes_per_s, "B/s")
+        self.add_count("nodes that read", reads.nodes(self.layout, per_node), "", "no more than replicas")
         read_s = reads.read_s(self.recipe, self.layout, per_node)
-        return self.derived("reading a step", read_s, "s", f"records of a step / ({rate.name} x nodes that read)")
+        return self.add("reading a step", read_s, "s", f"records of a step / ({rate.name} x nodes that read)")
 
     def _line(self, name: str) -> Figure:
         """One line of the step's breakdown."""
@@ -230,7 +232,7 @@ class StepFigures(Ledger):
     def _sum_of(self, line: str, formula: str, *inputs: Figure, source: str = "", note: str = "") -> Figure:
         """A line of the breakdown, in seconds of the step."""
         name = line.replace("_", " ")
-        return self.derived(name, self.lines[line], "s", formula, *inputs, source=source, note=note)
+        return self.add(name, self.lines[line], "s", formula, *inputs, source=source, note=note)
 
     def _pass(self, name: str) -> Figure:
         """One micro-batch through a stage, forward or backward, on average."""
@@ -242,16 +244,16 @@ class StepFigures(Ledger):
                 if k.forward == (name == "forward")
             ]
             if parts:
-                one = self.total(f"{name} of one block {block}", "s", parts)
-                times = self.counted(f"blocks {block}", count, "", "blocks of a stage, on average")
+                one = self.add_total(f"{name} of one block {block}", "s", parts)
+                times = self.add_count(f"blocks {block}", count, "", "blocks of a stage, on average")
                 seconds, formula = count * number(one.value), f"{times.name} x {one.name}"
                 blocks.append(derived(f"{name} of {block}", seconds, "s", formula, times, one))
-        return self.total(f"{name} of a micro-batch", "s", blocks)
+        return self.add_total(f"{name} of a micro-batch", "s", blocks)
 
     def _recompute(self) -> Figure:
         """What recompute runs again for one micro-batch."""
-        text, mode = _RECOMPUTED[min(self.mode, 3)], self.given("recompute", self.layout.recompute_text)
-        return self.timed("recompute of a micro-batch", self.stage["recompute"], text, mode)
+        text, mode = _RECOMPUTED[min(self.mode, 3)], self.add_given("recompute", self.layout.recompute_text)
+        return self.add_time("recompute of a micro-batch", self.stage["recompute"], text, mode)
 
     def _exchange(self, name: str) -> Figure:
         """Exposed messages inside the layers."""
@@ -263,7 +265,7 @@ class StepFigures(Ledger):
         share = () if overlap is None else (self._software(f"share hidden behind compute ({degree})", overlap),)
         nbytes = self._micro_batch_tokens() * self.table.width * ACT_BYTES
         each = f"{name.replace('_', ' ')} of a micro-batch"
-        self.put(self.device.message(each, self.stage[name], nbytes, ranks, kind, *share))
+        self.add_figure(self.device.message(each, self.stage[name], nbytes, ranks, kind, *share))
         hidden = self._hidden_messages() if degree == "ep" else None
         return self._sum_of(name, f"{self.num_micro.name} x {each}" + (f" - {hidden.name}" if hidden else ""))
 
@@ -276,36 +278,36 @@ class StepFigures(Ledger):
             return None
         name = schedule_text(int(self.layout.schedule), int(self.layout.interleave))
         text = f"what {name} hides behind other passes, while they run side by side, less what it slows them"
-        return self.timed("hidden beside other passes", hidden, text, self.num_micro, given("stages", self.pp))
+        return self.add_time("hidden beside other passes", hidden, text, self.num_micro, given("stages", self.pp))
 
     def _busiest(self, *inputs: Figure) -> Figure:
         seconds = float(self.table.stage_parts[:, self.mode, 0, 0].sum())
-        return self.timed("busiest stage", seconds, "one micro-batch on the busiest stage", *inputs)
+        return self.add_time("busiest stage", seconds, "one micro-batch on the busiest stage", *inputs)
 
     def _uneven_stages(self) -> Figure:
         """What the busiest stage takes longer than the mean one."""
         layers = self.layout.stage_layers
         self._busiest(*((given("layers of the stages", ", ".join(map(str, layers))),) if layers else ()))
-        self.timed("mean stage", sum(self.stage.values()), "one micro-batch, all stages / stages")
+        self.add_time("mean stage", sum(self.stage.values()), "one micro-batch, all stages / stages")
         return self._sum_of("stage_imbalance", f"{self.num_micro.name} x max(busiest stage - mean stage, 0)")
 
     def _bubble(self) -> Figure:
         """Stages that wait for the first and the last micro-batch."""
-        stages = self.given("stages", self.pp)
+        stages = self.add_given("stages", self.pp)
         if self.pp == 1:
             return self._sum_of("pipeline_bubble", "0 x stages")
         table, code, chunks = self.table, int(self.layout.schedule), int(self.layout.interleave)
-        whole = self.timed("all stages", float(table.model_s[self.mode, 0]), "one micro-batch, every stage in turn")
+        whole = self.add_time("all stages", float(table.model_s[self.mode, 0]), "one micro-batch, every stage in turn")
         idle_s = max(number(whole.value) - number(self._busiest().value), 0.0)
-        others = self.derived(OTHERS, idle_s, "s", "max(all stages - busiest stage, 0)")
+        others = self.add(OTHERS, idle_s, "s", "max(all stages - busiest stage, 0)")
         inputs = [others, given("interleave", chunks), stages, self.num_micro]
         row = tuple(SCHEDULES.values())[code]
         if row.splits_backward:
             weights = float(table.weight_s[0] - table.stage_weight_s[self.mode, 0, 0])
-            inputs.append(self.timed(WEIGHTS, weights, "what fills the bubble"))
+            inputs.append(self.add_time(WEIGHTS, weights, "what fills the bubble"))
         if FORWARD in row.formula:
             forward = others_s(table, np.array([self.mode]), _ONE, _ONE, code).forward_s
-            inputs.append(self.timed(FORWARD, number(forward), "with their part of the messages"))
+            inputs.append(self.add_time(FORWARD, number(forward), "with their part of the messages"))
         few = f"{KERNEL}: {schedule_text(code, chunks)}, fewer micro-batches than stages"
         formula = row.formula if self.micro_batches >= self.pp else few  # else the formulas of papers hold
         return self._sum_of("pipeline_bubble", formula, *inputs, source=row.source)
@@ -323,7 +325,7 @@ class StepFigures(Ledger):
         count = float(self.table.dense_params[0, 0] + self.table.expert_params[0, 0])
         what = "trained parameters of the busiest stage, cut by tp and ep"
         degrees = map(self._degree, ("tp", "pp", "ep"))
-        return self.counted("trained parameters on a rank", count, "", what, *degrees, source=self.job.model.source)
+        return self.add_count("trained parameters on a rank", count, "", what, *degrees, source=self.job.model.source)
 
     def _gradients(self) -> Figure:
         """Gradients, and with ZeRO weights, across replicas."""
@@ -342,7 +344,7 @@ class StepFigures(Ledger):
         return self._sum_of(
             "data_parallel",
             f"message model: {kind}, less what compute hides, more what that slows",
-            self.derived("gradients on a rank", nbytes, "B", formula),
+            self.add("gradients on a rank", nbytes, "B", formula),
             given("ranks", ranks),
             given("ZeRO stage", zero),
             self._software("share of compute that messages hide behind", self.software.dp_overlap),
@@ -353,12 +355,12 @@ class StepFigures(Ledger):
 
     def _optimizer(self) -> Figure:
         params, layout = self._params(), self.layout
-        moved = self.counted(
+        moved = self.add_count(
             "bytes an optimizer step moves a parameter", optimizer_traffic_bytes(self.recipe, self.software), "B",
             "states read and written, gradient read, weights read and written",
             given("optimizer", self.recipe.optimizer.name),
         )  # fmt: skip
-        owned = self.counted(
+        owned = self.add_count(
             "parameters that a rank updates", number(owned_params(self.table, _ONE, _ONE, layout)), "",
             f"{params.name}, from ZeRO 1 on over the ranks that hold the same",
             params, given("ZeRO stage", int(layout.zero)), given("dp x cp", int(layout.dp) * int(layout.cp)),
@@ -368,15 +370,15 @@ class StepFigures(Ledger):
         nbytes = f"{owned.name} x {moved.name}"
         if self.table.matrices is not None:
             others = number(owned_others(self.table, _ONE, _ONE, layout))
-            self.counted("of them in embedding, head and norms", others, "", "what is no hidden matrix")
+            self.add_count("of them in embedding, head and norms", others, "", "what is no hidden matrix")
             width = others_traffic_bytes(self.recipe, self.software)
             what = "AdamW keeps two states, Muon one; read and written"
-            self.counted("bytes of their further states", width, "B", what)
+            self.add_count("bytes of their further states", width, "B", what)
             nbytes = f"({nbytes} + of them in embedding, head and norms x bytes of their further states)"
-        rate = self.put(self.device.memory_rate())
+        rate = self.add_figure(self.device.memory_rate())
         if layout.offload_optimizer:
             memory_rate = HOST_BYTES_PER_S / gpus_per_host(self.job.cluster.fabric)
-            rate = self.given("host memory, of each device", memory_rate, "B/s")
+            rate = self.add_given("host memory, of each device", memory_rate, "B/s")
         return self._sum_of("optimizer", f"{nbytes} / {rate.name}")
 
     def _newton_schulz(self) -> Figure:
@@ -388,7 +390,7 @@ class StepFigures(Ledger):
         return self._sum_of(
             NEWTON_SCHULZ,
             f"{KERNEL}: a rank's share of the matrices, what of them it gathers, all at the sustained rate",
-            self.counted("operations on a stage's matrices", flops, "FLOP", "4 m^2 n + 2 m^3 each", steps),
+            self.add_count("operations on a stage's matrices", flops, "FLOP", "4 m^2 n + 2 m^3 each", steps),
             derived("sustained rate", self.table.rates.matmul_flops_per_s("bf16"), "FLOP/s", f"{KERNEL}: bf16"),
             given("ranks", int(layout.dp) * int(layout.cp)),
             given("ZeRO stage", int(layout.zero)),
@@ -402,19 +404,19 @@ class StepFigures(Ledger):
             return self._sum_of("offload", text, self._params(), rate)
         each = float(self.table.moved_bytes[self.mode, 0, 0])
         what = "memory model: all but two layers'"
-        kept = self.derived("activations that a micro-batch moves", each, "B", what, self.micro_batch)
+        kept = self.add("activations that a micro-batch moves", each, "B", what, self.micro_batch)
         states = self.layout.offload_parameters or self.layout.offload_optimizer
         text = "activations down and back in every micro-batch, and what else moves, less what compute hides"
         return self._sum_of("offload", text, kept, *((self._params(),) if states else ()), self.num_micro, rate)
 
     def _launch(self) -> Figure:
-        host = self.timed(
+        host = self.add_time(
             "launching a micro-batch", float(self.table.host_s[0, 0]),
             "three launches an operation, and routing in layers with experts",
             self._software("host time of one launch", self.software.launch_s),
             self._software("host time of routing a layer", self.software.routing_s),
         )  # fmt: skip
-        busy = self.timed("device time of a micro-batch", number(self._busiest().value), "all lines of a stage")
+        busy = self.add_time("device time of a micro-batch", number(self._busiest().value), "all lines of a stage")
         return self._sum_of("launch", f"{self.num_micro.name} x max(0, {host.name} - {busy.name})")
 
     def _waiting(self) -> Figure:
@@ -434,14 +436,14 @@ class StepFigures(Ledger):
             formula, inputs = "the capacity, filled up or not", [given("capacity factor", recipe.capacity_factor)]
         name, source = "load of the fullest rank over the mean", "Gale et al. 2022 (arXiv:2211.15841) section 2"
         load = number(expert_load(self.job.model, recipe, np.array([ep])))
-        fullest = self.derived(name, load, "", formula, *inputs, source=source)
+        fullest = self.add(name, load, "", formula, *inputs, source=source)
         text = f"experts and their all-to-alls with {fullest.name}, less the same evenly routed"
-        one = self.timed("imbalance of a micro-batch", self.stage[EXPERT_IMBALANCE], text, fullest)
+        one = self.add_time("imbalance of a micro-batch", self.stage[EXPERT_IMBALANCE], text, fullest)
         return self._sum_of(EXPERT_IMBALANCE, f"{self.num_micro.name} x {one.name}")
 
     def _storage(self) -> Figure:
         """What reading takes longer than all other lines together."""
         assert self.reading is not None
         busy = sum(seconds for name, seconds in self.lines.items() if name != LINE)
-        self.counted("all other lines", busy, "s", "the lines beside this one")
+        self.add_count("all other lines", busy, "s", "the lines beside this one")
         return self._sum_of(LINE, f"max(0, {self.reading.name} - all other lines)")

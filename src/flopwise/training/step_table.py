@@ -356,7 +356,7 @@ def _link_independent(
     return dense, expert, still, np.repeat(host, len(inner.tp), axis=1), matrices
 
 
-def _trained(model: Model, recipe: Recipe, items: Sequence[Item], block: Block) -> list[Item]:
+def _trained_items(model: Model, recipe: Recipe, items: Sequence[Item], block: Block) -> list[Item]:
     """Those of a block's items whose weights have gradients, adapters apart."""
     whole = [] if recipe.lora is None else extra_items(model, recipe.lora)
     return [item for item in items if (block.trains(item) if recipe.lora is None else item in whole)]
@@ -366,7 +366,7 @@ def _rank_parameters(
     model: Model, items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe
 ) -> NDArray[np.float64]:
     """(dense, experts' parameters with gradients, bytes of those without) on one rank, of a block; (3, n)."""
-    one, lora, trained = np.ones(len(inner.tp)), recipe.lora, _trained(model, recipe, items, block)
+    one, lora, trained = np.ones(len(inner.tp)), recipe.lora, _trained_items(model, recipe, items, block)
     dense = sharded_parameters((i for i in trained if not isinstance(i, Experts)), inner.tp, 1)
     experts = sharded_parameters((i for i in trained if isinstance(i, Experts)), inner.tp, inner.ep)
     if lora is not None:
@@ -396,8 +396,8 @@ def _matrices(
     """What the optimizer orthogonalises of every pipeline degree: matrices of layers and towers, or the adapters."""
     model, lora = split.model, recipe.lora
     listed = [items for items, _, _ in block_list(model)]
-    towers = _trained(model, recipe, tower_items(model), split.towers)
-    trained = [_trained(model, recipe, items, block) for items, block in zip(listed, split.blocks, strict=True)]
+    towers = _trained_items(model, recipe, tower_items(model), split.towers)
+    trained = [_trained_items(model, recipe, items, block) for items, block in zip(listed, split.blocks, strict=True)]
     trained[0] += towers
     layers = (
         hidden_matrices(own) if lora is None else [*adapter_matrices(items, lora)]

@@ -61,23 +61,6 @@ def resident_grad_dtype(recipe: Recipe, software: TrainingStack) -> str:
     return "bf16" if chosen == "compute" else chosen
 
 
-def added_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
-    """Bytes that adding one micro-batch's gradient to the resident one moves, beside writing it in 16 bits.
-
-    Fused into the product, the resident one is read and written instead; in a kernel of its own, the new one is read
-    besides.
-
-    Source: Megatron-LM, `gradient_accumulation_fusion` (2022), before it `main_grad.add_`; DeepSpeed's BF16_Optimizer.
-    Assumes: gradients are added from the first micro-batch on, to zeros.
-    """
-    if software.accumulation == "none":
-        return 0.0
-    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
-    if resident_grad_dtype(recipe, software) == "both" and recipe.precision == "fp16":
-        resident = ACT_BYTES
-    return 2.0 * resident + (ACT_BYTES if software.accumulation == "separate" else -ACT_BYTES)
-
-
 def sent_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
     """Bytes of one gradient as it is sent between replicas."""
     resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]

@@ -58,6 +58,10 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
     return None if str(value).lower() == "auto" else COUNT.parse(value, what)
 
 
+VOLUME = ValueKind("volume", _numbers(units.parse_count))
+API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrain_tokens)
+
+
 @options.command(
     "compare",
     "flopwise compare Llama-3.1-8B --tokens-per-month 500M --no-simulate",
@@ -67,7 +71,7 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 @options.argument("model")
 @add(
     "--tokens-per-month",
-    ValueKind("volume", _numbers(units.parse_count)),
+    VOLUME,
     "Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.",
     required=True,
 )
@@ -84,19 +88,11 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
     repeated=True,
 )
 @add(
-    "--api-price",
-    ValueKind("in/out", _prices),
-    "A price of your own, USD a million tokens: 0.15/0.60.",
-    field="api_prices",
-    repeated=True,
+    "--api-price", API_PRICE, "A price of your own, USD a million tokens: 0.15/0.60.", field="api_prices", repeated=True
 )
 @add("--finetune-tokens", COUNT, "Tokens of fine-tuning.", default="50M")
 @flags(TrainingSpec, ADAPTERS, section="", for_file=True)
-@add(
-    "--pretrain-tokens",
-    ValueKind("tokens", _pretrain_tokens),
-    "Tokens from scratch, or auto (default): as many as are compute-optimal.",
-)
+@add("--pretrain-tokens", PRETRAIN, "Tokens from scratch, or auto (default): as many as are compute-optimal.")
 @add("--pretrain-model", name("model"), "Train this model from scratch instead, such as 1B.")
 @add("--runs", whole(high=10_000), "Training runs paid for.", default=1)
 @add(

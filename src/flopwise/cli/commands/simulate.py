@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.result import RunSummary, Slo
 
 REPLICAS, QUEUE, CACHE = (set(options_of(spec)) for spec in (AutoscaleSpec, BatchRequest, ResponseCacheSpec))
+SCALING = "Replicas that come and go"
 TARGETS = ("ttft", "tpot", "latency")
 GROUPS: tuple[tuple[tuple[str, ...], set[str]], ...] = (
     (("autoscale",), REPLICAS - QUEUE),
@@ -71,17 +72,16 @@ NOT_QUEUED = {
 @flags(Scheduling)
 @flags(AutoscaleSpec)
 @add(
-    "--attain",
-    FRACTION,
+    "--attain", FRACTION,
     "Share of requests that fixed replicas must answer in time (default: as the autoscaler; cache: 99%).",
-    section="Replicas that come and go",
-)
+    section=SCALING,
+)  # fmt: skip
 @add(
     "--vertical",
     FLAG,
     "The same accelerators as fewer, larger replicas or more, smaller.",
     default=False,
-    section="Replicas that come and go",
+    section=SCALING,
 )
 @flags(BatchRequest, without=" ".join({*options_of(Traffic), *options_of(AutoscaleSpec)}))
 @flags(ResponseCacheSpec)

@@ -173,8 +173,8 @@ def hit_rate(cache: ResponseCache) -> float:
     shares = cache.popularity()
     unique = 1.0 - cache.repeated
 
-    def cached_entries(asked: float) -> float:
-        return float(-np.expm1(-shares * asked).sum()) + unique * asked
+    def cached_entries(requests: float) -> float:
+        return float(-np.expm1(-shares * requests).sum()) + unique * requests
 
     if unique == 0 and cache.entries >= cache.prompts:
         return 1.0

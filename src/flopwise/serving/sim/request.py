@@ -95,8 +95,8 @@ class ResponseCache:
 
         Source: text of the answers and what stands beside it. Assumes: the whole capacity is paid for all the time.
         """
-        held = self.entries * (ENTRY_BYTES + BYTES_PER_TOKEN * mean_output_tokens)
-        return held / 1e9 * self.usd_per_gb_hour * duration_s / HOUR_S
+        size = self.entries * (ENTRY_BYTES + BYTES_PER_TOKEN * mean_output_tokens)
+        return size / 1e9 * self.usd_per_gb_hour * duration_s / HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,13 +251,13 @@ def made_by(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: Rng) -> N
     """
     count = arrival_s.size
     ends = np.cumsum(cache.popularity())
-    asked = np.searchsorted(ends, rng.random(count), side="right")
-    fresh = asked >= cache.prompts
-    asked[fresh] = cache.prompts + np.arange(np.count_nonzero(fresh))
+    prompts = np.searchsorted(ends, rng.random(count), side="right")
+    fresh = prompts >= cache.prompts
+    prompts[fresh] = cache.prompts + np.arange(np.count_nonzero(fresh))
     made: OrderedDict[int, int] = OrderedDict()  # prompt -> row that computed the answer
     makers = np.full(count, -1, dtype=np.int64)
     times = arrival_s.tolist()
-    for row, prompt in enumerate(asked.tolist()):
+    for row, prompt in enumerate(prompts.tolist()):
         maker = made.get(prompt, -1)
         if maker >= 0 and times[row] - times[maker] <= cache.ttl_s:
             makers[row] = maker
@@ -297,13 +297,13 @@ def merge_hits(run: SimulatedRun, trace: RequestTrace, makers: NDArray[np.int64]
     done = outcome.finish_ps[makers[hits]]
     itl[0] += int((trace.output[hits] - 1)[(done >= 0) & (done <= come)].sum())
     end = max(run.end_ps, int(outcome.finish_ps.max(initial=0)))
-    found = steps = None
+    hits_of = steps = None
     if run.hits is not None:
-        found = np.zeros(len(trace), dtype=np.int64)
-        found[computed] = run.hits
+        hits_of = np.zeros(len(trace), dtype=np.int64)
+        hits_of[computed] = run.hits
     if run.steps is not None:
         steps = trace.output.copy()
         steps[computed] = run.steps
     return replace(
-        run, trace=trace, reasons=reasons, outcome=outcome, itl=itl, end_ps=end, cached=hits, hits=found, steps=steps
+        run, trace=trace, reasons=reasons, outcome=outcome, itl=itl, end_ps=end, cached=hits, hits=hits_of, steps=steps
     )

@@ -185,8 +185,8 @@ class SimulatedRun:
     @property
     def reused_tokens(self) -> int:
         """Tokens of prompts that were in the cache already."""
-        found = int(self.totals.reused_tokens.sum())
-        return found if self.hits is None else found + int(self.hits[self.outcome.start_ps >= 0].sum())
+        tokens = int(self.totals.reused_tokens.sum())
+        return tokens if self.hits is None else tokens + int(self.hits[self.outcome.start_ps >= 0].sum())
 
     def good(self, slo: Slo) -> Array:
         """Which requests were answered within the objective; answers of one token hold any TPOT."""

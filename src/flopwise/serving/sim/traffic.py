@@ -77,12 +77,12 @@ def gamma(rate_per_s: float, duration_s: float, rng: Rng, *, cv: float = 2.0) ->
     if not (math.isfinite(cv) and 0 < cv <= 100):
         raise SpecError(f"burstiness (cv) {cv:g} is out of range; allowed: above 0, up to 100 (1 is Poisson)")
     shape = cv**-2
-    found: list[Seconds] = []
+    parts: list[Seconds] = []
     at, batch = 0.0, int(expected + 6 * cv * math.sqrt(expected)) + 16
     while at < duration_s:
-        found.append(at + np.cumsum(rng.gamma(shape, 1.0 / (shape * rate_per_s), batch)))
-        at = float(found[-1][-1])
-    arrivals = np.concatenate(found)
+        parts.append(at + np.cumsum(rng.gamma(shape, 1.0 / (shape * rate_per_s), batch)))
+        at = float(parts[-1][-1])
+    arrivals = np.concatenate(parts)
     return arrivals[arrivals < duration_s]
 
 
@@ -140,12 +140,12 @@ def varying(
     weights = np.where(np.arange(periods) % 7 >= 5, weekend, 1.0) / ((5 + 2 * weekend) / 7 if periods >= 7 else 1.0)
     at = (seconds[None, :-1] + np.arange(periods)[:, None] * period_s).ravel()
     ends = np.cumsum(weights)
-    held = (share[None, :-1] * weights[:, None] + (ends - weights)[:, None]).ravel()
-    at, held = np.append(at, periods * period_s), np.append(held, ends[-1])
+    counts = (share[None, :-1] * weights[:, None] + (ends - weights)[:, None]).ravel()
+    at, counts = np.append(at, periods * period_s), np.append(counts, ends[-1])
     mean = rate_per_s * period_s
-    until = float(np.interp(duration_s, at, held)) * mean
+    until = float(np.interp(duration_s, at, counts)) * mean
     count = int(rng.poisson(until))
-    arrivals: Seconds = np.interp(np.sort(rng.random(count)) * until, held * mean, at)
+    arrivals: Seconds = np.interp(np.sort(rng.random(count)) * until, counts * mean, at)
     return arrivals
 
 
