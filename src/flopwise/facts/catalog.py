@@ -24,7 +24,7 @@ from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
-from flopwise.facts.offers import OFFERS, Offer, known_region, region_names
+from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class Facts:
             below = rows
 
             def with_older_prices(row: Row, offer: Offer, below: Mapping[Key, Offer] = below) -> Offer:
-                return with_chip_name(row, price_files.with_older_prices_noted(offer, below.get(offer.key)))
+                return with_chip_name(row, _note_older_prices(offer, below.get(offer.key)))
 
             try:
                 rows = OFFERS.overlay(below, path, with_older_prices)
@@ -554,6 +554,20 @@ def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     if found is None:
         raise UnknownNameError(what, str(given), names.values())
     return found
+
+
+def _note_older_prices(offer: Offer, known: Offer | None) -> Offer:
+    """`offer` with a note of the prices that an import left as they were `known`, and their date."""
+    if known is None or known.price_date == offer.price_date:
+        return offer
+    same = [
+        p for p in PRICE_FIELDS.values() if getattr(offer, p) is not None and getattr(offer, p) is getattr(known, p)
+    ]
+    if not same:
+        return offer
+    what = ", ".join(price.removesuffix("_usd_per_hour") for price in same)
+    note = f"not in the import: {what}, of {known.price_date}"
+    return replace(offer, notes="; ".join(part for part in (offer.notes, note) if part))
 
 
 def load_facts(folder: Path | str | None = None) -> Facts:
