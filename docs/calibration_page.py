@@ -39,10 +39,14 @@ def _stack_lines(facts: Facts) -> list[str]:
         "Columns of `src/flopwise/data/stacks.json` that several stacks share, fitted",
     ]
     lines += ["with the parameters of training above on published training runs (`benchmarks/fit_training.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in TrainingStack.fitted().items()]
-    lines += ["", f"| stack | {' | '.join(TrainingStack.fitted())} |", f"|---|{'---|' * len(TrainingStack.fitted())}"]
+    lines += [f"- `{name}`: {meaning}" for name, meaning in TrainingStack.fitted_columns().items()]
+    lines += [
+        "",
+        f"| stack | {' | '.join(TrainingStack.fitted_columns())} |",
+        f"|---|{'---|' * len(TrainingStack.fitted_columns())}",
+    ]
     for name, stack in facts.stacks.items():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(stack, c):.4g}' for c in TrainingStack.fitted())} |")
+        lines.append(f"| {name} | {' | '.join(f'{getattr(stack, c):.4g}' for c in TrainingStack.fitted_columns())} |")
     return lines
 
 
@@ -55,8 +59,12 @@ def _engine_lines(facts: Facts) -> list[str]:
         "Columns of `src/flopwise/data/engines.json` that several engines share, fitted",
     ]
     lines += ["on published serving results (`benchmarks/fit_serving.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in Engine.fitted().items()]
-    lines += ["", f"| engine | {' | '.join(Engine.fitted())} |", f"|---|{'---|' * len(Engine.fitted())}"]
+    lines += [f"- `{name}`: {meaning}" for name, meaning in Engine.fitted_columns().items()]
+    lines += [
+        "",
+        f"| engine | {' | '.join(Engine.fitted_columns())} |",
+        f"|---|{'---|' * len(Engine.fitted_columns())}",
+    ]
     for name, engine in facts.engines.items():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(engine, c):.3g}' for c in Engine.fitted())} |")
+        lines.append(f"| {name} | {' | '.join(f'{getattr(engine, c):.3g}' for c in Engine.fitted_columns())} |")
     return lines

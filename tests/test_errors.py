@@ -53,13 +53,13 @@ def test_models_that_fold_alike_are_told_apart() -> None:
 def test_folded_tables_hold_no_two_names_that_fold_alike() -> None:
     for table in (CHECKPOINT_FORMATS, GGUF_FORMATS, OPTIMIZERS, STACKS, ENGINES, STORAGE, FAILURES):
         owners: dict[str, str] = {}
-        for row in table.overlaid({}, DATA / table.file).values():
+        for row in table.overlay({}, DATA / table.file).values():
             for spelling in (row.name, *row.aliases):
                 assert owners.setdefault(fold(spelling), row.name) == row.name, spelling
     assert all(
-        FACTS.weight_format(n).name == n for (n,) in CHECKPOINT_FORMATS.overlaid({}, DATA / CHECKPOINT_FORMATS.file)
+        FACTS.weight_format(n).name == n for (n,) in CHECKPOINT_FORMATS.overlay({}, DATA / CHECKPOINT_FORMATS.file)
     )
-    mixtures = [name for (name,) in GGUF_FORMATS.overlaid({}, DATA / GGUF_FORMATS.file)]
+    mixtures = [name for (name,) in GGUF_FORMATS.overlay({}, DATA / GGUF_FORMATS.file)]
     assert all(FACTS.weight_format(f"gguf {name}").name == name for name in mixtures)  # F16 alone is a checkpoint's
     for rows, find in (
         (FACTS.optimizers, FACTS.optimizer), (FACTS.stacks, FACTS.stack), (FACTS.engines, FACTS.engine),

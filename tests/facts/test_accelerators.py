@@ -128,17 +128,17 @@ def test_a_rate_that_nobody_wrote_down_is_an_error_that_says_what_to_add() -> No
 
 
 def test_a_field_that_nobody_wrote_down_is_an_error_that_says_what_to_add() -> None:
-    assert CHIPS["H100-SXM-80"].known("num_sms") == 132
+    assert CHIPS["H100-SXM-80"].figure("num_sms") == 132
     with pytest.raises(MissingFactError, match="TPU v2: tdp_w is not known"):
-        CHIPS["TPU v2"].known("tdp_w")
+        CHIPS["TPU v2"].figure("tdp_w")
     with pytest.raises(SpecError, match="unknown field 'colour'"):
-        CHIPS["TPU v2"].known("colour")
+        CHIPS["TPU v2"].figure("colour")
 
 
 @given(share=st.floats(0.001, 1.0), name=st.sampled_from(sorted(CHIPS)))
 def test_a_share_has_its_part_of_every_rate(share: float, name: str) -> None:
     whole = CHIPS[name]
-    part = whole.scaled(share)
+    part = whole.partition(share)
     assert part.name == whole.name
     assert math.isclose(part.hbm_bytes_per_s, share * whole.hbm_bytes_per_s)
     assert part.hbm_bytes <= whole.hbm_bytes
@@ -152,11 +152,11 @@ def test_a_share_has_its_part_of_every_rate(share: float, name: str) -> None:
 
 def test_a_share_may_have_memory_of_its_own() -> None:
     whole = CHIPS["Xeon Platinum 8488C"]
-    assert whole.scaled(0.25, hbm_bytes=64 * 2**30).hbm_bytes == 64 * 2**30
-    assert whole.scaled(1) is whole
+    assert whole.partition(0.25, hbm_bytes=64 * 2**30).hbm_bytes == 64 * 2**30
+    assert whole.partition(1) is whole
     for share in (0, -1, 1.01, math.nan, math.inf):
         with pytest.raises(SpecError, match="share of Xeon"):
-            whole.scaled(share)
+            whole.partition(share)
 
 
 def test_rows_are_inert() -> None:

@@ -58,11 +58,11 @@ def test_the_nearest_scope_answers() -> None:
 
 def test_replacing_values_leaves_the_rest() -> None:
     table = FACTS.calibration
-    other = table.replaced({("dram_frac", "any"): 0.5})
+    other = table.with_values({("dram_frac", "any"): 0.5})
     assert other.find("dram_frac", ("any",)).value == 0.5
     assert len(other.parameters) == len(table.parameters)
     with pytest.raises(SpecError, match="no parameter"):
-        table.replaced({("dram_frac", "nowhere"): 0.5})
+        table.with_values({("dram_frac", "nowhere"): 0.5})
 
 
 @pytest.mark.parametrize(

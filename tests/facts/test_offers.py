@@ -128,7 +128,7 @@ def test_a_cpu_offer_never_has_more_cores_than_its_vcpus() -> None:
     cpu_offers = FACTS.offers_for(kind="cpu")
     assert len(cpu_offers) >= 50
     for offer in cpu_offers:
-        cores = FACTS.accelerators[offer.accelerator].known("num_sms") * offer.count * offer.accelerator_share
+        cores = FACTS.accelerators[offer.accelerator].figure("num_sms") * offer.count * offer.accelerator_share
         assert offer.vcpus is not None
         assert cores == pytest.approx(offer.vcpus / (1 if "vCPU = core" in offer.notes else 2))
         assert offer.ram_bytes is not None

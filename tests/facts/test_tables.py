@@ -84,7 +84,7 @@ def test_the_page_of_facts_lists_every_file_that_a_folder_may_hold() -> None:
 
 
 def test_fitted_values_stand_apart_from_what_is_documented() -> None:
-    for file, fitted in (("stacks.json", TrainingStack.fitted()), ("engines.json", Engine.fitted())):
+    for file, fitted in (("stacks.json", TrainingStack.fitted_columns()), ("engines.json", Engine.fitted_columns())):
         for name, record in json.loads((DATA / file).read_text(encoding="utf-8")).items():
             sections = {s: v for s, v in record.items() if isinstance(v, dict)}
             assert set(sections.get("fitted", {})) <= {"source", "date", *fitted}, name

@@ -46,7 +46,7 @@ def catalog() -> Facts:
     whole = load_facts(None)
     gpus = {"T4", "L4", "A10G", "L40S", "A100-SXM-80", "A100-PCIe-80", "H100-SXM-80"}
     kept = [o for o in whole.offers if o.accelerator in gpus and o.provider in {"aws", "gcp", "azure"}]
-    return whole.replaced(offers=tuple(kept))
+    return whole.with_tables(offers=tuple(kept))
 
 
 @cache

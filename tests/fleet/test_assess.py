@@ -43,7 +43,7 @@ def facts() -> Facts:
     whole = load_facts(None)
     gpus = {"T4", "L4", "A10G", "L40S", "A100-SXM-80", "A100-PCIe-80", "H100-SXM-80"}
     kept = [o for o in whole.offers if o.accelerator in gpus and o.provider in {"aws", "gcp", "azure"}]
-    return whole.replaced(offers=tuple(kept))
+    return whole.with_tables(offers=tuple(kept))
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,9 @@ def test_promising_machines_are_of_every_provider_with_a_share() -> None:
 def test_promising_machines_can_be_bought_as_allowed() -> None:
     """A spot price that nothing else comes near does not count for what may not be interrupted."""
     whole = load_facts(None)
-    cheap = whole.replaced(offers=tuple(replace(o, spot_usd_per_hour=1e-6 * n) for n, o in enumerate(whole.offers, 1)))
+    cheap = whole.with_tables(
+        offers=tuple(replace(o, spot_usd_per_hour=1e-6 * n) for n, o in enumerate(whole.offers, 1))
+    )
     steady, plain = (promising(f, 8, ["on_demand"]) for f in (cheap, whole))
     assert [o.key for o in steady] == [o.key for o in plain]
     assert all(any(o.on_demand_usd_per_hour for o in steady if o.provider == p) for p in kinds_of(steady))

@@ -28,7 +28,7 @@ def facts() -> Facts:
     whole = load_facts(None)
     gpus = {"T4", "L4", "A10G", "L40S", "A100-SXM-80"}
     names = {"aws", "gcp", "azure", "nebius"}
-    return whole.replaced(offers=tuple(o for o in whole.offers if o.accelerator in gpus and o.provider in names))
+    return whole.with_tables(offers=tuple(o for o in whole.offers if o.accelerator in gpus and o.provider in names))
 
 
 def desks(name: str, gpus: list[str], count: int, **more: Any) -> dict[str, Any]:

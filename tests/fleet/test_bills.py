@@ -38,7 +38,7 @@ def test_a_bill_of_a_published_plan(count: int, instance: str, usd_per_hour: flo
     facts = load_facts()
     if instance == "p4d.24xlarge":
         dear = [replace(o, on_demand_usd_per_hour=usd_per_hour) if o.instance == instance else o for o in facts.offers]
-        facts = facts.replaced(offers=tuple(dear))
+        facts = facts.with_tables(offers=tuple(dear))
     found = assess(parse_fleet(FLEET.format(hours=hours, count=count, instance=instance)), facts, scenarios=0)
     [row] = found.allocation
     assert (row.count, row.instance) == (count, instance)

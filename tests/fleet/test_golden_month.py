@@ -43,7 +43,7 @@ def facts() -> Facts:
     """Eight H100 with aws in us-east-1, at $40 on demand, $15 on spot, $24 reserved for a year."""
     whole = load_facts()
     held = next(o for o in whole.offers if (o.instance, o.region) == ("p5.48xlarge", "us-east-1"))
-    return whole.replaced(offers=(replace(held, on_demand_usd_per_hour=40.0, spot_usd_per_hour=15.0,
+    return whole.with_tables(offers=(replace(held, on_demand_usd_per_hour=40.0, spot_usd_per_hour=15.0,
                                           reserved_1y_usd_per_hour=24.0, reserved_3y_usd_per_hour=None),))  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def two(facts: Facts) -> Facts:
     gcp = next(o for o in load_facts().offers if (o.instance, o.region) == ("a3-highgpu-8g", "us-central1"))
     gcp = replace(gcp, on_demand_usd_per_hour=44.0, spot_usd_per_hour=None, reserved_1y_usd_per_hour=None,
                   reserved_3y_usd_per_hour=None)  # fmt: skip
-    return facts.replaced(offers=(aws, gcp))
+    return facts.with_tables(offers=(aws, gcp))
 
 
 def answer(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> Assessment:

@@ -144,7 +144,7 @@ def rented() -> Facts:
         offer, on_demand_usd_per_hour=40.0, reserved_1y_usd_per_hour=29.2, spot_usd_per_hour=None,
         reserved_3y_usd_per_hour=None,
     )  # fmt: skip
-    return FACTS.replaced(offers=(offer,))
+    return FACTS.with_tables(offers=(offer,))
 
 
 def test_the_bill_of_machines_that_are_there(rented: Facts) -> None:

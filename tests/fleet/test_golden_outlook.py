@@ -38,7 +38,7 @@ def facts() -> Facts:
     aws = replace(aws, on_demand_usd_per_hour=40.0, spot_usd_per_hour=15.0, reserved_1y_usd_per_hour=24.0, **prices)
     gcp = next(o for o in whole.offers if (o.instance, o.region) == ("a3-highgpu-8g", "us-central1"))
     prices |= {"spot_usd_per_hour": None, "reserved_1y_usd_per_hour": None}
-    return whole.replaced(offers=(aws, replace(gcp, on_demand_usd_per_hour=44.0, **prices)))
+    return whole.with_tables(offers=(aws, replace(gcp, on_demand_usd_per_hour=44.0, **prices)))
 
 
 def desks(name: str = "desks", count: int = 2, **more: Any) -> dict[str, Any]:

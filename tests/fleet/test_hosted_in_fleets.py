@@ -45,7 +45,7 @@ RULES = fleet_from({"name": "f", "workloads": [HELP]}).rules
 def facts() -> Facts:
     whole = load_facts(None)
     kept = [o for o in whole.offers if o.accelerator == "L40S" and o.provider == "aws"]
-    return whole.replaced(offers=tuple(kept))
+    return whole.with_tables(offers=tuple(kept))
 
 
 def fleet(*jobs: dict[str, Any], **policies: Any) -> Any:
@@ -165,7 +165,7 @@ def test_a_price_that_says_where_and_a_provider_that_has_the_tag_are_taken(tmp_p
     header = "provider,model,name,input_usd_per_mtok,output_usd_per_mtok,regions,source,date"
     (tmp_path / "api_prices.csv").write_text(f"{header}\n{row}\n")
     (tmp_path / "compliance.csv").write_text("provider,tag,source,date\nhere,hipaa,contract,2026-11-01\n")
-    known = load_facts(tmp_path).replaced(offers=facts.offers)
+    known = load_facts(tmp_path).with_tables(offers=facts.offers)
     assert apis(one(known, HELP | {"residency": ["eu-*"], "tags": ["hipaa"]})) == ["here"]
     assert "here" not in apis(one(known, HELP | {"residency": ["us-*"]}))
 

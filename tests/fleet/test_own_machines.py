@@ -53,7 +53,7 @@ RULES = fleet_from({"name": "f", "workloads": [TUNE]}).rules
 def facts() -> Facts:
     whole = load_facts(None)
     kept = [o for o in whole.offers if o.accelerator in {"L40S", "L4"} and o.provider in {"aws", "gcp"}]
-    return whole.replaced(offers=tuple(kept))
+    return whole.with_tables(offers=tuple(kept))
 
 
 def fleet(*jobs: dict[str, Any], box: dict[str, Any] | None = None, **policies: Any) -> Any:

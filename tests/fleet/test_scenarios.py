@@ -86,7 +86,7 @@ def test_an_interruption_stops_all_machines_of_a_training_run() -> None:
     class Record:
         interruptions_per_s = 1 / (200 * 3600)
 
-    facts = FACTS.replaced(spot=lambda *_: Record())
+    facts = FACTS.with_tables(spot=lambda *_: Record())
     found = drawn(platform(RUN, rework_hours=2), [row("tune", "spot")], facts=facts)
     draws = 1000 * (1 + (np.random.default_rng(9).poisson(5, 200_000) - 5) * 2 / 100)
     assert found.mean == pytest.approx(1000, rel=0.002)

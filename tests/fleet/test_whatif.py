@@ -32,7 +32,7 @@ def facts() -> Facts:
     held = {(o.provider, o.region, o.instance): o for o in whole.offers}
     aws = replace(held[AWS], on_demand_usd_per_hour=0.5, spot_usd_per_hour=0.2)
     gcp = replace(held[GCP], on_demand_usd_per_hour=0.6, spot_usd_per_hour=None)
-    return whole.replaced(offers=(aws, gcp))
+    return whole.with_tables(offers=(aws, gcp))
 
 
 def desks(**more: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_a_price_rise_is_met_by_other_machines_where_those_are_cheaper_then(fact
     usd, rows = asked(facts, desks())
     assert usd == pytest.approx(4 * 0.5 * MONTH)
     assert rows["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
-    dear = facts.replaced(offers=(replace(facts.offers[0], on_demand_usd_per_hour=0.58), facts.offers[1]))
+    dear = facts.with_tables(offers=(replace(facts.offers[0], on_demand_usd_per_hour=0.58), facts.offers[1]))
     assert asked(dear, desks())[1]["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
 
 
@@ -125,7 +125,7 @@ def test_growth_of_a_year_is_the_forecast_of_that_month(facts: Facts, growth: st
     """Where only one machine is on offer, the question and the forecast have nothing to differ in."""
     chat = CHAT | {"growth_per_month": growth, "volumes": {"storage": "1TB"}}
     platform = fleet_from({"name": "f", "workloads": [chat]})
-    found = assess(platform, facts.replaced(offers=facts.offers[:1]), scenarios=0, today="2026-11-21")
+    found = assess(platform, facts.with_tables(offers=facts.offers[:1]), scenarios=0, today="2026-11-21")
     (row,) = [w for w in found.whatif if w.name.startswith("growth")]
     assert row.usd_per_month == pytest.approx(found.forecast[12].usd)
     assert "the forecast keeps today's" in row.text
@@ -153,7 +153,7 @@ def test_a_price_rise_under_shares_is_no_less_than_nothing_and_no_more_than_the_
     facts: Facts, price: float, counts: tuple[int, ...]
 ) -> None:
     """Shares are of the bill at the prices before: what held them still does, and nothing else comes to hold them."""
-    dear = facts.replaced(offers=(facts.offers[0], replace(facts.offers[1], on_demand_usd_per_hour=price)))
+    dear = facts.with_tables(offers=(facts.offers[0], replace(facts.offers[1], on_demand_usd_per_hour=price)))
     jobs = [desks(name=f"d{n}", machines={"count": c, "gpus": ["T4", "L4"]}) for n, c in enumerate(counts)]
     shares: dict[str, Any] = {"providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "8%"}
     platform, made = solvable(dear, *jobs, **shares)

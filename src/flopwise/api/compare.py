@@ -50,10 +50,10 @@ def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options:
         raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
     if gpus < 2:
         raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
-    found, cluster = source.layered(model), machines.cluster(gpus, source.known)
+    found, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
     seq_len = data.seq_len(found)
     batch, notes = data.batch(seq_len, gpus, spec.micro_batch)
-    recipe = spec.recipe(seq_len, batch, source.known, data.documents(seq_len))
+    recipe = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
     kept = f"{batch / gpus:,.4g} sequences for each accelerator" if weak else f"{batch:,} sequences a step, always"
     return CompareAnswer(
         model=found,

@@ -35,7 +35,7 @@ def io(model: Model | str | None = None, *, gpus: int | None = None, **options: 
     sample, request, machines, source = take(options, SampleSpec, StorageRequest, MachineSpec, SourceSpec)
     sample.check()
     request.check()
-    facts, work = source.known, sampled_workload(model, sample, source)
+    facts, work = source.catalog, sampled_workload(model, sample, source)
     number = gpus if gpus is not None else machines.cluster(USUAL_NODE, facts).gpus_per_node
     cluster = machines.cluster(number, facts)
     if not sample.rate_given and work.model is not None and work.model.stacks:

@@ -83,7 +83,7 @@ def memory(
         deployment, source = take(options, ServingSpec, SourceSpec)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
-    found, facts = source.layered(model), source.known
+    found, facts = source.model_with_layers(model), source.catalog
     resolution = None if gpu is None else facts.resolve(gpu)
     chip = None if resolution is None else resolution.accelerator
     if task == "train":

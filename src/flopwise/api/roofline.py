@@ -54,4 +54,4 @@ def roofline(
         raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
     else:
         work = RooflineWork(flops=flops or 0.0, nbytes=bytes or 0.0)
-    return roofline_answer(work, machines.cluster(gpus, source.known), gpus, dtype, efficiency)
+    return roofline_answer(work, machines.cluster(gpus, source.catalog), gpus, dtype, efficiency)

@@ -74,7 +74,7 @@ def serve(model: Model | str, *, gpus: int | None = None, static: bool = False, 
         options, RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec
     )
     start.check()
-    found = source.layered(model)
+    found = source.model_with_layers(model)
     inputs, outputs, request_notes = request_tokens(found, request)
     job, format_notes = replica_of(found, deployment, machines, techniques, source)
     total = job.num_gpus if gpus is None else gpus
@@ -93,7 +93,7 @@ def serve(model: Model | str, *, gpus: int | None = None, static: bool = False, 
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
         arrivals_per_s=None if rate is None else rate / replicas,
     )  # fmt: skip
-    answer = _answer(job, deployment, machines, source.known, start, replicas, request)
+    answer = _answer(job, deployment, machines, source.catalog, start, replicas, request)
     return replace(answer, assumptions=tuple(dict.fromkeys((*format_notes, *request_notes, *answer.assumptions))))
 
 
@@ -178,7 +178,7 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
         raise SpecError(f"--sweep {axis} sets the requests in flight itself; leave the concurrency out")
     options["static"] = axis == "batch" or bool(options.get("static"))
     (source,) = take({name: options[name] for name in defaults_of(SourceSpec) if name in options}, SourceSpec)
-    found = source.layered(model)
+    found = source.model_with_layers(model)
     first = serve(found, **options)
 
     def estimate_at(value: int) -> tuple[ServeEstimate, int]:

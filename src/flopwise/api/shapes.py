@@ -60,7 +60,7 @@ def advise(
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
     machines, source = take(options, MachineSpec, SourceSpec)
-    found, facts = source.layered(model), source.known
+    found, facts = source.model_with_layers(model), source.catalog
     cluster, tokens = machines.cluster(tp, facts), DataSpec(seq=seq).seq_len(found)
     sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":

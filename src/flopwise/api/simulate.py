@@ -78,7 +78,7 @@ def autoscale(
     from flopwise.serving.sim.result import Slo
     from flopwise.serving.startup import DEFAULT_STORAGE
 
-    drive = SourceSpec(facts=keywords.get("facts")).known.storage(DEFAULT_STORAGE)
+    drive = SourceSpec(facts=keywords.get("facts")).catalog.storage(DEFAULT_STORAGE)
     return autoscaling_report(
         resolve(model, **keywords), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
         cache=cache, on_compile=on_compile, report=report,
@@ -139,7 +139,7 @@ def batch(
         {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
     )
     queue.check()
-    found, facts = source.layered(model), source.known
+    found, facts = source.model_with_layers(model), source.catalog
     job, notes = replica_of(found, deployment, machines, techniques, source)
     if not generates(found):
         raise SpecError(f"{found.name} answers in one pass; a queue is worked off by models that generate")
@@ -168,5 +168,5 @@ def resolve(model: Any, **options: Any) -> SimulationRequest:
     )
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
     techniques = replace(techniques, prefill_gpus=None)
-    job, notes = replica_of(source.layered(model), deployment, machines, techniques, source)
+    job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
     return simulation_request(job, traffic, scheduling, (*notes, *job.model.notes, *job.cluster.assumptions))

@@ -57,7 +57,7 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     data, spec, machines, run, reads, source = take(
         options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec
     )
-    found, facts = source.layered(model), source.known
+    found, facts = source.model_with_layers(model), source.catalog
     cluster = machines.cluster(gpus, facts)
     seq_len = data.seq_len(found)
     batch, batch_note = data.batch(seq_len, gpus, spec.micro_batch)

@@ -101,21 +101,21 @@ def _lower(row: Row, *columns: str) -> str:
 def _match(pattern: str, *columns: str, template: str = r"\1") -> Reading:
     """The groups of a pattern that the columns' text fits."""
 
-    def read(row: Row) -> str:
+    def reader(row: Row) -> str:
         match = re.search(pattern, " ".join(_cell(row, column) for column in columns))
         return match.expand(template).strip() if match else ""
 
-    return read
+    return reader
 
 
 def _by_word(values: Mapping[str, str], *columns: str) -> Reading:
     """The value of the first word (a pattern) that stands in the columns' text in lower case."""
 
-    def read(row: Row) -> str:
+    def reader(row: Row) -> str:
         text = _lower(row, *columns)
         return next((value for word, value in values.items() if text.strip() and re.search(word, text)), "")
 
-    return read
+    return reader
 
 
 def _where(word: str, *columns: str) -> Reading:
@@ -256,7 +256,7 @@ def _output_tokens_per_s(row: Row) -> str:
     return "" if rate is None else plain_number(rate)
 
 
-def _noted(key: str) -> Reading:
+def _remark(key: str) -> Reading:
     """A value in the remarks on a collective: "devices_per_node=2; rank 0 median; topology a100_dgx"."""
     return _match(rf"(?:^|;)\s*{key}[ =]([^;]*)", "note")
 
@@ -300,8 +300,8 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "dtype": _respelt(DTYPES, "dtype"), "kv_dtype": _respelt(DTYPES, "kv_dtype"), **_same("m", "n", "k", "batch"),
         "query_len": "seq_q", "context_len": "seq_kv", "num_heads": "n_heads", "num_kv_heads": "n_kv_heads",
         **_same("head_dim", "tokens", "hidden", "inter", "experts"), "top_k": "topk", **_same("ep", "tp"),
-        "moved_bytes": "min_bytes", "message_bytes": "bytes", "gpus": "n_gpus", "topology": _noted("topology"),
-        "gpus_per_node": _noted("devices_per_node"),
+        "moved_bytes": "min_bytes", "message_bytes": "bytes", "gpus": "n_gpus", "topology": _remark("topology"),
+        "gpus_per_node": _remark("devices_per_node"),
         "warm": _where("^l2_possible$", "cache_regime"),
         "roofline_s": Scaled("roofline_us", per=1e6), "seconds": Scaled("measured_time_us", per=1e6), **_same("source"),
     },

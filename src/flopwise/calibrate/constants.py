@@ -51,7 +51,7 @@ def start(constants: Sequence[Constant], facts: Facts, *, fresh: bool) -> Array:
 def moved_calibration(calibration: Calibration, values: Values) -> Calibration:
     """The calibration with the values of its constants."""
     own = {(c.name, scope): v for c, v in values.items() if c.table == "calibration" for scope in c.scopes}
-    return calibration.replaced(own) if own else calibration
+    return calibration.with_values(own) if own else calibration
 
 
 def moved_records(records: Mapping[str, Record], table: str, values: Values) -> dict[str, Record]:

@@ -127,7 +127,7 @@ class KernelFit:
     def calibration(self, values: Values) -> Calibration:
         """The calibration with `values`, without the absent scopes."""
         known = {(c.name, c.scopes[0]): v for c, v in values.items() if c.scopes[0] not in self.absent}
-        return self.facts.calibration.without(self.absent).replaced(known)
+        return self.facts.calibration.without(self.absent).with_values(known)
 
     def predictions(self, values: Values, members: Iterable[int]) -> dict[int, float]:
         """Seconds of the rows that can be predicted."""

@@ -64,6 +64,6 @@ def grid(rows: Iterable[Row], facts: Facts) -> MemoryGrid:
     errors: dict[Point, Array] = {}
     for point in itertools.product(*GRID):
         values = dict(zip(constants, point, strict=True))
-        moved = facts.replaced(stacks=moved_records(facts.stacks, "stacks", values))
+        moved = facts.with_tables(stacks=moved_records(facts.stacks, "stacks", values))
         errors[point] = np.array([predict_row(row, moved).error for row in usable], dtype=float)
     return MemoryGrid(constants, tuple(r["id"] for r in usable), tuple(r["study"] for r in usable), errors)

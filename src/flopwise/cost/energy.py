@@ -62,5 +62,5 @@ def facility_joules(
     Assumes: a CPU is its own host.
     Raises: MissingFactError: the device's power limit is not known.
     """
-    host = 0.0 if accelerator.kind == "cpu" else power.host * accelerator.known("tdp_w")
+    host = 0.0 if accelerator.kind == "cpu" else power.host * accelerator.figure("tdp_w")
     return num_devices * (watts + host) * power.pue * seconds

@@ -154,7 +154,7 @@ def resolve_parameters(
     for name in names:
         parameter = calibration.find(name, scopes)
         values[name] = parameter.value
-        if lent(parameter.scope, scopes) and calibration.scoped(name) and not name.startswith(OF_TRAINING):
+        if lent(parameter.scope, scopes) and calibration.differs_by_scope(name) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     return values, tuple(
         f"{who}: {', '.join(what)}{LENT[0]}{scopes[0]}{LENT[1]}{scope!r}{LENT[2]}" for scope, what in borrowed.items()

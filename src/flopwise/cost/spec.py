@@ -148,7 +148,7 @@ def _with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tup
         MissingFactError: the limit that it is made for is not known.
         SpecError: the limit is above that, or below a quarter of it.
     """
-    made_for = chip.known("tdp_w")
+    made_for = chip.figure("tdp_w")
     if not made_for / 4 <= watts <= made_for:
         raise SpecError(
             f"power limit {watts:g} W is out of range for {chip.name}; allowed: {made_for / 4:g} to {made_for:g} W"

@@ -26,7 +26,7 @@ class Accelerator:
     """One device as a driver or scheduler counts it: a GPU, a TPU or Trainium chip, or one CPU socket.
 
     For a CPU, `num_sms` counts cores, `l2_bytes` is the last-level cache and `hbm_bytes` the memory of one socket; a
-    cloud instance often has a share of a socket: see `scaled`.
+    cloud instance often has a share of a socket: see `partition`.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Accelerator:
             f"{dtype}_flops_per_s for {self.name} to accelerators.csv in a facts folder (--facts DIR)"
         )
 
-    def known(self, field: str) -> Any:
+    def figure(self, field: str) -> Any:
         """The value of `field`.
 
         Raises:
@@ -96,7 +96,7 @@ class Accelerator:
             )
         return value
 
-    def scaled(self, share: float, *, hbm_bytes: int | None = None) -> Accelerator:
+    def partition(self, share: float, *, hbm_bytes: int | None = None) -> Accelerator:
         """The part of this device that an instance has: rates, bandwidth, caches and power times `share`.
 
         Memory is `hbm_bytes` where given (a virtual machine's RAM), else its share too. A partition can draw more than

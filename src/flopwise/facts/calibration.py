@@ -87,11 +87,11 @@ class Calibration:
         """Whether `name` stands for exactly this scope."""
         return (name, scope) in self._index
 
-    def scoped(self, name: str) -> bool:
+    def differs_by_scope(self, name: str) -> bool:
         """Whether `name` differs from scope to scope (is not one value for all)."""
         return self._scopes.get(name, ()) != ("any",)
 
-    def replaced(self, values: Mapping[tuple[str, str], float]) -> Calibration:
+    def with_values(self, values: Mapping[tuple[str, str], float]) -> Calibration:
         """A copy in which the (name, scope) pairs of `values` have other values; unknown pairs are an error.
 
         Raises:
@@ -104,7 +104,7 @@ class Calibration:
             replace(p, value=values[p.name, p.scope]) if (p.name, p.scope) in values else p for p in self.parameters
         )
 
-    def overlaid(self, above: Iterable[Parameter]) -> Calibration:
+    def overlay(self, above: Iterable[Parameter]) -> Calibration:
         """A copy in which the parameters of `above` stand in for those of the same name and scope, or beside them."""
         return self._with({(p.name, p.scope): p for p in (*self.parameters, *above)}.values())
 

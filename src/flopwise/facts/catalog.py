@@ -24,7 +24,7 @@ from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
-from flopwise.facts.offers import OFFERS, Offer, known_region, region_names
+from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _named_rows(place: str) -> Any:
     return cached_property(lambda facts: _by_name(facts.rows(place)))
 
 
-def _remembered(find: Callable[[Facts, str, str], V]) -> Callable[[Facts, str, str], V]:
+def _lookup_once(find: Callable[[Facts, str, str], V]) -> Callable[[Facts, str, str], V]:
     """A member of `Facts`: what it finds for two names, looked for once."""
 
     def once(self: Facts, one: str, other: str) -> V:
@@ -130,7 +130,7 @@ class Facts:
         self.folder, self._imported = folder, tuple(imported)
         self.found: dict[Any, Any] = {}  # what was looked for by name
 
-    def replaced(self, **tables: Any) -> Facts:
+    def with_tables(self, **tables: Any) -> Facts:
         """The same facts with other values of some attributes, such as `offers`."""
         other = copy.copy(self)
         other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "found": {}}
@@ -146,8 +146,8 @@ class Facts:
     def rows(self, wanted: FactTable[Any] | str) -> dict[Key, Any]:
         """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
         table = _table(wanted) if isinstance(wanted, str) else wanted
-        rows, own = _shipped(table), self._own_file(table)
-        return rows if own is None else table.overlaid(rows, own)
+        rows, own = _shipped_rows(table), self._own_file(table)
+        return rows if own is None else table.overlay(rows, own)
 
     def _own_file(self, table: FactTable[Any]) -> Path | None:
         """The file of the folder for a table, if there is one."""
@@ -162,7 +162,7 @@ class Facts:
         found = _shipped_calibration()
         if self.folder is not None and any((self.folder / CALIBRATION).glob("*.json")):
             own = Calibration(tuple(read_parameters(self.folder / CALIBRATION)))
-            found = found.overlaid(own.parameters)
+            found = found.overlay(own.parameters)
         if self.folder is not None and (self.folder / ERRORS_FILE).is_file():
             found = replace(found, errors={**found.errors, **read_errors(self.folder / ERRORS_FILE)})
         return found
@@ -197,8 +197,8 @@ class Facts:
             return alias
 
         own = self._own_file(ALIASES)
-        mine = {} if own is None else ALIASES.overlaid({}, own, agreeing)
-        found = {spelling_key(alias.alias): alias for alias in _shipped(ALIASES).values()}
+        mine = {} if own is None else ALIASES.overlay({}, own, agreeing)
+        found = {spelling_key(alias.alias): alias for alias in _shipped_rows(ALIASES).values()}
         found |= {key: Alias(alias=name, name=name) for key, name in names.items()}
         return found | {spelling_key(alias.alias): alias for alias in mine.values()}
 
@@ -273,9 +273,9 @@ class Facts:
     @cached_property
     def offers(self) -> tuple[Offer, ...]:
         """Every instance type in every region."""
-        rows: Mapping[Key, Offer] = _shipped(OFFERS)
+        rows: Mapping[Key, Offer] = _shipped_rows(OFFERS)
 
-        def named(row: Row, offer: Offer) -> Offer:
+        def with_chip_name(row: Row, offer: Offer) -> Offer:
             if offer.accelerator in self.accelerators:
                 return offer
             try:
@@ -288,16 +288,16 @@ class Facts:
         for path in self._imported:
             below = rows
 
-            def imported(row: Row, offer: Offer, below: Mapping[Key, Offer] = below) -> Offer:
-                return named(row, price_files.with_older_prices_noted(offer, below.get(offer.key)))
+            def with_older_prices(row: Row, offer: Offer, below: Mapping[Key, Offer] = below) -> Offer:
+                return with_chip_name(row, _note_older_prices(offer, below.get(offer.key)))
 
             try:
-                rows = OFFERS.overlaid(below, path, imported)
+                rows = OFFERS.overlay(below, path, with_older_prices)
             except SpecError as fault:
                 told = f"These prices were imported: `flopwise prices remove {path.stem}`"
                 raise SpecError(f"{fault}. {told}") from None
         own = self._own_file(OFFERS)
-        return tuple((rows if own is None else OFFERS.overlaid(rows, own, named)).values())
+        return tuple((rows if own is None else OFFERS.overlay(rows, own, with_chip_name)).values())
 
     def offers_for(
         self,
@@ -347,11 +347,11 @@ class Facts:
         ram_bytes = None
         if whole.kind == "cpu" and offer.ram_bytes is not None:
             ram_bytes = int(offer.ram_bytes / offer.count)
-        return whole.scaled(offer.accelerator_share, hbm_bytes=ram_bytes)
+        return whole.partition(offer.accelerator_share, hbm_bytes=ram_bytes)
 
     purchase_terms: tuple[PurchaseTerms, ...] = _all_rows("price_book.TERMS")  # how instances are billed
 
-    @_remembered
+    @_lookup_once
     def terms_of(self, provider: str, instance: str) -> PurchaseTerms | None:
         """The terms of the longest pattern that fits the instance; None where nobody wrote them down."""
         fitting = [
@@ -391,7 +391,7 @@ class Facts:
 
     grids: tuple[GridRecord, ...] = _all_rows("regions.GRIDS")  # the carbon of a kWh
 
-    @_remembered
+    @_lookup_once
     def grid(self, provider: str, region: str) -> GridRecord:
         """The record of a provider's region, else of a pattern that fits, else the average of the world.
 
@@ -430,7 +430,7 @@ class Facts:
     failure_record = _finder("record of failures", lambda facts: facts.failures)
     spot_records: tuple[SpotRecord, ...] = _all_rows("reliability.SPOT")  # records of spot interruptions
 
-    @_remembered
+    @_lookup_once
     def spot(self, provider: str, accelerator: str) -> SpotRecord:
         """The record of a provider's accelerator, else of all of its machines, else what is assumed of any provider."""
         fitting = [
@@ -532,8 +532,8 @@ class Facts:
 
 
 @cache
-def _shipped(table: FactTable[R]) -> dict[Key, R]:
-    return table.overlaid({}, DATA / table.file)
+def _shipped_rows(table: FactTable[R]) -> dict[Key, R]:
+    return table.overlay({}, DATA / table.file)
 
 
 @lru_cache(maxsize=1)
@@ -556,6 +556,20 @@ def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     return found
 
 
+def _note_older_prices(offer: Offer, known: Offer | None) -> Offer:
+    """`offer` with a note of the prices that an import left as they were `known`, and their date."""
+    if known is None or known.price_date == offer.price_date:
+        return offer
+    same = [
+        p for p in PRICE_FIELDS.values() if getattr(offer, p) is not None and getattr(offer, p) is getattr(known, p)
+    ]
+    if not same:
+        return offer
+    what = ", ".join(price.removesuffix("_usd_per_hour") for price in same)
+    note = f"not in the import: {what}, of {known.price_date}"
+    return replace(offer, notes="; ".join(part for part in (offer.notes, note) if part))
+
+
 def load_facts(folder: Path | str | None = None) -> Facts:
     """The shipped facts, overlaid with the rows in `folder` or, without one, in the folder that FLOPWISE_FACTS names.
 
@@ -567,7 +581,7 @@ def load_facts(folder: Path | str | None = None) -> Facts:
     chosen = folder if folder is not None else os.environ.get(FACTS_VARIABLE) or None
     imported = price_files.stamps()
     if chosen is None:
-        return _cached("", (), imported)
+        return _facts_of("", (), imported)
     path = Path(chosen).expanduser()
     try:
         own = (f"{CALIBRATION}/{p.name}" for p in sorted((path / CALIBRATION).glob("*.json")))
@@ -578,14 +592,14 @@ def load_facts(folder: Path | str | None = None) -> Facts:
         state = "has none of the files" if path.is_dir() else "does not exist; a facts folder holds any of"
         raise SpecError(f"facts folder {str(path)[:200]!r} {state} {', '.join(folder_files())}")
     stamps = tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
-    return _cached(str(path), stamps, imported)
+    return _facts_of(str(path), stamps, imported)
 
 
 _Key = tuple[str, tuple[price_files.Stamp, ...], tuple[price_files.Stamp, ...]]
 _CACHE: dict[_Key, Facts] = {}
 
 
-def _cached(folder: str, stamps: tuple[price_files.Stamp, ...], imported: tuple[price_files.Stamp, ...]) -> Facts:
+def _facts_of(folder: str, stamps: tuple[price_files.Stamp, ...], imported: tuple[price_files.Stamp, ...]) -> Facts:
     key = (folder, stamps, imported)
     if key not in _CACHE:
         for stale in [k for k in _CACHE if k[0] == folder]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
 """How machines of one's own are had: no offer of a provider is."""
-_PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
+PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Offer:
         """
         if purchase == OWNED:
             return None
-        field = _PRICE_FIELDS.get(purchase)
+        field = PRICE_FIELDS.get(purchase)
         if field is None:
             raise SpecError(f"unknown purchase option {str(purchase)[:40]!r}; allowed: {', '.join(PURCHASES)}")
         price: float | None = getattr(self, field)

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
-
-if TYPE_CHECKING:
-    from flopwise.facts.offers import Offer
 
 PRICES_VARIABLE = "FLOPWISE_PRICES"
 ENDING = ".csv"
@@ -43,18 +38,3 @@ def stamps(folder: str | None = None) -> tuple[Stamp, ...]:
     except OSError as fault:
         raise SpecError(f"folder of prices {place[:200]!r} cannot be read ({fault.strerror or fault})") from None
     return tuple(sorted(found, key=lambda stamp: (stamp[1], stamp[0])))
-
-
-def with_older_prices_noted(offer: Offer, known: Offer | None) -> Offer:
-    """`offer` with a note of the prices that an import left as they were `known`, and their date."""
-    if known is None or known.price_date == offer.price_date:
-        return offer
-    same = [p for p in _PRICES if getattr(offer, p) is not None and getattr(offer, p) is getattr(known, p)]
-    if not same:
-        return offer
-    what = ", ".join(price.removesuffix("_usd_per_hour") for price in same)
-    note = f"not in the import: {what}, of {known.price_date}"
-    return replace(offer, notes="; ".join(part for part in (offer.notes, note) if part))
-
-
-_PRICES = tuple(f"{way}_usd_per_hour" for way in ("on_demand", "spot", "reserved_1y", "reserved_3y"))

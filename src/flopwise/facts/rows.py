@@ -30,8 +30,8 @@ def each_row(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     Raises:
         SpecError: as `read_rows`, when its row is reached.
     """
-    data = _read(path, None)
-    _decoded(path, data)
+    data = _read_bytes(path, None)
+    _decode(path, data)
     lines = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline=""), strict=True)
     count = 0
     try:
@@ -61,7 +61,7 @@ def csv_text(path: Path) -> str:
     Raises:
         SpecError: no such file, too large, empty, not text, not UTF-8.
     """
-    return _decoded(path, _read(path, None))
+    return _decode(path, _read_bytes(path, None))
 
 
 def first_line(path: Path) -> str:
@@ -70,12 +70,12 @@ def first_line(path: Path) -> str:
     Raises:
         SpecError: as `csv_text`.
     """
-    head = _read(path, HEAD_BYTES)
+    head = _read_bytes(path, HEAD_BYTES)
     lines = head.splitlines()
-    return _decoded(path, lines[0] if lines and len(head) > len(lines[0]) else head)
+    return _decode(path, lines[0] if lines and len(head) > len(lines[0]) else head)
 
 
-def _read(path: Path, most: int | None) -> bytes:
+def _read_bytes(path: Path, most: int | None) -> bytes:
     """The bytes of a file, or the first of them."""
     try:
         if not path.is_file():
@@ -94,7 +94,7 @@ def _read(path: Path, most: int | None) -> bytes:
     return data
 
 
-def _decoded(path: Path, data: bytes) -> str:
+def _decode(path: Path, data: bytes) -> str:
     if b"\0" in data:
         raise SpecError(f"{path} is binary (a zero byte at {data.index(0):,}); give a CSV file")
     try:

@@ -52,7 +52,7 @@ class Optimizer:
     aliases: tuple[str, ...] = ()
 
 
-def _fitted(meaning: str) -> Any:
+def _by_fit(meaning: str) -> Any:
     """A column of the section `fitted`, which the scripts benchmarks/fit_*.py write, and what it means."""
     return field(metadata={"fitted": meaning})
 
@@ -73,7 +73,7 @@ class Software:
     meaning: str = ""
 
     @classmethod
-    def fitted(cls) -> dict[str, str]:
+    def fitted_columns(cls) -> dict[str, str]:
         """Names and meanings of the columns that are fitted to measurements."""
         return {f.name: f.metadata["fitted"] for f in fields(cls) if "fitted" in f.metadata}
 
@@ -130,16 +130,16 @@ class TrainingStack(Software):
     quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
-    pointwise_traffic: float = _fitted(
+    pointwise_traffic: float = _by_fit(
         "Bytes that norms and elementwise operations move, over reading and writing each tensor once."
     )
-    tp_overlap: float = _fitted("Share of tensor-parallel messages hidden behind compute.")
-    ep_overlap: float = _fitted("Share of expert all-to-alls hidden behind compute.")
+    tp_overlap: float = _by_fit("Share of tensor-parallel messages hidden behind compute.")
+    ep_overlap: float = _by_fit("Share of expert all-to-alls hidden behind compute.")
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
-    dp_overlap: float = _fitted("Share of compute that gradient and weight messages may hide behind.")
+    dp_overlap: float = _by_fit("Share of compute that gradient and weight messages may hide behind.")
     launch_s: float  # host time to launch one operation
-    routing_s: float = _fitted(
+    routing_s: float = _by_fit(
         "Host time to route, permute and launch the experts of one layer, forward and backward, in s."
     )
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
@@ -147,12 +147,12 @@ class TrainingStack(Software):
     grouped_kernel: Literal[
         "split", "fused", "fused-fp8"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, or in fp8 too
-    cast_passes: float = _fitted(
+    cast_passes: float = _by_fit(
         "Passes over operands and results of a product in low precision, to cast and transpose them."
     )
     layer_messages: float  # collectives for one layer's weights or gradients across replicas
     reduce_dtype: Literal["resident", "bf16", "fp32"]  # of gradients on their way between replicas
-    message_frac: float = _fitted("Share of the links' rate that messages between replicas reach.")
+    message_frac: float = _by_fit("Share of the links' rate that messages between replicas reach.")
     schedules: tuple[
         str, ...
     ]  # of pipelines; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its pull request
@@ -188,26 +188,26 @@ class Engine(Software):
     context_bytes: float  # CUDA context and NCCL
     workspace_bytes: float  # attention and matmul workspaces
     exploits_windows: bool  # windowed layers cache their window only
-    step_s: float = _fitted("Host time of one step that the device waits for.")
-    layer_s: float = _fitted("Time a layer and step beyond its kernels and messages.")
-    pointwise_traffic: float = _fitted(
+    step_s: float = _by_fit("Host time of one step that the device waits for.")
+    layer_s: float = _by_fit("Time a layer and step beyond its kernels and messages.")
+    pointwise_traffic: float = _by_fit(
         "Bytes that norms and elementwise operations move, over one pass over each tensor."
     )
-    hidden_frac: float = _fitted("Share of a kernel's fixed time that passes while the kernel before it ends.")
-    sequence_s: float = _fitted("Host time a sequence and step that the device waits for.")
-    request_s: float = _fitted("Host time of one request before its first step.")
-    synchrony: float = _fitted("Share of the prompts of the other users in a closed loop that stands before a new one.")
-    steps_ahead: float = _fitted("Steps of the engine that a new request waits for before its prompt is in one.")
+    hidden_frac: float = _by_fit("Share of a kernel's fixed time that passes while the kernel before it ends.")
+    sequence_s: float = _by_fit("Host time a sequence and step that the device waits for.")
+    request_s: float = _by_fit("Host time of one request before its first step.")
+    synchrony: float = _by_fit("Share of the prompts of the other users in a closed loop that stands before a new one.")
+    steps_ahead: float = _by_fit("Steps of the engine that a new request waits for before its prompt is in one.")
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
-    stage_loss: float = _fitted("Share of a step that each further pipeline stage adds by waiting.")
+    stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")
     serial: bool  # one batch passes through all pipeline stages before the next starts
-    port_frac: float = _fitted("Rate of its kernels on devices of other vendors than those they were written for.")
+    port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
-    core_bytes_per_cycle: float = _fitted(
+    core_bytes_per_cycle: float = _by_fit(
         "Most that one core draws from memory in the engine's own kernels (0: as the calibrated)."
     )
-    core_flops_per_s: float = _fitted("Most that one core computes in them (0: as the calibrated).")
+    core_flops_per_s: float = _by_fit("Most that one core computes in them (0: as the calibrated).")
 
     def runs(self, form: WeightFormat) -> bool:
         """Whether it is documented to run weights of that format."""

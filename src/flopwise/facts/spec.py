@@ -36,7 +36,7 @@ class SourceSpec(Spec):
     # fmt: on
 
     @property
-    def known(self) -> Facts:
+    def catalog(self) -> Facts:
         """What is known: the shipped facts with those of the folder."""
         from flopwise.facts.catalog import load_facts
 
@@ -50,9 +50,9 @@ class SourceSpec(Spec):
         """
         if not isinstance(model, str):
             return model
-        return self.known.model(model, assume_family=self.assume_family, offline=self.offline)
+        return self.catalog.model(model, assume_family=self.assume_family, offline=self.offline)
 
-    def layered(self, model: Model | str) -> Model:
+    def model_with_layers(self, model: Model | str) -> Model:
         """As `model`, one whose layers are known.
 
         Raises:

@@ -63,7 +63,7 @@ def number(
 ) -> Reader:
     """A finite number in (low, high] (or [low, high] where `zero`), bare or as `unit` parses it."""
 
-    def read(cell: str) -> float:
+    def reader(cell: str) -> float:
         try:
             value = float(cell)
         except ValueError:
@@ -72,13 +72,13 @@ def number(
             raise ValueError(f"allowed: {allowed}")
         return value
 
-    return read
+    return reader
 
 
 def whole(unit: Callable[[object, str], float], allowed: str, *, low: int = 1, high: int = 10**18) -> Reader:
     """A whole number in [low, high], bare or as `unit` parses it."""
 
-    def read(cell: str) -> int:
+    def reader(cell: str) -> int:
         try:
             value = float(cell)
         except ValueError:
@@ -87,19 +87,19 @@ def whole(unit: Callable[[object, str], float], allowed: str, *, low: int = 1, h
             raise ValueError(f"allowed: {allowed}")
         return int(value)
 
-    return read
+    return reader
 
 
 def choice(*allowed: str) -> Reader:
     """One of the words in `allowed`, whatever its case."""
 
-    def read(cell: str) -> str:
+    def reader(cell: str) -> str:
         word = cell.lower()
         if word not in allowed:
             raise ValueError(f"allowed: {', '.join(allowed)}")
         return word
 
-    return read
+    return reader
 
 
 def flag(cell: str) -> bool:
@@ -212,7 +212,7 @@ class FactTable(Generic[R]):
         return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in own}
 
     @cached_property
-    def _needed(self) -> list[str]:
+    def _without_default(self) -> list[str]:
         """Columns without a default."""
         return [name for name, default in self._defaults.items() if default is MISSING]
 
@@ -222,7 +222,7 @@ class FactTable(Generic[R]):
         optional = [name for name in self.key if self._defaults[name] is not MISSING]
         return tuple(n for n in (*self.key, *self.dated) if n not in optional)
 
-    def built(self, row: Row, known: R | None) -> R:
+    def row_of(self, row: Row, known: R | None) -> R:
         """What `row` says, laid over what is `known`.
 
         Raises:
@@ -232,12 +232,12 @@ class FactTable(Generic[R]):
         if self.adapt is not None:
             self.adapt(row, values, known)
         absent = MISSING if known is None else None
-        lacking = [name for name in self._needed if values.get(name, absent) is MISSING]
+        lacking = [name for name in self._without_default if values.get(name, absent) is MISSING]
         if lacking:
             raise row.error(lacking[0], "", f"a row of {self.file} needs {', '.join(lacking)}")
         return self.row(**values) if known is None else replace(known, **values)  # type: ignore[type-var]  # same
 
-    def overlaid(self, below: Mapping[Key, R], path: Path, finish: Callable[[Row, R], R] | None = None) -> dict[Key, R]:
+    def overlay(self, below: Mapping[Key, R], path: Path, finish: Callable[[Row, R], R] | None = None) -> dict[Key, R]:
         """The rows of `below` with those of the file at `path` laid over them, by key.
 
         `finish` has the last word on each row of the file: it holds it against other tables.
@@ -260,7 +260,7 @@ class FactTable(Generic[R]):
                 for name in OF_SOURCE if "source" in row.values else ():
                     if name in self.columns:
                         row.values.setdefault(name, None)
-            made = self.built(row, known)
+            made = self.row_of(row, known)
             if self.check is not None:
                 self.check(row, made, list(own.values()))
             found[key] = own[key] = made if finish is None else finish(row, made)

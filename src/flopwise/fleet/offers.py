@@ -89,7 +89,7 @@ def with_own(facts: Facts, entries: Sequence[OwnMachines]) -> Facts:
                 f"own_machines.{number}.provider: {entry.provider} rents machines; own ones need another name"
             )
     new = tuple(_own_offer(e, f"own_machines.{n}", facts) for n, e in enumerate(entries) if e.name not in there)
-    return facts.replaced(offers=(*facts.offers, *new)) if new else facts
+    return facts.with_tables(offers=(*facts.offers, *new)) if new else facts
 
 
 def _own_offer(entry: OwnMachines, where: str, facts: Facts) -> OwnOffer:

@@ -128,7 +128,7 @@ def kwh_on(
     Source: `flopwise.cost.energy`. Assumes: as there; what is not busy idles, its host draws as always.
     Raises: MissingFactError: the device's power limit is not known.
     """
-    watts = device_watts(accelerator.known("tdp_w"), busy_frac, 0.0, 0.0, power)
+    watts = device_watts(accelerator.figure("tdp_w"), busy_frac, 0.0, 0.0, power)
     return facility_joules(accelerator, num_devices, watts, hours * HOUR_S, power) / JOULES_PER_KWH
 
 

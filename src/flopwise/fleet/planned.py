@@ -85,7 +85,7 @@ def _allowed_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> Offer
     having = providers_with_tags(job, facts)
     reasons = [why_not_allowed(offer, job, platform, having) for offer in facts.offers]
     allowed = tuple(offer for offer, reason in zip(facts.offers, reasons, strict=True) if reason is None)
-    return facts.replaced(offers=allowed), Counter(reason for reason in reasons if reason is not None)
+    return facts.with_tables(offers=allowed), Counter(reason for reason in reasons if reason is not None)
 
 
 def _check_workloads(platform: Platform, facts: Facts) -> None:
@@ -131,7 +131,7 @@ def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[
         parts += [([OWNED], (offer,)) for offer in own]
     keys = []
     for purchases, offers in parts:
-        some = facts.replaced(offers=offers) if own else facts
+        some = facts.with_tables(offers=offers) if own else facts
         workload: Resolved | None = searched_workload(job, platform, purchases)
         if workload is not None and platform.fleet.own_machines:
             workload = narrowed_to_offers(workload, some, whole=not job.splittable)
@@ -337,7 +337,7 @@ def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchA
         if kinds is not None:
             purchases = search.workload.purchase
             some = promising(search.facts, kinds, purchases, shares)
-            answer = _search_answer(search.workload, search.facts.replaced(offers=some))
+            answer = _search_answer(search.workload, search.facts.with_tables(offers=some))
             if answer.plan is not None and answer.plan.plans:
                 return msgspec.structs.replace(answer, num_kinds=kinds)
         return _search_answer(search.workload, search.facts)

@@ -185,7 +185,7 @@ def _options_in(
     narrowed = workload.with_limits(weight_formats=(weights,), purchase=(purchase,))
     narrowed = replace(narrowed, max_gpus=min([workload.max_gpus, *own]))
     try:
-        answer = plan(narrowed, facts.replaced(offers=tuple(offers)), alone=False)
+        answer = plan(narrowed, facts.with_tables(offers=tuple(offers)), alone=False)
     except FlopwiseError:
         return []
     sold = {o.key: o for o in offers}

@@ -33,16 +33,17 @@ def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]
         spot = at.cell("spot").lower()
         if spot not in ("true", "false"):
             raise at.error("spot", at.cell("spot"), "allowed: True, False")
-        usd = at.read("price", tables.usd_per_hour)
+        usd = at.value("price", tables.usd_per_hour)
         if usd is None:
             skipped["no price"] += 1
             continue
         whose = provider_of(path, at.cell("provider") or provider, known)
         yield Quote(
             provider=whose, instance=at.text("instance_name"), region=region_of(whose, at.text("location")),
-            gpu=at.cell("gpu_name") or None, gpus=at.read("gpu_count", parts.num_gpus) or 0,
-            gpu_gib=at.read("gpu_memory", parts.gibibytes), form=form_of(at.cell("instance_name")),
-            vcpus=at.read("cpu", parts.whole), ram_gib=at.read("memory", parts.gibibytes), file=str(path), line=at.line,
+            gpu=at.cell("gpu_name") or None, gpus=at.value("gpu_count", parts.num_gpus) or 0,
+            gpu_gib=at.value("gpu_memory", parts.gibibytes), form=form_of(at.cell("instance_name")),
+            vcpus=at.value("cpu", parts.whole), ram_gib=at.value("memory", parts.gibibytes),
+            file=str(path), line=at.line,
             **{"spot" if spot == "true" else "on_demand": usd},
         )  # fmt: skip
 

@@ -168,7 +168,7 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]], folder: str | Non
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())
-        OFFERS.overlaid({}, temporary)
+        OFFERS.overlay({}, temporary)
         temporary.replace(path)
     except OSError as fault:
         reason = fault.strerror or fault

@@ -137,7 +137,7 @@ def own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
             raise row.error("price_date", row.values["price_date"], f"it lies ahead; allowed: days up to {latest}")
         if not any(row.values.get(f"{way}_usd_per_hour") for way in offers.PURCHASES):
             raise row.error("on_demand_usd_per_hour", "", "a row of prices needs at least one price")
-        offer = offers.OFFERS.built(row, known.get(key))
+        offer = offers.OFFERS.row_of(row, known.get(key))
         cells = {name: "unknown" if value is None else value for name, value in row.values.items()}
         if offer.accelerator not in facts.accelerators:
             try:

@@ -62,7 +62,7 @@ class Line:
             raise self.error(column, "", "it must be filled")
         return self._row[column]
 
-    def read(self, column: str, reader: tables.Reader) -> Any:
+    def value(self, column: str, reader: tables.Reader) -> Any:
         """A cell's value, None where it is empty or not there."""
         cell = self.cell(column)
         if not cell:

@@ -62,19 +62,21 @@ def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]
             if bare:
                 yield _quote(at, whose, instance, usd, spot)
                 continue
-            sums = {one.instance: both for one in hosts if (both := parts.added(at, one, usd, spot)) is not None}
+            sums = {
+                one.instance: both for one in hosts if (both := parts.machine_prices(at, one, usd, spot)) is not None
+            }
             skipped["a machine whose accelerators have no price in its zone"] += not sums
             for name, (sum_usd, sum_spot) in sums.items():
                 yield _quote(at, whose, name, sum_usd, sum_spot)
-    skipped["the price of an accelerator that no known machine in its zone has"] += parts.unused
+    skipped["the price of an accelerator that no known machine in its zone has"] += parts.num_unused
     for reason in [reason for reason, count in skipped.items() if not count]:
         del skipped[reason]
 
 
 def _prices(at: Line, *, slice_of_tpu: bool) -> tuple[float | None, float | None]:
     """(on demand, spot); a spot price of 0 is how some catalogs there say that there is none."""
-    usd = at.read("Price", _usd)
-    spot = None if re.fullmatch(r"0*\.?0*", at.cell("SpotPrice")) else at.read("SpotPrice", _usd)
+    usd = at.value("Price", _usd)
+    spot = None if re.fullmatch(r"0*\.?0*", at.cell("SpotPrice")) else at.value("SpotPrice", _usd)
     if slice_of_tpu and at.cell("AcceleratorName").startswith("tpu-"):
         usd, spot = (None if price == NO_PRICE else price for price in (usd, spot))
     return usd, spot
@@ -85,13 +87,13 @@ def _quote(at: Line, whose: str, instance: str, usd: float | None, spot: float |
     size = float(memory[1]) if memory else 0.0
     gib = (size / 1024 if size >= 1000 else size) or None  # in GiB in RunPod's, whatever the name says
     name = at.cell("AcceleratorName")
-    vcpus = at.read("vCPUs", tables.positive)
+    vcpus = at.value("vCPUs", tables.positive)
     return Quote(
         provider=whose, instance=instance, region=region_of(whose, at.text("Region")),
-        gpu=(name if gib else NAMES.get(name, name)) or None, gpus=at.read("AcceleratorCount", num_gpus) or 0,
+        gpu=(name if gib else NAMES.get(name, name)) or None, gpus=at.value("AcceleratorCount", num_gpus) or 0,
         gpu_gib=gib, form=form_of(at.cell("GpuInfo")) or form_of(at.cell("InstanceType")),
         vcpus=int(vcpus) if vcpus is not None and vcpus == int(vcpus) else None,  # clouds sell parts of one, too
-        ram_gib=at.read("MemoryGiB", gibibytes), on_demand=usd, spot=spot, file=at.file, line=at.line,
+        ram_gib=at.value("MemoryGiB", gibibytes), on_demand=usd, spot=spot, file=at.file, line=at.line,
     )  # fmt: skip
 
 
@@ -110,14 +112,14 @@ class _Parts:
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self._prices = {
-            key: [at.read("Price", _usd), at.read("SpotPrice", _usd)]
+            key: [at.value("Price", _usd), at.value("SpotPrice", _usd)]
             for at in lines
             if (key := self._key(at)) is not None
         }
         self._used: set[tuple[str, float, str]] = set()
 
     @property
-    def unused(self) -> int:
+    def num_unused(self) -> int:
         """How many were added to no machine."""
         return len(self._prices) - len(self._used)
 
@@ -126,13 +128,13 @@ class _Parts:
         name = at.cell("AcceleratorName")
         if at.cell("InstanceType") or not name or name.startswith("tpu-"):
             return None
-        return name, at.read("AcceleratorCount", num_gpus) or 0.0, _zone(at)
+        return name, at.value("AcceleratorCount", num_gpus) or 0.0, _zone(at)
 
     def has(self, at: Line) -> bool:
         """Whether the line is one of them."""
         return self._key(at) in self._prices
 
-    def added(
+    def machine_prices(
         self, at: Line, known: Offer, usd: float | None, spot: float | None
     ) -> tuple[float | None, float | None] | None:
         """Both prices of a machine with its accelerators; None where they have none in its zone."""

@@ -37,11 +37,11 @@ def replica_of(
         UnknownNameError: no such format, engine, draft or processor.
     """
     spec, notes = deployment.in_its_format(model)
-    software = spec.software(source.known)
+    software = spec.software(source.catalog)
     check_layout(model, spec.layout())
-    cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.known)
+    cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
     job = ServeJob(model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction)
-    return replace(job, techniques=resolve_techniques(techniques, job, source.known, source.model)), notes
+    return replace(job, techniques=resolve_techniques(techniques, job, source.catalog, source.model)), notes
 
 
 def request_tokens(model: Model, request: RequestSpec) -> tuple[int, int, tuple[str, ...]]:

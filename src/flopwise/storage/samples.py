@@ -242,7 +242,7 @@ def sampled_workload(model: Model | str | None, sample: SampleSpec, source: Sour
     """
     figures = {"flops_per_sample": sample.flops_per_sample, "sample_bytes": sample.sample_bytes}
     given = {name: value for name, value in figures.items() if value is not None}
-    row = source.known.sample(model) if isinstance(model, str) else None
+    row = source.catalog.sample(model) if isinstance(model, str) else None
     named = None if model is None else source.model(model if row is None else row.model)
     if named is None or (row is None and not named.stacks and len(given) == len(figures)):
         if len(given) < len(figures):
@@ -250,10 +250,10 @@ def sampled_workload(model: Model | str | None, sample: SampleSpec, source: Sour
         name, origin = ("workload", "given by the user") if named is None else (named.name, "given")
         work = SampledWorkload(name=name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source=origin)
     elif row is not None:
-        work = workload_of_sample(row, named, source.known, seq=sample.seq)
+        work = workload_of_sample(row, named, source.catalog, seq=sample.seq)
     else:
         length = DataSpec(seq=sample.seq).seq_len(named) if named.stacks else None
-        work = workload_of_model(named, source.known, seq=length, token_bytes=sample.token_bytes)
+        work = workload_of_model(named, source.catalog, seq=length, token_bytes=sample.token_bytes)
     for name, value in given.items():
         if not 0 < value < float("inf"):
             raise SpecError(f"{name} {value}; give a finite number above 0")

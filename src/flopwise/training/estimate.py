@@ -322,7 +322,7 @@ def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:
 def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float:
     """Mean draw of one device over the step, in W; `table`: of this layout alone."""
     memory_s = job.micro_batches * float(table.memory_s[0, 0])
-    return float(step_watts(float(job.cluster.accelerator.known("tdp_w")), dict(parts), memory_s))
+    return float(step_watts(float(job.cluster.accelerator.figure("tdp_w")), dict(parts), memory_s))
 
 
 def step_watts(tdp_w: float, parts: dict[str, Floats], memory_s: Floats) -> Floats:

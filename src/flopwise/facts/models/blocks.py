@@ -121,7 +121,7 @@ Block = Callable[[str], Items]
 """Makes a block's items, given the name of the item that it reads."""
 
 
-def arranged(
+def layer_of(
     kind: Arrangement, width: int, norm: Normal, attend: Block, feed: Block, *, dropout: bool = False,
     scale: bool = False,
 ) -> Items:  # fmt: skip
@@ -133,7 +133,7 @@ def arranged(
     parallel: both blocks read one norm, one sum at the end. parallel-two: the same with a norm for each.
     """
 
-    def ended(part: str) -> Items:
+    def ends(part: str) -> Items:
         drop = (Pointwise(f"{part}/dropout", width, "dropout"),) if dropout else ()
         times = (Pointwise(f"{part}/scale", width, "scale"),) if scale else ()
         after = (norm(f"{part}/norm", width),) if kind in ("sandwich", "post") else ()
@@ -142,16 +142,16 @@ def arranged(
     first, last = residual("attention/residual", width, "input"), residual("mlp/residual", width, "attention/residual")
     input_norm = norm("input_norm", width)
     if kind == "post":
-        return *attend("input"), *ended("attention"), first, *feed("attention/residual"), *ended("mlp"), last
+        return *attend("input"), *ends("attention"), first, *feed("attention/residual"), *ends("mlp"), last
     if kind == "post-add":
         middle, end = norm("attention/norm", width), norm("mlp/norm", width)
         last = replace(last, reads="attention/norm")
-        return *attend("input"), *ended("attention"), first, middle, *feed("attention/norm"), *ended("mlp"), last, end
+        return (*attend("input"), *ends("attention"), first, middle, *feed("attention/norm"), *ends("mlp"), last, end)
     if kind == "parallel":
-        return input_norm, *attend("input_norm"), *ended("attention"), *feed("input_norm"), *ended("mlp"), first, last
+        return (input_norm, *attend("input_norm"), *ends("attention"), *feed("input_norm"), *ends("mlp"), first, last)
     post_norm = norm("post_norm", width, reads="input" if kind == "parallel-two" else "")
-    attended = (input_norm, *attend("input_norm"), *ended("attention"))
-    fed = (post_norm, *feed("post_norm"), *ended("mlp"))
+    attended = (input_norm, *attend("input_norm"), *ends("attention"))
+    fed = (post_norm, *feed("post_norm"), *ends("mlp"))
     return (*attended, *fed, first, last) if kind == "parallel-two" else (*attended, first, *fed, last)
 
 

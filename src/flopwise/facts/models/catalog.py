@@ -125,7 +125,7 @@ def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -
     notes = (record["notes"],) if record.get("notes") else ()
     origin: Any = {name: record.get(name) or "" for name in ("source", "date", "confidence")}
     config = record.get("config")
-    model = _published(record) if config is None else model_from_config(config, name=record["name"], classes=classes)
+    model = _figures_only(record) if config is None else model_from_config(config, name=record["name"], classes=classes)
     return replace(
         model,
         hf_id=record.get("hf_id"),
@@ -135,7 +135,7 @@ def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -
     )
 
 
-def _published(record: Record) -> Model:
+def _figures_only(record: Record) -> Model:
     """A network known by published figures only."""
     figures = record.get("published") or {}
     kind: Any = record.get("kind")

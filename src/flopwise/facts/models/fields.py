@@ -58,10 +58,10 @@ class ClassDefaults:
     def of(self, model_type: str) -> dict[str, Any]:
         """The entry of a type, empty where there is none; of the shipped file only its line is parsed."""
         if model_type not in self._found:
-            self._found[model_type] = self._own.get(model_type) or self._shipped(model_type)
+            self._found[model_type] = self._own.get(model_type) or self._shipped_entry(model_type)
         return self._found[model_type]
 
-    def _shipped(self, model_type: str) -> dict[str, Any]:
+    def _shipped_entry(self, model_type: str) -> dict[str, Any]:
         mark = f'\n  "{model_type}": '
         start = self._text.find(mark)
         if start < 0 or '"' in model_type:
@@ -161,7 +161,7 @@ class Fields:
         value = self.value(key, default)
         return None if value is None or value in (0, -1) else self._whole(key, value, 1, MAX_SIZE)
 
-    def _typed(self, key: str, default: T, kind: Any, allowed: str) -> T:
+    def _value_of_type(self, key: str, default: T, kind: Any, allowed: str) -> T:
         value = self.value(key, default)
         if value is None:
             return default
@@ -172,18 +172,18 @@ class Fields:
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """True or false."""
-        return self._typed(key, default, bool, "true or false is needed")
+        return self._value_of_type(key, default, bool, "true or false is needed")
 
     def number(self, key: str, default: float = 0.0) -> float:
         """A finite number."""
-        value = self._typed(key, default, int | float, "a finite number is needed")
+        value = self._value_of_type(key, default, int | float, "a finite number is needed")
         if not math.isfinite(value):
             raise self.wrong(key, value, "a finite number is needed")
         return float(value)
 
     def text(self, key: str, default: str = "") -> str:
         """A string."""
-        return self._typed(key, default, str, "a text is needed")
+        return self._value_of_type(key, default, str, "a text is needed")
 
     def sequence(self, key: str) -> list[Any] | None:
         """A list or None."""

@@ -13,7 +13,7 @@ from flopwise.facts.models.blocks import (
     Items,
     Normal,
     activation,
-    arranged,
+    layer_of,
     mlp,
     one_of_each,
     residual,
@@ -32,7 +32,7 @@ def post_norm_layer(a: Attention, hidden: int, act: str, *, dropout: bool, extra
     """A layer of the original Transformer: attention, add, norm; feed-forward, add, norm."""
     feed = partial(mlp, a.width, hidden, activation(act), gated=False, bias=True)
     attend: Block = lambda source: (*extra, *attention(a, source))  # noqa: E731 - beside `feed`
-    return arranged("post-add", a.width, LAYER_NORM, attend, feed, dropout=dropout)
+    return layer_of("post-add", a.width, LAYER_NORM, attend, feed, dropout=dropout)
 
 
 def pooler(width: int) -> Items:
@@ -111,7 +111,7 @@ def modernbert(c: Fields) -> Model:
     feed = partial(mlp, base.width, hidden, act, bias=mlp_bias, fused=True)
 
     def layer(window: int | None) -> Items:
-        return arranged("pre", base.width, norm, partial(attention, replace(base, window=window)), feed)
+        return layer_of("pre", base.width, norm, partial(attention, replace(base, window=window)), feed)
 
     rows = one_of_each((window if i % every else None for i in range(c.layers())), layer)
     # the first layer has no norm of its own: what reads it reads the layer's input

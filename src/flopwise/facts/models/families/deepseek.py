@@ -7,7 +7,7 @@ from functools import partial
 
 from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
 from flopwise.facts.models.attend import Latent, latent_attention
-from flopwise.facts.models.blocks import RMS, Block, Items, activation, arranged, mlp, moe, one_of_each
+from flopwise.facts.models.blocks import RMS, Block, Items, activation, layer_of, mlp, moe, one_of_each
 from flopwise.facts.models.families.llama import language_model
 from flopwise.facts.models.families.moe import FINE_GRAINED, Manner, expert_names, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
@@ -32,9 +32,9 @@ def deepseek(c: Fields) -> Model:
     feeds = _feeds(c, a.width, sparse)
 
     def layer(key: tuple[bool, Latent]) -> Items:
-        return arranged("pre", a.width, RMS, partial(latent_attention, key[1]), feeds[key[0]])
+        return layer_of("pre", a.width, RMS, partial(latent_attention, key[1]), feeds[key[0]])
 
-    rows = one_of_each(zip(sparse, _indexed(c, a, layers), strict=True), layer)
+    rows = one_of_each(zip(sparse, _layer_attentions(c, a, layers), strict=True), layer)
     predicted, notes = _predictors(c, a.width, rows[-1])
     names = [*expert_names(sparse), *["mtp"] * len(predicted)]
     return language_model(c, [*rows, *predicted], names, tied=False, notes=notes)
@@ -46,7 +46,7 @@ def _feeds(c: Fields, width: int, sparse: list[bool], manner: Manner = FINE_GRAI
     return {False: dense, True: partial(moe, mixture(c, manner, width)) if any(sparse) else dense}
 
 
-def _indexed(c: Fields, a: Latent, layers: int) -> list[Latent]:
+def _layer_attentions(c: Fields, a: Latent, layers: int) -> list[Latent]:
     """The attention of each layer: layers that share the selection of an earlier one have no indexer of their own."""
     if not a.index_heads:
         return [a] * layers
@@ -125,6 +125,6 @@ def kimi_linear(c: Fields) -> Model:
 
     def layer(key: tuple[str, bool]) -> Items:
         attend = partial(latent_attention, a) if key[0] == "full_attention" else linear_block
-        return arranged("pre", a.width, RMS, attend, feeds[key[1]])
+        return layer_of("pre", a.width, RMS, attend, feeds[key[1]])
 
     return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), kinds, tied=False)

@@ -12,7 +12,7 @@ from flopwise.facts.models.blocks import (
     Items,
     Mixture,
     activation,
-    arranged,
+    layer_of,
     mlp,
     moe,
     one_of_each,
@@ -20,7 +20,7 @@ from flopwise.facts.models.blocks import (
     stack_of,
 )
 from flopwise.facts.models.families.llama import Traits, language_model, windows
-from flopwise.facts.models.families.multimodal import joined, text_part
+from flopwise.facts.models.families.multimodal import text_part, vision_model
 from flopwise.facts.models.families.vision import DYNAMIC_PIXELS, heads_and_width
 from flopwise.facts.models.fields import Fields
 
@@ -110,7 +110,7 @@ def gemma4_text(c: Fields) -> Model:
                 RMS("experts/norm_2", width),
                 residual("experts/add", width, "mlp/norm_1"),
             ]
-        return *arranged("sandwich", width, RMS, partial(attention, a), lambda _: tuple(feed)), *after
+        return *layer_of("sandwich", width, RMS, partial(attention, a), lambda _: tuple(feed)), *after
 
     return language_model(c, one_of_each(_attentions(c, layers), layer), traits=_TRAITS, before=before)
 
@@ -194,7 +194,7 @@ def gemma4(c: Fields) -> Model:
     kv_heads, dim = v.size("num_key_value_heads", heads), v.maybe("head_dim") or width // heads
     a = replace(_normed_attention(v, width, heads, kv_heads, dim), causal=False, cached=False)
     feed = partial(mlp, width, v.size("intermediate_size"), activation(v.text("hidden_activation", "gelu")))
-    layer = arranged("sandwich", width, RMS, partial(attention, a), feed)
+    layer = layer_of("sandwich", width, RMS, partial(attention, a), feed)
     patch, rows = v.size("patch_size"), v.size("position_embedding_size")
     before = (
         Linear("patch_embed", 3 * patch * patch, width),
@@ -205,5 +205,5 @@ def gemma4(c: Fields) -> Model:
     tower = stack_of("vision", width, before, [layer] * v.layers(), tokens=patches)
     out = (Norm("projector/norm", width, affine=False), Linear("projector/fc", width, text.stacks[0].width))
     pooled = max(1, patches // v.size("pooling_kernel_size", 3) ** 2)
-    model = joined(text, tower, out, pooled, dynamic=True)
+    model = vision_model(text, tower, out, pooled, dynamic=True)
     return replace(model, notes=(*model.notes, "an audio tower is not counted")) if c.has("audio_config") else model

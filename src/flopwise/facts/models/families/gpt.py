@@ -13,8 +13,8 @@ from flopwise.facts.models.blocks import (
     Items,
     Normal,
     activation,
-    arranged,
     decoder,
+    layer_of,
     mlp,
     one_of_each,
     residual,
@@ -61,7 +61,7 @@ def model(c: Fields, f: Frame, embed: int = 0) -> Model:
 
     def layer(window: int | None) -> Items:
         attend = partial(attention, replace(f.attention, window=window))
-        return arranged(f.arrangement, width, f.norm, attend, feed, dropout=f.dropout)
+        return layer_of(f.arrangement, width, f.norm, attend, feed, dropout=f.dropout)
 
     norm: Norm | None = f.norm("norm", width) if f.final_norm else None
     stack = decoder(

@@ -14,7 +14,7 @@ from flopwise.facts.models.blocks import (
     Items,
     Mixture,
     activation,
-    arranged,
+    layer_of,
     mlp,
     moe,
     one_of_each,
@@ -207,7 +207,7 @@ def jamba(c: Fields) -> Model:
 
     def layer(kind: str) -> Items:
         feed = routed if routed and kind.endswith("moe") else dense
-        return arranged("pre", base.width, RMS, attend if kind.startswith("attention") else scan, feed)
+        return layer_of("pre", base.width, RMS, attend if kind.startswith("attention") else scan, feed)
 
     return language_model(c, one_of_each(kinds, layer), kinds)
 
@@ -223,7 +223,7 @@ def bamba(c: Fields) -> Model:
     feed = plain_feed(c, traits, c.size("intermediate_size"))
     listed = c.sequence("attn_layer_indices") or []
     kinds = ["attention" if i in listed else "mamba" for i in range(c.layers())]
-    rows = one_of_each(kinds, lambda kind: arranged("pre", base.width, RMS, blocks[kind], feed))
+    rows = one_of_each(kinds, lambda kind: layer_of("pre", base.width, RMS, blocks[kind], feed))
     return language_model(c, rows, kinds, traits=traits)
 
 
@@ -243,7 +243,7 @@ def granite_hybrid(c: Fields) -> Model:
 
     kinds = c.per_layer("layer_types", c.layers(), "mamba")
     rows = one_of_each(
-        kinds, lambda kind: arranged("pre", width, RMS, attend if kind == "attention" else scan, feed, scale=True)
+        kinds, lambda kind: layer_of("pre", width, RMS, attend if kind == "attention" else scan, feed, scale=True)
     )
     return language_model(c, rows, kinds, traits=t)
 
@@ -259,7 +259,7 @@ def falcon_h1(c: Fields) -> Model:
     def both(source: str) -> Items:
         return *scan(source), *attention(base, source), residual("attention/merge", width, "mamba/out_proj")
 
-    layer = arranged("pre", width, RMS, both, plain_feed(c, traits, c.size("intermediate_size")))
+    layer = layer_of("pre", width, RMS, both, plain_feed(c, traits, c.size("intermediate_size")))
     return language_model(c, [layer] * c.layers(), traits=traits)
 
 
@@ -329,7 +329,7 @@ def qwen_next(c: Fields) -> Model:
     def layer(name: str) -> Items:
         feed = routed if name.endswith("moe") else None
         feed = feed or plain_feed(c, NO_BIASES, c.size("intermediate_size"))
-        return arranged("pre", width, RMS, partial(attention, base) if name.startswith("full") else delta, feed)
+        return layer_of("pre", width, RMS, partial(attention, base) if name.startswith("full") else delta, feed)
 
     return language_model(c, one_of_each(names, layer), names)
 
@@ -349,7 +349,7 @@ def minimax(c: Fields) -> Model:
     def layer(kind: str) -> Items:
         full = kind == "full_attention"
         linear = partial(lightning, base.width, base.heads, base.head_dim, chunk=chunk)
-        return arranged("pre", base.width, RMS, partial(attention, base) if full else linear, routed, scale=True)
+        return layer_of("pre", base.width, RMS, partial(attention, base) if full else linear, routed, scale=True)
 
     return language_model(c, one_of_each(kinds, layer), kinds)
 
@@ -378,6 +378,6 @@ def lfm2(c: Fields) -> Model:
 
     def layer(name: str) -> Items:
         attend = partial(attention, base) if name.startswith("full") else conv
-        return arranged("pre", width, RMS, attend, routed if name.endswith("moe") else dense)
+        return layer_of("pre", width, RMS, attend, routed if name.endswith("moe") else dense)
 
     return language_model(c, one_of_each(names, layer), names)

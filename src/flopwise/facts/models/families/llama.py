@@ -16,8 +16,8 @@ from flopwise.facts.models.blocks import (
     Items,
     Normal,
     activation,
-    arranged,
     decoder,
+    layer_of,
     mlp,
     one_of_each,
 )
@@ -186,7 +186,7 @@ def llama(c: Fields) -> Model:
     ]
 
     def layer(a: Attention) -> Items:
-        return arranged(t.arrangement, a.width, t.norm, partial(attention, a), feed, scale=t.scaled)
+        return layer_of(t.arrangement, a.width, t.norm, partial(attention, a), feed, scale=t.scaled)
 
     return language_model(c, one_of_each(attends, layer), traits=t)
 

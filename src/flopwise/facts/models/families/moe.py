@@ -7,7 +7,7 @@ from functools import partial
 
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.attend import Attention, attention
-from flopwise.facts.models.blocks import LAYER_NORM, Items, Mixture, activation, arranged, mlp, moe, one_of_each
+from flopwise.facts.models.blocks import LAYER_NORM, Items, Mixture, activation, layer_of, mlp, moe, one_of_each
 from flopwise.facts.models.families.llama import (
     NO_BIASES,
     Traits,
@@ -105,7 +105,7 @@ def mixture_model(c: Fields) -> Model:
 
     def layer(key: tuple[Attention, bool]) -> Items:
         feed = partial(moe, experts) if key[1] or not dense else dense
-        return arranged(t.arrangement, width, t.norm, partial(attention, key[0]), feed, scale=t.scaled)
+        return layer_of(t.arrangement, width, t.norm, partial(attention, key[0]), feed, scale=t.scaled)
 
     keys = zip(_attentions(c, base, layers), sparse, strict=True)
     return language_model(c, one_of_each(keys, layer), expert_names(sparse), traits=t)
@@ -150,7 +150,7 @@ def llama4(c: Fields) -> Model:
     def layer(key: tuple[bool, bool]) -> Items:
         a = replace(base, chunk=c.maybe("attention_chunk_size")) if key[0] else replace(base, rope_dim=0)
         feed = partial(moe, experts) if key[1] else partial(mlp, base.width, dense, act)
-        return arranged("pre", base.width, t.norm, partial(attention, a), feed)
+        return layer_of("pre", base.width, t.norm, partial(attention, a), feed)
 
     ropes = [bool(given[i]) if i < len(given) else (i + 1) % every != 0 for i in range(layers)]
     sparse = [i in chosen for i in range(layers)]

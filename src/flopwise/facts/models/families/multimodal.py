@@ -10,7 +10,7 @@ from typing import Any
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Embedding, Item, Linear, Model, Pointwise, Stack, Weight
 from flopwise.facts.models.attend import attention, cross_attention
-from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, arranged, stack_of
+from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, layer_of, stack_of
 from flopwise.facts.models.families import family
 from flopwise.facts.models.families.llama import NO_BIASES, language_model, plain_feed, standard_attention
 from flopwise.facts.models.families.vision import (
@@ -46,7 +46,7 @@ def text_part(c: Fields, default: str) -> Model:
     return build(text.within(given, text.model_type, text.where, nested=text.nested))
 
 
-def joined(text: Model, tower: Stack, items: Items, tokens: int, *, dynamic: bool = False) -> Model:
+def vision_model(text: Model, tower: Stack, items: Items, tokens: int, *, dynamic: bool = False) -> Model:
     """The language model first, then tower and projector: `items` run once for each of `tokens` merged patches."""
     notes = text.notes
     if dynamic:
@@ -149,7 +149,7 @@ def llava(c: Fields) -> Model:
     items = two_layers(inputs, width, width, bias=c.flag("multimodal_projector_bias", default=True))
     if c.model_type != "llava":
         items = (*items, Weight("image_newline", width))
-    return joined(text, stack, items, t.patches)
+    return vision_model(text, stack, items, t.patches)
 
 
 def mistral3(c: Fields) -> Model:
@@ -163,7 +163,7 @@ def mistral3(c: Fields) -> Model:
         Linear("projector/merge", t.width * merge * merge, t.width),
         *two_layers(t.width, width, width, bias=bias),
     )
-    return joined(text, stack, items, max(1, t.patches // merge**2))
+    return vision_model(text, stack, items, max(1, t.patches // merge**2))
 
 
 def gemma3(c: Fields) -> Model:
@@ -174,9 +174,9 @@ def gemma3(c: Fields) -> Model:
     width = text.stacks[0].width
     if pali:
         dim = c.size("projection_dim", width)
-        return joined(text, stack, (Linear("projector/fc", t.width, dim, bias=True),), t.patches)
+        return vision_model(text, stack, (Linear("projector/fc", t.width, dim, bias=True),), t.patches)
     items = (RMS("projector/norm", t.width), Linear("projector/fc", t.width, width))
-    return joined(text, stack, items, c.size("mm_tokens_per_image", 256))
+    return vision_model(text, stack, items, c.size("mm_tokens_per_image", 256))
 
 
 def qwen_vl(c: Fields) -> Model:
@@ -195,7 +195,7 @@ def qwen_vl(c: Fields) -> Model:
     deep = v.sequence("deepstack_visual_indexes") if c.model_type.startswith("qwen3_vl") else None
     for i in range(len(deep or ())):
         items += [LAYER_NORM(f"deepstack.{i}/norm", inner), *two_layers(inner, inner, out, prefix=f"deepstack.{i}")]
-    return joined(text, t.stack("vision"), tuple(items), max(1, t.patches // merge), dynamic=True)
+    return vision_model(text, t.stack("vision"), tuple(items), max(1, t.patches // merge), dynamic=True)
 
 
 def llama4(c: Fields) -> Model:
@@ -211,7 +211,7 @@ def llama4(c: Fields) -> Model:
             "projector/fc", v.size("vision_output_dim"), text.stacks[0].width, bias=c.flag("multi_modal_projector_bias")
         ),
     )
-    return joined(text, t.stack("vision"), items, max(1, int(t.patches * ratio**2)))
+    return vision_model(text, t.stack("vision"), items, max(1, int(t.patches * ratio**2)))
 
 
 def internvl(c: Fields) -> Model:
@@ -221,7 +221,7 @@ def internvl(c: Fields) -> Model:
     factor = max(1, round(1 / max(1e-3, c.number("downsample_ratio", 0.5)))) ** 2
     width = text.stacks[0].width
     items = (LAYER_NORM("projector/norm", t.width * factor), *two_layers(t.width * factor, width, width))
-    return joined(text, t.stack("vision"), items, max(1, t.patches // factor))
+    return vision_model(text, t.stack("vision"), items, max(1, t.patches // factor))
 
 
 def kimi(c: Fields) -> Model:
@@ -235,7 +235,7 @@ def kimi(c: Fields) -> Model:
         merge *= side if isinstance(side, int) and 0 < side < 100 else 1
     inner = t.width * merge
     items = (LAYER_NORM("projector/norm", t.width, groups=merge), *two_layers(inner, inner, text.stacks[0].width))
-    return joined(text, t.stack("vision"), items, max(1, t.patches // merge), dynamic=True)
+    return vision_model(text, t.stack("vision"), items, max(1, t.patches // merge), dynamic=True)
 
 
 def mllama(c: Fields) -> Model:
@@ -261,7 +261,7 @@ def mllama(c: Fields) -> Model:
         extra_tokens=once.extra_tokens,
     )  # fmt: skip
     items = (Linear("projector/fc", v.size("vision_output_dim"), text.stacks[0].width, bias=True),)
-    return joined(text, tower, items, tiles * tokens)
+    return vision_model(text, tower, items, tiles * tokens)
 
 
 def mllama_text(c: Fields) -> Model:
@@ -270,8 +270,8 @@ def mllama_text(c: Fields) -> Model:
     feed = plain_feed(c, NO_BIASES, c.size("intermediate_size"))
     cross = partial(cross_attention, replace(base, qk_norm="head", rope_dim=0), encoder_width=base.width)
     rows = {
-        "block": arranged("pre", base.width, RMS, partial(attention, base), feed),
-        "cross": (*arranged("pre", base.width, RMS, cross, feed), Weight("gates", 2)),
+        "block": layer_of("pre", base.width, RMS, partial(attention, base), feed),
+        "cross": (*layer_of("pre", base.width, RMS, cross, feed), Weight("gates", 2)),
     }
     listed: Any = c.sequence("cross_attention_layers") or []
     names = ["cross" if i in listed else "block" for i in range(c.layers())]

@@ -29,7 +29,7 @@ def t5(c: Fields) -> Model:
         items: list[Item] = [
             RMS("input_norm", width),
             *attention(own, "input_norm"),
-            *_prefixed(drop, "attention"),
+            *_with_prefix(drop, "attention"),
             residual("attention/residual", width, "input"),
         ]
         last = "attention/residual"
@@ -37,14 +37,14 @@ def t5(c: Fields) -> Model:
             items += [
                 RMS("cross_norm", width),
                 *cross_attention(a, "cross_norm", width),
-                *_prefixed(drop, "cross"),
+                *_with_prefix(drop, "cross"),
                 residual("cross/residual", width, last),
             ]
             last = "cross/residual"
         items += [
             RMS("post_norm", width),
             *mlp(width, hidden, act, "post_norm", gated=gated),
-            *_prefixed(drop, "mlp"),
+            *_with_prefix(drop, "mlp"),
             residual("mlp/residual", width, last),
         ]
         return tuple(items)
@@ -69,7 +69,7 @@ def _head(c: Fields, width: int, vocab: int) -> Linear:
     return Linear("lm_head", width, vocab, shard="column", tied=tied)
 
 
-def _prefixed(items: tuple[Pointwise, ...], part: str) -> tuple[Pointwise, ...]:
+def _with_prefix(items: tuple[Pointwise, ...], part: str) -> tuple[Pointwise, ...]:
     return tuple(replace(i, name=f"{part}/{i.name}") for i in items)
 
 
@@ -89,7 +89,7 @@ def _layer(c: Fields, a: Attention, hidden: int, act: str, *, cross: bool, pre: 
     )
     for part, before, block in parts:
         out += [norm(before, w)] if pre else []
-        out += [*block, *_prefixed(drop, part), residual(f"{part}/residual", w, last)]
+        out += [*block, *_with_prefix(drop, part), residual(f"{part}/residual", w, last)]
         out += [] if pre else [norm(f"{part}/norm", w)]
         last = f"{part}/residual" if pre else f"{part}/norm"
     return tuple(out)

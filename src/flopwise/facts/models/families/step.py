@@ -7,10 +7,10 @@ from functools import partial
 
 from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise
 from flopwise.facts.models.attend import Attention, attention
-from flopwise.facts.models.blocks import RMS, Items, arranged, moe, one_of_each
+from flopwise.facts.models.blocks import RMS, Items, layer_of, moe, one_of_each
 from flopwise.facts.models.families.llama import Traits, language_model, plain_feed, standard_attention
 from flopwise.facts.models.families.moe import Manner, expert_names, mixture
-from flopwise.facts.models.families.multimodal import joined, text_part
+from flopwise.facts.models.families.multimodal import text_part, vision_model
 from flopwise.facts.models.families.vision import Tower, patches_of
 from flopwise.facts.models.fields import Fields
 
@@ -44,7 +44,7 @@ def step_text(c: Fields) -> Model:
     dense = plain_feed(c, t, c.size("intermediate_size"))
     kinds = c.per_layer("layer_types", layers, "full_attention")
 
-    def gated(a: Attention, source: str) -> Items:
+    def gated_attention(a: Attention, source: str) -> Items:
         *first, out = attention(a, source)
         gate = Linear("attention/g_proj", width, a.heads, shard="column", reads=source)
         times = Pointwise("attention/gate", a.heads * a.head_dim, "sigmoid", shard="column")
@@ -52,7 +52,7 @@ def step_text(c: Fields) -> Model:
 
     def layer(key: tuple[str, bool]) -> Items:
         a = local if key[0] == "sliding_attention" else base
-        return arranged("pre", width, RMS, partial(gated, a), partial(moe, experts) if key[1] else dense)
+        return layer_of("pre", width, RMS, partial(gated_attention, a), partial(moe, experts) if key[1] else dense)
 
     sparse = _sparse(c, layers)
     return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), expert_names(sparse), traits=t)
@@ -76,4 +76,4 @@ def step(c: Fields) -> Model:
         Convolution("downsample.2", 2 * width, 9, outputs=4 * width, stride=4),
         Linear("projector/fc", 4 * width, text.stacks[0].width, bias=c.flag("projector_bias")),
     )
-    return joined(text, tower.stack("vision"), down, max(1, patches // 16))
+    return vision_model(text, tower.stack("vision"), down, max(1, patches // 16))

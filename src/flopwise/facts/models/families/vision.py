@@ -12,7 +12,7 @@ from flopwise.facts.models.blocks import (
     Items,
     Normal,
     activation,
-    arranged,
+    layer_of,
     mlp,
     one_of_each,
     residual,
@@ -68,7 +68,7 @@ class Tower:
                 return mlp(w, self.hidden, activation(self.act), source, gated=self.gated, bias=self.mlp_bias)
 
             attend = partial(attention, replace(base, window=window))
-            return *arranged("pre", w, self.norm, attend, feed, scale=self.layer_scale), *scales
+            return *layer_of("pre", w, self.norm, attend, feed, scale=self.layer_scale), *scales
 
         rows = one_of_each((None if i in self.full_every else self.window for i in range(self.layers)), layer)
         before: list[Item] = [Linear("patch_embed", self.patch_inputs, w, bias=self.patch_bias)]
@@ -196,7 +196,7 @@ def _text_tower(c: Fields, after: Items, *, causal: bool) -> Stack:
     )  # fmt: skip
     act = activation(c.text("hidden_act", "gelu"))
     feed = partial(mlp, width, c.size("intermediate_size"), act, gated=False, bias=True)
-    layer = arranged("pre", width, LAYER_NORM, partial(attention, a), feed)
+    layer = layer_of("pre", width, LAYER_NORM, partial(attention, a), feed)
     positions = c.size("max_position_embeddings")
     before = (
         Embedding("embed_tokens", c.size("vocab_size"), width, shard="row"),

@@ -74,7 +74,7 @@ def _attention(c: Fields, width: int, *, owns: bool, rank: int, rope: bool) -> I
     )
 
 
-def _feed(c: Fields, width: int, *, owns: bool, rank: int) -> Items:
+def _feed_forward(c: Fields, width: int, *, owns: bool, rank: int) -> Items:
     """The shared gated block, and the layer's own projection of what the shared part makes."""
     hidden, bias = c.size("intermediate_size", 4 * width), owns and c.flag("add_bias_linear")
     reads = f"{_FEED}/norm"
@@ -96,7 +96,7 @@ def _hybrid(c: Fields, scan: Block, blocks: int, *, rank: int, attention_rank: i
     rows = {"mamba": plain}
     for label, owns in (("hybrid", True), ("hybrid_again", False)):
         shared = _attention(c, width, owns=owns, rank=attention_rank, rope=rope)
-        rows[label] = (*shared, *_feed(c, width, owns=owns, rank=rank), *plain)
+        rows[label] = (*shared, *_feed_forward(c, width, owns=owns, rank=rank), *plain)
     labels: list[str] = []
     for kind in _kinds(c, c.layers()):  # later hybrid layers run an earlier one's weights
         again = kind == "hybrid" and labels.count("hybrid") >= blocks
