@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from rows import Case
 
 from flopwise.backtests.io import row_workload
-from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import number, whole
+from flopwise.backtests.prediction import named_model, number, whole
 from flopwise.backtests.serving import row_job
 from flopwise.cost.rates import precision
 from flopwise.errors import FlopwiseError

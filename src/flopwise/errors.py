@@ -44,6 +44,12 @@ class InfeasibleError(FlopwiseError):
         super().__init__(message)
 
 
+def nearest_hint(given: object, allowed: Iterable[str]) -> str:
+    """The end of a message about a wrong name: the nearest of those `allowed`; empty where none is near."""
+    near = nearest_names(str(given), allowed)
+    return f"; nearest: {near[0]}" if near else ""
+
+
 def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str, ...]:
     """Return the `known` names most like `given`, best first, blind to case and punctuation.
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from flopwise import units
-from flopwise.errors import SpecError, nearest_names
+from flopwise.errors import SpecError, nearest_hint
 
 JsonSchema = dict[str, Any]
 NEEDED: Any = object()
 """As a default: the option has to be said."""
 FIELD = "."
-"""As a key: the name of the field."""
+"""At the end of a key: the name of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,8 @@ def choice(*allowed: str) -> ValueKind:
 
     def parse(value: object, what: str) -> str:
         if not isinstance(value, str) or value not in allowed:
-            near = nearest_names(str(value), allowed)
-            nearest = f"; nearest: {near[0]}" if near else ""
-            raise SpecError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}{nearest}")
+            near = nearest_hint(value, allowed)
+            raise SpecError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}{near}")
         return value
 
     return ValueKind("|".join(allowed), parse, " or ".join(allowed), {"enum": list(allowed)}, allowed)
@@ -163,7 +162,7 @@ class Option:
     flags: tuple[str, ...]  # none where only files say it; `--x/--no-x` where it can be denied
     kind: ValueKind
     help: str
-    key: str = ""  # in a file, behind its section and a dot; none where files do not say it; FIELD: the field's name
+    key: str = ""  # in a file, behind its section and a dot; none where files do not say it; see FIELD
     section: str = ""  # heading in the help
     metavar: str = ""  # in the help, instead of the kind's
     repeated: bool = False  # a flag that may be given several times, a list in a file
@@ -192,29 +191,22 @@ class Option:
         return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
 
 
-def option(
-    flags: str,
-    kind: ValueKind,
-    text: str,
-    *,
-    default: Any = None,
-    key: str = "",
-    section: str = "",
-    metavar: str = "",
-    repeated: bool = False,
-) -> Any:
-    """A field of a spec: `flags` with a blank between them, kind, help `text`, and what holds when it is not said."""
-    declared = Option(
-        flags=tuple(flags.split()), kind=kind, help=text, key=key, section=section, metavar=metavar, repeated=repeated
-    )
-    if default is NEEDED:
-        return field(metadata={"option": declared})
-    return field(default=() if repeated and default is None else default, metadata={"option": declared})
+def option(flags: str, kind: ValueKind, text: str, *, default: Any = None, **parts: Any) -> Any:
+    """A field of a spec: `flags` with a blank between them, kind, help `text`, and what holds when it is not said.
+
+    `parts` are the other fields of its `Option`: `key`, `section`, `metavar`, `repeated`.
+    """
+    return _field(Option(flags=tuple(flags.split()), kind=kind, help=text, **parts), default)
 
 
 def same(spec: type, named: str, *, default: Any = None, **changes: Any) -> Any:
     """A field of a spec: what `spec` declares as `named`, with `changes`: another key, heading, or being repeated."""
-    declared = replace(options_of(spec)[named], **changes)
+    return _field(replace(options_of(spec)[named], **changes), default)
+
+
+def _field(declared: Option, default: Any) -> Any:
+    if default is NEEDED:
+        return field(metadata={"option": declared})
     return field(default=() if declared.repeated and default is None else default, metadata={"option": declared})
 
 
@@ -234,36 +226,38 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Read the values that are said; SpecError for one that cannot be."""
-        defaults = defaults_of(type(self))
-        for name, declared in options_of(type(self)).items():
+        spec: Any = type(self)
+        defaults = defaults_of(spec)
+        for name, declared in options_of(spec).items():
             value = getattr(self, name)
             if value is not None and value is not defaults[name]:
                 object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
 
 
-_OPTIONS: dict[type, Mapping[str, Option]] = {}
-_DEFAULTS: dict[type, Mapping[str, Any]] = {}
-
-
+@cache
 def options_of(spec: type) -> Mapping[str, Option]:
     """The options of a spec by the names of its fields."""
-    if spec not in _OPTIONS:
-        declared = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
-        _OPTIONS[spec] = {n: replace(o, key=n) if o.key == FIELD else o for n, o in declared.items()}
-    return _OPTIONS[spec]
+    declared = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
+    keys = {name: f"{o.key}{name if o.key.endswith(FIELD) else ''}".lstrip(FIELD) for name, o in declared.items()}
+    return {name: replace(o, key=keys[name]) for name, o in declared.items()}
 
 
+@cache
 def defaults_of(spec: type) -> Mapping[str, Any]:
     """What holds when nobody says it, by the names of a spec's fields."""
-    if spec not in _DEFAULTS:
-        needed = {f.name: NEEDED if f.default_factory is MISSING else None for f in fields(spec)}
-        _DEFAULTS[spec] = {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
-    return _DEFAULTS[spec]
+    needed = {f.name: NEEDED if f.default_factory is MISSING else None for f in fields(spec)}
+    return {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
 
 
 def changed(spec: Any) -> list[str]:
     """The options of a spec that are not at their defaults."""
-    return [name for name, default in defaults_of(type(spec)).items() if getattr(spec, name) != default]
+    kind: Any = type(spec)
+    return [name for name, default in defaults_of(kind).items() if getattr(spec, name) != default]
+
+
+def without_none(**values: Any) -> dict[str, Any]:
+    """The `values` that are not None: those stand for the defaults of the function that takes the rest."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
@@ -276,16 +270,14 @@ def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
     """
     whole = {type(value): value for value in options.values() if type(value) in specs}
     single = {name: value for name, value in options.items() if type(value) not in whole}
-    every = list(dict.fromkeys(name for spec in specs for name in defaults_of(spec)))
+    every = dict.fromkeys(name for spec in specs for name in defaults_of(spec))
     for name in single:
         if name not in every:
-            near = nearest_names(name, every)
-            nearest = f"nearest: {near[0]}; " if near else ""
-            raise SpecError(f"unknown argument {name!r}; {nearest}there are {', '.join(every)}")
+            near = nearest_hint(name, every).removeprefix("; ")
+            raise SpecError(f"unknown argument {name!r}; {near and near + '; '}there are {', '.join(every)}")
+    values = {name: value for name, value in single.items() if value is not None}
     return tuple(
-        replace(
-            whole.get(spec) or spec(), **{n: v for n, v in single.items() if v is not None and n in defaults_of(spec)}
-        )
+        replace(whole.get(spec) or spec(), **{n: v for n, v in values.items() if n in defaults_of(spec)})
         for spec in specs
     )
 
@@ -404,7 +396,5 @@ def _mapping(data: object, at: str) -> Mapping[Any, Any]:
 
 
 def _unknown(key: object, allowed: Sequence[str], at: str) -> SpecError:
-    near = nearest_names(str(key), allowed)
-    nearest = f"; nearest: {near[0]}" if near else ""
-    shown = str(key)[:60]
-    return SpecError(f"{at}{shown}: unknown key {shown!r}; allowed: {', '.join(allowed)}{nearest}")
+    shown, near = str(key)[:60], nearest_hint(key, allowed)
+    return SpecError(f"{at}{shown}: unknown key {shown!r}; allowed: {', '.join(allowed)}{near}")

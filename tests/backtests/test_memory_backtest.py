@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from flopwise.backtests import memory, weights
+from flopwise.backtests import memory
 from flopwise.backtests.columns import SOFTWARE, our_columns
 from flopwise.training.layout import TARGET_SETS
 from named import FACTS
@@ -96,12 +96,12 @@ def test_what_cannot_be_predicted_is_skipped_with_a_reason(changes: dict[str, st
 )
 def test_published_sizes_are_met(model: str, form: str, published: int) -> None:
     row = {"id": "w", "model": model, "format": form, "stored_bytes": str(published)}
-    found = weights.predict_row(row, FACTS)
+    found = memory.predict_weights(row, FACTS)
     assert found.error == pytest.approx(0, abs=0.002)
 
 
 def test_a_size_of_an_unknown_format_is_skipped() -> None:
-    found = weights.predict_row({"id": "w", "model": "Llama-3.1-8B", "format": "Q99"}, FACTS)
+    found = memory.predict_weights({"id": "w", "model": "Llama-3.1-8B", "format": "Q99"}, FACTS)
     assert "format" in (found.skipped or "")
 
 
@@ -118,7 +118,7 @@ def test_printed_optimizers_are_rows_of_the_table(printed: str, meant: str) -> N
 
 
 def test_every_software_word_is_a_stack() -> None:
-    assert {name for _, name in SOFTWARE} <= set(FACTS.stacks)
+    assert set(SOFTWARE.values()) <= set(FACTS.stacks)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from flopwise.backtests.columns import our_columns
-from flopwise.backtests.names import model_spellings, named_model
+from flopwise.backtests.prediction import model_spellings, named_model
 from flopwise.backtests.serving import (
     measured_quantities,
     predict_row,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flopwise.backtests.prediction import Prediction, no_prediction
+from flopwise.backtests.prediction import Prediction
 from flopwise.backtests.summary import reasons, summarize, worst
 
 
@@ -18,7 +18,7 @@ ROWS = [
     _row("b", 10.0, 8.0),
     _row("c", 10.0, 40.0),
     _row("d", None, 5.0),
-    no_prediction("e", "s", "why"),
+    Prediction(id="e", unit="s", skipped="why"),
 ]
 
 
@@ -32,12 +32,12 @@ def test_errors_bias_and_coverage_are_those_of_the_rows_that_were_measured() -> 
 
 
 def test_nothing_predicted_has_no_figures() -> None:
-    found = summarize([no_prediction("e", "s", "why")])
+    found = summarize([Prediction(id="e", unit="s", skipped="why")])
     assert (found.median_abs_error, found.p90_abs_error, found.bias, found.coverage) == (None, None, None, None)
 
 
 def test_the_worst_are_worst_as_a_ratio_and_the_reasons_are_counted() -> None:
     far = [_row("half", 10.0, 4.0), _row("double", 10.0, 20.0)]
     assert [p.id for p in worst([*ROWS, *far], 3)] == ["c", "half", "double"]
-    refused = [no_prediction(name, "s", why) for name, why in (("x", "b"), ("y", "a"), ("z", "b"))]
+    refused = [Prediction(id=name, unit="s", skipped=why) for name, why in (("x", "b"), ("y", "a"), ("z", "b"))]
     assert reasons([*refused, *far]) == [("b", 2), ("a", 1)]

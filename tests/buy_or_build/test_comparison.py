@@ -161,8 +161,8 @@ def test_it_is_a_document(found: CostComparison) -> None:
 
 
 def test_old_prices_are_named(found: CostComparison) -> None:
-    assert not stale_notes(found.priced(), day=dt.date(2026, 1, 1))
-    told = stale_notes(found.priced(), day=dt.date(2030, 1, 1))
+    assert not stale_notes(found.price_dates(), day=dt.date(2026, 1, 1))
+    told = stale_notes(found.price_dates(), day=dt.date(2030, 1, 1))
     assert all("days old" in note and "flopwise prices" in note for note in told)
     whole = [part.price_date for way in found.ways for part in (way.training, way.serving) if part is not None]
     assert 1 <= len(told) <= len([day for day in whole if day]), "a price of one's own has no age"

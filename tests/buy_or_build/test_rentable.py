@@ -7,8 +7,15 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from flopwise.buy_or_build.rentable import RentableUnits, cumulative_usd, monthly_volumes, unit_of
-from flopwise.buy_or_build.self_hosted import break_even_month, break_even_volume, summed_ends
+from flopwise.buy_or_build.self_hosted import (
+    RentableUnits,
+    break_even_month,
+    break_even_volume,
+    cumulative_usd,
+    monthly_volumes,
+    summed_ends,
+    unit_of,
+)
 from flopwise.cost.intervals import ErrorBand
 from flopwise.search.answer import Candidate
 

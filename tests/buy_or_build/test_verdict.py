@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.buy_or_build.alternatives import TippingPoint
-from flopwise.buy_or_build.verdict import (
+from flopwise.buy_or_build.comparison import (
     TotalCost,
     chance_at_most,
     nearest_first,

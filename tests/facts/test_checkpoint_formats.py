@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flopwise.facts.models.catalog import load_model
-from flopwise.facts.models.checkpoints import named_format, published_format
+from flopwise.facts.models.config import named_format, published_format
 from named import FACTS
 
 

@@ -17,7 +17,8 @@ from flopwise.fleet import planned
 from flopwise.fleet.allocate import allocate as allocation
 from flopwise.fleet.allocate import allocation_problem
 from flopwise.fleet.assessment import Assessment
-from flopwise.fleet.planned import planned_workloads, promising, scaled_workload
+from flopwise.fleet.outlook import scaled_workload
+from flopwise.fleet.planned import planned_workloads, promising
 from flopwise.fleet.read import fleet_from, load_fleet
 from named import FACTS
 

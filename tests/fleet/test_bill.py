@@ -12,7 +12,8 @@ from flopwise.fleet.allocate import allocate as allocation
 from flopwise.fleet.allocate import allocation_problem
 from flopwise.fleet.bill import solved_fleet
 from flopwise.fleet.model import VOLUMES, Platform
-from flopwise.fleet.planned import planned_workloads, scaled_workload
+from flopwise.fleet.outlook import scaled_workload
+from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.prices import tiered_usd
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from

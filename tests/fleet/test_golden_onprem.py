@@ -57,7 +57,7 @@ def test_every_line_of_a_month_of_one_accelerator() -> None:
     assert month.idle_power == pytest.approx(IDLE)
     assert month.busy_power == pytest.approx(BUSY)
     assert (month.available_hours, month.life_months) == (722, 48)
-    assert month.fixed == pytest.approx(FIXED)
+    assert month.fixed_usd == pytest.approx(FIXED)
     assert month.running == pytest.approx(FIXED - CAPITAL)
     assert month.usd_per_month(0.6) == pytest.approx(FIXED + 0.6 * BUSY)
     assert month.usd_per_gpu_hour(0.6) == pytest.approx((FIXED + 0.6 * BUSY) / (0.6 * 722))
@@ -109,8 +109,8 @@ def test_a_machine_costs_what_its_accelerators_do() -> None:
     standing, capital = 8 * (FIXED - CAPITAL), 8 * CAPITAL
     assert offer.standing == pytest.approx(standing)
     assert offer.capital == pytest.approx(capital)
-    assert offer.there_usd == pytest.approx(standing)
-    assert offer.off == pytest.approx(standing - 8 * IDLE), "kept, and turned off: all but the power"
+    assert offer.pool.off_usd + offer.pool.tiers[0][1] == pytest.approx(standing)
+    assert offer.pool.off_usd == pytest.approx(standing - 8 * IDLE), "kept, and turned off: all but the power"
     assert [count for count, _ in offer.pool.tiers] == [2, 3]
     assert [usd for _, usd in offer.pool.tiers] == pytest.approx([8 * IDLE, standing + capital])
     assert offer.pool.used_usd(1) == pytest.approx(standing)
@@ -118,8 +118,8 @@ def test_a_machine_costs_what_its_accelerators_do() -> None:
     assert offer.first_usd == pytest.approx(standing)
     assert offer.price_usd_per_hour("owned") == pytest.approx((standing + 8 * BUSY) / 722)
     unpaid = cellar(sunk=False, kept=False)
-    assert unpaid.there_usd == pytest.approx(standing + capital)
-    assert unpaid.off == 0.0
+    assert unpaid.pool.off_usd + unpaid.pool.tiers[0][1] == pytest.approx(standing + capital)
+    assert unpaid.pool.off_usd == 0.0
     bought = cellar(count=0, buy_up_to=1)
     assert bought.first_usd == pytest.approx(standing + capital)
 

@@ -77,7 +77,7 @@ def test_a_month_of_one_by_hand(facts: Facts) -> None:
     others, idle, capital = by_hand()
     assert found.standing == pytest.approx(others + idle)
     assert found.capital == pytest.approx(capital)
-    assert found.off == pytest.approx(others)
+    assert found.pool.off_usd == pytest.approx(others)
     assert found.idle_kwh * 0.2 == pytest.approx(idle)
     assert found.pool.used_usd(2) == pytest.approx(2 * (others + idle))
     more = offer(fleet(TUNE, box={"count": 1, "buy_up_to": 2}), facts)
@@ -85,7 +85,7 @@ def test_a_month_of_one_by_hand(facts: Facts) -> None:
     counted = offer(fleet(TUNE, box={"sunk": False}), facts)
     assert counted.pool.used_usd(2) == pytest.approx(2 * (others + idle + capital))
     given_up = offer(fleet(TUNE, box={"kept": False}), facts)
-    assert given_up.off == 0
+    assert given_up.pool.off_usd == 0
 
 
 def test_two_workloads_share_a_machine_and_pay_for_it_once(facts: Facts) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.report.pages import plain, shortened, width
+from flopwise.report.pages import cut_short, plain, width
 from flopwise.report.words import between, change_text, digits, enumeration, hours, sentence, share, usd
 
 
@@ -23,7 +23,7 @@ def test_plain_text_can_stand_in_any_file(text: str) -> None:
 
 @given(st.text(max_size=60), st.integers(2, 40))
 def test_short_names_are_short(text: str, most: int) -> None:
-    shown = shortened(text, most)
+    shown = cut_short(text, most)
     assert width(shown) <= max(most, 1)
     assert shown == text or shown.endswith("…")
 
@@ -37,7 +37,7 @@ def test_short_names_are_short(text: str, most: int) -> None:
         (share(1, 20), "5.0 %"), (share(64, 100), "64 %"), (share(1, 0), "-"), (change_text(-104.2), "-$104"),
         (change_text(0.001), "no change"), (sentence("of it. And more"), "Of it. And more."), (enumeration(["a"]), "a"),
         (enumeration(["a", "b"]), "a and b"), (enumeration(["a", "b", "c", "d"]), "a, b, c and 1 more"),
-        (shortened("日本語のモデル", 7), "日本語…"),
+        (cut_short("日本語のモデル", 7), "日本語…"),
     ],
 )  # fmt: skip
 def test_how_things_are_written(told: str, is_: str) -> None:

@@ -63,15 +63,9 @@ class MemoryAnswer:
 
 
 def memory(
-    model: Model | str,
-    *,
-    task: Literal["train", "serve"] = "train",
-    gpu: str | None = None,
-    grad_accum: int = 1,
-    concurrency: int | None = None,
-    context: int | None = None,
-    **options: Any,
-) -> MemoryAnswer:
+    model: Model | str, *, task: Literal["train", "serve"] = "train", gpu: str | None = None, grad_accum: int = 1,
+    concurrency: int | None = None, context: int | None = None, **options: Any,
+) -> MemoryAnswer:  # fmt: skip
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
 
     `options` are those of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
@@ -227,16 +221,9 @@ def _serving(
 
 
 def of_serving(
-    model: Model,
-    spec: ServingSpec,
-    layout: ServingLayout,
-    memory: ServingMemory,
-    chip: Accelerator | None,
-    facts: Facts,
-    *,
-    context: int,
-    concurrency: int,
-) -> MemoryAnswer:
+    model: Model, spec: ServingSpec, layout: ServingLayout, memory: ServingMemory, chip: Accelerator | None,
+    facts: Facts, *, context: int, concurrency: int,
+) -> MemoryAnswer:  # fmt: skip
     """The answer for one deployment."""
     from flopwise.cost.intervals import error_band
     from flopwise.serving.memory import generates

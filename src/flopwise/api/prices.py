@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flopwise.fleet.onprem import OwnPrice
-    from flopwise.price_import.age import PriceAge
+    from flopwise.price_import.age import PriceAges
     from flopwise.price_import.imports import ImportedFile, PriceImport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceAges:
-    """How old prices are on the day `today`: of machines by provider, of other things (`book`), of imported files."""
-
-    today: str
-    most_days: float
-    providers: tuple[PriceAge, ...]
-    imported: tuple[ImportedFile, ...]
-    book: tuple[PriceAge, ...] = ()
 
 
 def today() -> dt.date:
@@ -37,19 +25,9 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         SpecError: a file of facts or prices is broken.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.price_import.age import MOST_DAYS, age_of, ages
+    from flopwise.price_import.age import MOST_DAYS, price_ages
 
-    on, limit, known = day or today(), MOST_DAYS if most_days is None else most_days, load_facts(facts)
-    book = {
-        "hosted models": [price.date for price in known.hosted_prices],
-        "storage and traffic": [price.date for price in known.volume_prices.values()],
-        "machines to buy": [price.date for price in known.hardware_prices],
-        "spot interruptions": [record.date for record in known.spot_records],
-    }
-    return PriceAges(
-        today=on.isoformat(), most_days=limit, providers=tuple(ages(known.offers, on, limit)),
-        imported=tuple(list_prices()), book=tuple(age_of(what, dates, on, limit) for what, dates in book.items()),
-    )  # fmt: skip
+    return price_ages(load_facts(facts), day or today(), MOST_DAYS if most_days is None else most_days)
 
 
 def stale_notes(

@@ -98,14 +98,9 @@ def serve(model: Model | str, *, gpus: int | None = None, static: bool = False, 
 
 
 def _answer(
-    job: ServeJob,
-    deployment: ServingSpec,
-    machines: MachineSpec,
-    facts: Facts,
-    start: StartSpec,
-    replicas: int,
+    job: ServeJob, deployment: ServingSpec, machines: MachineSpec, facts: Facts, start: StartSpec, replicas: int,
     request: RequestSpec,
-) -> ServeAnswer:
+) -> ServeAnswer:  # fmt: skip
     """The answer for `replicas` of one job."""
     from flopwise.serving.deployment import draft_gain, request_text, under_load, unsupported_notes
     from flopwise.serving.estimate import estimate, job_memory

@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from flopwise.backtests.names import BRACKETS, QUANT_SUFFIX
-from flopwise.backtests.prediction import Row, number
+from flopwise.backtests.prediction import BRACKETS, QUANT_SUFFIX, Row, number
 
 
 class Scaled(NamedTuple):
@@ -22,47 +21,34 @@ class Scaled(NamedTuple):
     per: float = 1.0
 
 
-Origin = str | Scaled | Callable[[Row], str]
+Reading = Callable[[Row], str]
+Origin = str | Scaled | Reading
 """Where a cell of ours is from: a published column, one in another unit, or what is read from several cells."""
 
 LINK_BYTES_PER_S = {"EDR": 12.5e9, "HDR": 25e9, "NDR": 50e9, "Omni-Path": 12.5e9}
 """One direction of one link of a node's network."""
 ZERO_STAGES = {"shard_grad_op": "2", "zero1": "1", "zero2": "2", "zero3": "3", "fsdp": "3", "ddp": "0", "none": "0"}
-RECOMPUTE = {"none": "none", "false": "none", "selective": "selective", "full": "full", "true": "full"}
-SOFTWARE: tuple[tuple[str, str], ...] = (
-    ("plain-pytorch", "fsdp-eager"),
-    ("torchtune", "torchtune-eager"),
-    ("torchtitan", "fsdp-eager"),
-    ("torchao", "fsdp-eager"),
-    ("litgpt", "litgpt"),
-    ("lit-gpt", "litgpt"),
-    ("unsloth", "unsloth"),
-    ("nanotron", "nanotron"),
-    ("fast-llm", "fast-llm"),
-    ("llm-foundry", "fsdp-fused"),
-    ("bigscience", "megatron-deepspeed"),
-    ("megatron-deepspeed", "megatron-deepspeed"),
-    ("megatron", "megatron-te"),
-    ("nemo", "megatron-te"),
-    ("deepspeed", "deepspeed-zero3"),
-    ("maxtext", "xla"),
-    ("peft", "hf-trainer"),
-    ("trl", "hf-trainer"),
-    ("transformers", "hf-trainer"),
-)
+SOFTWARE = {
+    "plain-pytorch": "fsdp-eager", "torchtune": "torchtune-eager", "torchtitan|torchao": "fsdp-eager",
+    "litgpt|lit-gpt": "litgpt", "unsloth": "unsloth", "nanotron": "nanotron", "fast-llm": "fast-llm",
+    "llm-foundry": "fsdp-fused", "bigscience|megatron-deepspeed": "megatron-deepspeed", "megatron|nemo": "megatron-te",
+    "deepspeed": "deepspeed-zero3", "maxtext": "xla", "peft|trl|transformers": "hf-trainer",
+}  # fmt: skip
 """Words by which a row's source names its training software, most telling first, and the row of data/stacks.csv."""
-DATA_SETS = ("squad",)
-PROJECTIONS = re.compile(r"\b(?:q|k|v|o|up|down|gate)(?:(?:,| and | )(?:q|k|v|o|up|down|gate)\b)+", re.IGNORECASE)
-"""Adapted projections, one by one: "q,v", "q k v up down gate", "Q and V"."""
-READINGS = (
-    ("capacity limit", "capacity"),
-    ("not stated", "not stated"),
-    ("reserved", "reserved"),
-    ("nvidia-smi", "device"),
-    ("active", "active"),
-    ("allocated", "allocated"),
-)
+OPTIMIZERS = {
+    "adafactor": "adafactor", "sgd.*momentum|momentum.*sgd": "sgd-momentum", "sgd": "sgd", "lion": "lion",
+    "muon": "muon", "adagrad": "adagrad", "paged.*8-?bit|8-?bit.*paged": "paged-adamw-8bit", "paged": "paged-adamw",
+    "8-?bit": "adamw-8bit", "": "adamw",
+}  # fmt: skip
+"""The row of data/optimizers.csv that a printed name means: AdamW unless another is named."""
+READINGS = {
+    "capacity limit": "capacity", "not stated": "not stated", "reserved": "reserved", "nvidia-smi": "device",
+    "active": "active", "allocated": "allocated", "": "peak",
+}  # fmt: skip
 """What a peak of memory counts, by the words of published tables."""
+CHECKPOINTING = {"^selective": "selective", "^(none|false)": "none", "": "full"}
+RECOMPUTE = {"^(none|false)$": "none", "^selective$": "selective", "^(full|true)$": "full"}
+PRECISIONS = {"^(fp32|float32|32-true)$": "fp32", "mxfp8": "mxfp8", "fp8": "fp8", "fp16": "fp16", "": "bf16"}
 FORMATS = {
     "fp16/bf16": "bf16", "fp4": "nvfp4", "int4": "awq", "awq-int4": "awq", "4bit": "Q4_0", "8bit": "Q8_0",
     "auto": "bf16",
@@ -73,10 +59,14 @@ DTYPES = {
     "int8": "int8_wo", "int4": "int4_wo",
 }  # fmt: skip
 """Other spellings of the types of kernels' operands, by the names of `flopwise.cost.rates.PRECISIONS`."""
-REQUESTS = re.compile(r"(?<![\d-])(\d[\d,]*) (?:[A-Z]\w+ )?(?:requests?|prompts?)\b")
+YES_NO = {"true": "yes", "false": "no"}
+PROJECTIONS = re.compile(r"\b(?:q|k|v|o|up|down|gate)(?:(?:,| and | )(?:q|k|v|o|up|down|gate)\b)+")
+"""Adapted projections, one by one: "q,v", "q k v up down gate", "q and v"."""
+REQUESTS = r"(?<![\d-])(\d[\d,]*) (?:[A-Z]\w+ )?(?:requests?|prompts?)\b"
 """How many requests a run sent: "500 requests", "200 ShareGPT prompts"."""
 NOMINAL = re.compile(r"lengths uniformly in (\d+)-(\d+) ?% of nominal")
-DATE = re.compile(r"\b20[2-9]\d-\d\d-\d\d\b")
+BLOOM = r"(?i)bloom\S* \S*-h(\d+)-l(\d+)-a(\d+)"
+"""Model and id of BLOOM's prototypes, with their shape: `-h14336-l70-a112`."""
 
 
 def our_columns(kind: str, row: Row) -> Row:
@@ -101,21 +91,46 @@ def plain_number(value: float) -> str:
     return f"{rounded:.0f}" if rounded.is_integer() and rounded < 1e15 else repr(rounded)
 
 
+# ways to read cells
+
+
 def _lower(row: Row, *columns: str) -> str:
-    return " ".join((row.get(column) or "").strip() for column in columns).lower()
+    return " ".join(_cell(row, column) for column in columns).lower()
 
 
-def _yes(holds: object) -> str:
-    return "yes" if holds else ""
+def _match(pattern: str, *columns: str, template: str = r"\1") -> Reading:
+    """The groups of a pattern that the columns' text fits."""
+
+    def read(row: Row) -> str:
+        match = re.search(pattern, " ".join(_cell(row, column) for column in columns))
+        return match.expand(template).strip() if match else ""
+
+    return read
 
 
-def _yes_or_no(column: str) -> Callable[[Row], str]:
-    return lambda row: {"true": "yes", "false": "no"}.get(text := _lower(row, column), text)
+def _by_word(values: Mapping[str, str], *columns: str) -> Reading:
+    """The value of the first word (a pattern) that stands in the columns' text in lower case."""
+
+    def read(row: Row) -> str:
+        text = _lower(row, *columns)
+        return next((value for word, value in values.items() if text.strip() and re.search(word, text)), "")
+
+    return read
 
 
-def _lora_rank(row: Row) -> str:
-    stated = re.search(r"rank[ =]*(\d+)", _lower(row, "notes"))
-    return stated[1] if stated else ""
+def _where(word: str, *columns: str) -> Reading:
+    """`yes` where the word (a pattern) stands in the columns' text."""
+    return _by_word({word: "yes"}, *columns)
+
+
+def _respelt(spellings: Mapping[str, str], column: str) -> Reading:
+    """The cell in lower case, or what it stands for."""
+    return lambda row: spellings.get(text := _lower(row, column), text)
+
+
+def _either(*origins: Origin) -> Reading:
+    """The first that is not empty."""
+    return lambda row: next((cell for origin in origins if (cell := _cell(row, origin))), "")
 
 
 def _lora_targets(row: Row) -> str:
@@ -126,11 +141,17 @@ def _lora_targets(row: Row) -> str:
     return " ".join(re.findall(r"up|down|gate|[qkvo]", listed[0].replace(" and ", " "))) if listed else ""
 
 
-def _chosen_layers(row: Row) -> bool:
-    return bool(re.search("every 2nd|per-layer ac", _lower(row, "notes")))
+def _recompute(column: str, values: Mapping[str, str]) -> Reading:
+    """What is recomputed; `alternate` where the remarks tell of chosen layers."""
+    plain, chosen = _by_word(values, column), _where("every 2nd|per-layer ac", "notes")
+    return lambda row: "alternate" if plain(row) == "selective" and chosen(row) else plain(row)
 
 
-# rows of training throughput
+_LORA: dict[str, Origin] = {
+    "lora_rank": _match(r"(?i)rank[ =]*(\d+)", "notes"), "lora_targets": _lora_targets,
+}  # fmt: skip
+_ATTENTION = _by_word({"^false": "eager", "^true": "flash"}, "flash_attention")
+_PURE = _by_word({"pure bf16": "bf16"}, "optimizer", "notes")
 
 
 def _training_precision(row: Row) -> str:
@@ -138,31 +159,9 @@ def _training_precision(row: Row) -> str:
     return "fp8_rowwise" if stated == "fp8" and "rowwise" in _lower(row, "notes").split(";")[0] else stated
 
 
-def _training_zero(row: Row) -> str:
-    stated = _lower(row, "zero_stage_or_fsdp")
-    return next((stage for word, stage in ZERO_STAGES.items() if word in stated), "")
-
-
-def _training_recompute(row: Row) -> str:
-    stated = _lower(row, "activation_recompute")
-    return "alternate" if stated == "selective" and _chosen_layers(row) else RECOMPUTE.get(stated, stated)
-
-
-def _training_compiled(row: Row) -> str:
-    """Compiled by the remarks on single runs of a table; flags of torchtune's are cumulative, the second compiles."""
-    notes = _lower(row, "notes")
-    return _yes("+compile" in notes or ("cumulative flags" in notes and not notes.startswith("+packed")))
-
-
 def _node_network(row: Row) -> str:
     links = re.search(r"\b(\d+)x? (HDR|EDR|NDR|Omni-Path)\b", row.get("notes") or "")
     return plain_number(int(links[1]) * LINK_BYTES_PER_S[links[2]]) if links else ""
-
-
-def _packed_data(row: Row) -> str:
-    """The data set whose documents are packed, and attention stays within each."""
-    notes = _lower(row, "notes")
-    return next((name for name in DATA_SETS if name in notes), "") if "packed" in notes else ""
 
 
 def _tokens_per_s_per_gpu(row: Row) -> str:
@@ -170,120 +169,33 @@ def _tokens_per_s_per_gpu(row: Row) -> str:
     metric, value = row.get("measured_metric", ""), number(row, "measured_value")
     if metric == "tokens_per_sec_per_gpu" and value:
         return plain_number(value)
-    for column in ("reported_tokens_per_sec_per_gpu", "derived_tokens_per_sec_per_gpu"):
-        if printed := number(row, column):
-            return plain_number(printed)
+    if printed := _either(*map(Scaled, ("reported_tokens_per_sec_per_gpu", "derived_tokens_per_sec_per_gpu")))(row):
+        return printed
     gpus, batch, seq = (number(row, column) for column in ("n_gpus", "global_batch_seqs", "seq_len"))
     if metric == "step_time_s" and value and gpus and batch and seq:
         return plain_number(batch * seq / value / gpus)
     return ""
 
 
-# rows of memory
-
-
-def _prototype(letter: str) -> Callable[[Row], str]:
-    """A figure of the shape that ids of BLOOM's prototypes carry, as in `-h14336-l70-a112`."""
-
-    def figure(row: Row) -> str:
-        if "bloom" not in _lower(row, "model"):
-            return ""
-        shape = re.search(r"-h(?P<h>\d+)-l(?P<l>\d+)-a(?P<a>\d+)", row.get("id") or "")
-        return shape[letter] if shape else ""
-
-    return figure
-
-
-def _degree(name: str) -> Callable[[Row], str]:
-    def degree(row: Row) -> str:
-        stated = re.search(rf"\b{name}(\d+)", _lower(row, "parallelism"))
-        return stated[1] if stated else ""
-
-    return degree
-
-
-def _memory_zero(row: Row) -> str:
-    stated = _lower(row, "parallelism")
-    stage = re.search(r"zero-?(\d)", stated)
-    return stage[1] if stage else "3" if "fsdp" in stated else ""
-
-
 def _memory_sequence_parallel(row: Row) -> str:
-    return _yes("fsdp" in _lower(row, "parallelism") and _degree("tp")(row) not in {"", "1"})
-
-
-def _memory_software(row: Row) -> str:
-    words = _lower(row, "parallelism", "source_key", "source", "memory_kind")
-    return (row.get("stack") or "").strip() or next((stack for word, stack in SOFTWARE if word in words), "")
+    stated = _lower(row, "parallelism")
+    return "yes" if "fsdp" in stated and re.search(r"\btp(?!1\b)\d", stated) else ""
 
 
 def _memory_compiled(row: Row) -> str:
     stated, notes = _lower(row, "torch_compile"), _lower(row, "notes")
-    if stated in {"true", "yes", "1"} or row.get("stack"):
-        return _yes(not row.get("stack"))
-    return _yes(
-        stated not in {"false", "no", "0"} and "compile" in notes.replace("nocompile", "") and "eager" not in notes
-    )
-
-
-def _memory_precision(row: Row) -> str:
-    stated = _lower(row, "param_dtype")
-    if stated in {"fp32", "float32", "32-true"}:
-        return "fp32"
-    return next((p for p in ("mxfp8", "fp8", "fp16") if p in stated), "bf16" if stated else "")
-
-
-def _pure(row: Row) -> str:
-    return "bf16" if "pure bf16" in _lower(row, "optimizer", "notes") else ""
-
-
-def _weights_dtype(row: Row) -> str:
-    return "fp32" if "fp32 weights" in _lower(row, "param_dtype") else _pure(row)
-
-
-def _optimizer(row: Row) -> str:
-    """The row of data/optimizers.csv that a printed name means: AdamW unless another is named."""
-    printed = _lower(row, "optimizer")
-    other = next((o for o in ("adafactor", "sgd", "lion", "muon", "adagrad") if o in printed), None)
-    if other == "sgd" and "momentum" in printed:
-        return "sgd-momentum"
-    eight = "8bit" in printed or "8-bit" in printed
-    return other or f"{'paged-' if 'paged' in printed else ''}adamw{'-8bit' if eight else ''}"
-
-
-def _optimizer_in_backward(row: Row) -> str:
-    printed = _lower(row, "optimizer")
-    return _yes(any(word in printed for word in ("in_bwd", "in backward", "low-memory")))
-
-
-def _memory_recompute(row: Row) -> str:
-    stated = _lower(row, "activation_checkpointing")
-    if stated.startswith("selective"):
-        return "alternate" if _chosen_layers(row) else "selective"
-    return "none" if stated.startswith(("none", "false")) else "full" if stated else ""
-
-
-def _loss_chunks(row: Row) -> str:
-    words = _lower(row, "optimizer", "notes")
-    return "8" if "chunked" in words else "1" if "cumulative" in words else ""
+    if row.get("stack") or stated in {"false", "no", "0"}:
+        return ""
+    told = "compile" in notes.replace("nocompile", "") and "eager" not in notes
+    return "yes" if told or stated in {"true", "yes", "1"} else ""
 
 
 def _offload(row: Row) -> str:
     """What lies in the host's memory: an optimizer that pages does not, until memory runs out."""
     stated = _lower(row, "offload")
-    states = ("optimizer",) if "paged" not in stated and ("optimizer" in stated or "params" in stated) else ()
-    parameters = ("parameters",) if "params" in stated else ()
-    return " ".join((*states, *parameters, *(("activations",) if "activations" in stated else ())))
-
-
-def _attention(row: Row) -> str:
-    stated = _lower(row, "flash_attention")
-    return "eager" if stated.startswith("false") else "flash" if stated.startswith("true") else ""
-
-
-def _global_batch(row: Row) -> str:
-    stated = re.search(r"gbs(\d+)", f"{row.get('id', '')} {row.get('notes', '')}")
-    return (row.get("global_batch") or "").strip() or (stated[1] if stated else "")
+    states = "paged" not in stated and ("optimizer" in stated or "params" in stated)
+    parts = {"optimizer": states, "parameters": "params" in stated, "activations": "activations" in stated}
+    return " ".join(part for part, offloaded in parts.items() if offloaded)
 
 
 def _peak_bytes(row: Row) -> str:
@@ -295,43 +207,17 @@ def _peak_bytes(row: Row) -> str:
     return plain_number(printed * scale) if scale else f"{printed:g} {unit} (allowed: GB, GiB)"
 
 
-def _reading(row: Row) -> str:
-    stated = _lower(row, "memory_kind")
-    return next((name for words, name in READINGS if words in stated), stated and "peak")
-
-
-# rows of training budgets
-
-
-def _report_month(row: Row) -> str:
-    """Year and month of the report on arXiv that the row names."""
-    month = re.search(r"arXiv:\s*(\d\d)(\d\d)\.\d", f"{row.get('source', '')} {row.get('notes', '')}")
-    return f"20{month[1]}-{month[2]}" if month else ""
-
-
-def _written_degree(name: str) -> Callable[[Row], str]:
-    def degree(row: Row) -> str:
-        stated = re.search(rf"\b{name} ?(\d+)", _lower(row, "source", "notes"))
-        return stated[1] if stated else ""
-
-    return degree
-
-
-# rows of serving
-
-
 def _model(row: Row) -> str:
     """As printed; of a file the name alone."""
-    printed = (row.get("model") or "").strip()
+    printed = _cell(row, "model")
     return printed.rsplit("/", 1)[-1] if printed.lower().endswith(".gguf") else printed
 
 
 def _weight_format(row: Row) -> str:
     """As stated, else as the model's name ends."""
-    stated = (row.get("precision_weights") or "").strip()
+    stated = _cell(row, "precision_weights")
     if not stated:
-        name = re.sub(r"\.gguf$", "", (row.get("model") or "").strip(), flags=re.IGNORECASE)
-        suffix = QUANT_SUFFIX.search(name)
+        suffix = QUANT_SUFFIX.search(re.sub(r"\.gguf$", "", _cell(row, "model"), flags=re.IGNORECASE))
         stated = suffix[1] if suffix else ""
     remark = BRACKETS.search(stated)
     if remark and "fp8_block" in remark[1]:
@@ -340,51 +226,27 @@ def _weight_format(row: Row) -> str:
     return FORMATS.get(plain.lower(), plain)
 
 
-def _cache_dtype(row: Row) -> str:
-    stated = _lower(row, "precision_kv")
-    return "" if stated == "auto" else stated
-
-
 def _requests(row: Row) -> str:
     """Requests of the whole run; a range as printed."""
-    stated = REQUESTS.search(row.get("notes") or "")
-    return (row.get("num_requests") or "").strip() or (stated[1].replace(",", "") if stated else "")
+    return _cell(row, "num_requests") or _match(REQUESTS, "notes")(row).replace(",", "")
 
 
 def _lengths(row: Row) -> str:
-    stated, drawn = (row.get("length_spread") or "").strip(), NOMINAL.search(row.get("notes") or "")
+    stated, drawn = _cell(row, "length_spread"), NOMINAL.search(row.get("notes") or "")
     if stated.startswith("not stated"):
         return ""
     return stated or (f"uniform {int(drawn[1]) / 100}-{int(drawn[2]) / 100}" if drawn else "")
 
 
-def _date(row: Row) -> str:
-    stated = DATE.search(row.get("notes") or "")
-    return stated[0] if stated else ""
-
-
-def _first_ms(*columns: str) -> Callable[[Row], str]:
-    """Seconds, from the first of these columns (ms) that has a number."""
-
-    def seconds(row: Row) -> str:
-        value = next((v for column in columns if (v := number(row, column)) is not None), None)
-        return "" if value is None else plain_number(value / 1e3)
-
-    return seconds
-
-
 def _output_tokens_per_s(row: Row) -> str:
     """Of all GPUs; of a printed total of input and output tokens the output's share."""
-    inputs, outputs = number(row, "input_len"), number(row, "output_len")
-    rate, per_gpu, both, requests = (
+    rate, per_gpu, both, requests, inputs, outputs = (
         number(row, column)
         for column in (
-            "output_tokens_per_s_total",
-            "output_tokens_per_s_per_gpu",
-            "total_tokens_per_s",
-            "requests_per_s",
+            "output_tokens_per_s_total", "output_tokens_per_s_per_gpu", "total_tokens_per_s", "requests_per_s",
+            "input_len", "output_len",
         )
-    )
+    )  # fmt: skip
     if rate is None and per_gpu is not None:
         rate = per_gpu * (number(row, "n_gpus") or 1.0)
     if rate is None and requests is not None and outputs:
@@ -394,21 +256,14 @@ def _output_tokens_per_s(row: Row) -> str:
     return "" if rate is None else plain_number(rate)
 
 
-# rows of kernels
-
-
-def _dtype(column: str) -> Callable[[Row], str]:
-    return lambda row: DTYPES.get(text := _lower(row, column), text)
-
-
-def _noted(key: str) -> Callable[[Row], str]:
+def _noted(key: str) -> Reading:
     """A value in the remarks on a collective: "devices_per_node=2; rank 0 median; topology a100_dgx"."""
+    return _match(rf"(?:^|;)\s*{key}[ =]([^;]*)", "note")
 
-    def value(row: Row) -> str:
-        stated = re.search(rf"(?:^|;)\s*{key}[ =]([^;]*)", row.get("note") or "")
-        return stated[1].strip() if stated else ""
 
-    return value
+def _first_ms(*columns: str) -> Reading:
+    """Seconds, from the first of these columns (ms) that has a number."""
+    return _either(*(Scaled(column, per=1e3) for column in columns))
 
 
 def _same(*names: str) -> dict[str, Origin]:
@@ -419,60 +274,74 @@ COLUMNS: dict[str, dict[str, Origin]] = {
     "weights": {**_same("id", "model", "format"), "form": "kind", "stored_bytes": "bytes", "source": "source"},
     "memory": {
         "id": "id", "study": "source_key", **_same("year", "model"),
-        "hidden": _prototype("h"), "num_layers": _prototype("l"), "num_heads": _prototype("a"),
+        "hidden": _match(BLOOM, "model", "id"), "num_layers": _match(BLOOM, "model", "id", template=r"\2"),
+        "num_heads": _match(BLOOM, "model", "id", template=r"\3"),
         "params": Scaled("params_b", 1e9), "method": "method", "trainable_params": Scaled("trainable_params_m", 1e6),
-        "lora_rank": _lora_rank, "lora_targets": _lora_targets, "base": "base_weight_quant",
-        "gpu": "gpu", "gpus": "n_gpus", **{name: _degree(name) for name in ("tp", "pp", "cp")}, "zero": _memory_zero,
+        **_LORA, "base": "base_weight_quant",
+        "gpu": "gpu", "gpus": "n_gpus",
+        **{name: _match(rf"(?i)\b{name}(\d+)", "parallelism") for name in ("tp", "pp", "cp")},
+        "zero": _either(_match(r"(?i)zero-?(\d)", "parallelism"), _by_word({"fsdp": "3"}, "parallelism")),
         "sequence_parallel": _memory_sequence_parallel, "offload": _offload,
-        "software": _memory_software, "compiled": _memory_compiled,
-        "precision": _memory_precision, "weights_dtype": _weights_dtype, "grad_dtype": _pure, "states_dtype": _pure,
-        "adapter_dtype": lambda row: "fp32" if "adapters fp32" in _lower(row, "param_dtype") else "",
-        "optimizer": _optimizer, "optimizer_in_backward": _optimizer_in_backward, "loss_chunks": _loss_chunks,
-        **_same("micro_batch"), "global_batch": _global_batch, **_same("seq_len"),
-        "recompute": _memory_recompute, "attention": _attention,
-        "reading": _reading, "peak_bytes": _peak_bytes, **_same("quality", "source"),
+        "software": _either("stack", _by_word(SOFTWARE, "parallelism", "source_key", "source", "memory_kind")),
+        "compiled": _memory_compiled, "precision": _by_word(PRECISIONS, "param_dtype"),
+        "weights_dtype": _either(_by_word({"fp32 weights": "fp32"}, "param_dtype"), _PURE), "grad_dtype": _PURE,
+        "states_dtype": _PURE, "adapter_dtype": _by_word({"adapters fp32": "fp32"}, "param_dtype"),
+        "optimizer": lambda row: _by_word(OPTIMIZERS, "optimizer")(row) or "adamw",
+        "optimizer_in_backward": _where("in_bwd|in backward|low-memory", "optimizer"),
+        "loss_chunks": _by_word({"chunked": "8", "cumulative": "1"}, "optimizer", "notes"),
+        **_same("micro_batch"), "global_batch": _either("global_batch", _match(r"gbs(\d+)", "id", "notes")),
+        **_same("seq_len"),
+        "recompute": _recompute("activation_checkpointing", CHECKPOINTING),
+        "attention": _ATTENTION, "reading": _by_word(READINGS, "memory_kind"),
+        "peak_bytes": _peak_bytes, **_same("quality", "source"),
     },
     "kernels": {
         **_same("id", "gpu"), "library": "framework", "library_version": "version", **_same("op"), "kernel": "impl",
-        "dtype": _dtype("dtype"), "kv_dtype": _dtype("kv_dtype"), **_same("m", "n", "k", "batch"),
+        "dtype": _respelt(DTYPES, "dtype"), "kv_dtype": _respelt(DTYPES, "kv_dtype"), **_same("m", "n", "k", "batch"),
         "query_len": "seq_q", "context_len": "seq_kv", "num_heads": "n_heads", "num_kv_heads": "n_kv_heads",
         **_same("head_dim", "tokens", "hidden", "inter", "experts"), "top_k": "topk", **_same("ep", "tp"),
         "moved_bytes": "min_bytes", "message_bytes": "bytes", "gpus": "n_gpus", "topology": _noted("topology"),
         "gpus_per_node": _noted("devices_per_node"),
-        "warm": lambda row: _yes(_lower(row, "cache_regime") == "l2_possible"),
+        "warm": _where("^l2_possible$", "cache_regime"),
         "roofline_s": Scaled("roofline_us", per=1e6), "seconds": Scaled("measured_time_us", per=1e6), **_same("source"),
     },
     "training": {
         "id": "id", "study": "source_key", **_same("year", "model"),
         "params": Scaled("params_total_b", 1e9), "active_params": Scaled("params_active_b", 1e9),
         "num_layers": "n_layers", "hidden": "d_model", "num_heads": "n_heads", "num_kv_heads": "n_kv_heads",
-        "inter": "d_ff", "gated": _yes_or_no("gated_mlp"), **_same("vocab", "seq_len", "task"),
-        "lora_rank": _lora_rank, "lora_targets": _lora_targets,
-        "packed_data": _packed_data,
+        "inter": "d_ff", "gated": _respelt(YES_NO, "gated_mlp"), **_same("vocab", "seq_len", "task"),
+        **_LORA, "packed_data": _by_word({"packed.*squad|squad.*packed": "squad"}, "notes"),
         "gpu": "gpu", "gpus": "n_gpus", "node_bytes_per_s": _node_network, **_same("tp", "pp", "cp", "ep"),
-        "zero": _training_zero, **_same("micro_batch"), "global_batch": "global_batch_seqs",
-        "interleave": "interleave_vpp", "recompute": _training_recompute,
-        "sequence_parallel": _yes_or_no("sequence_parallel"), "attention": _attention, "precision": _training_precision,
-        "software": "stack", "compiled": _training_compiled,
-        "async_tp": lambda row: _yes(re.search(r"async ?tp", _lower(row, "notes"))),
+        "zero": _by_word(ZERO_STAGES, "zero_stage_or_fsdp"), **_same("micro_batch"),
+        "global_batch": "global_batch_seqs", "interleave": "interleave_vpp",
+        "recompute": _either(_recompute("activation_recompute", RECOMPUTE), _respelt({}, "activation_recompute")),
+        "sequence_parallel": _respelt(YES_NO, "sequence_parallel"), "attention": _ATTENTION,
+        "precision": _training_precision,
+        "software": "stack",
+        # flags of torchtune's are cumulative, the second compiles
+        "compiled": _where(r"\+compile|^(?!\+packed).*cumulative flags", "notes"),
+        "async_tp": _where("async ?tp", "notes"),
         "tokens_per_s_per_gpu": _tokens_per_s_per_gpu, **_same("quality", "source"),
     },
     "gpu-hours": {
         **_same("id", "model"), "active_params": Scaled("active_params_b", 1e9), "tokens": Scaled("tokens_b", 1e9),
         "gpu": "gpu", "gpus": "n_gpus", **_same("precision"),
-        **{name: _written_degree(name) for name in ("tp", "pp", "dp")},
-        "date": _report_month, **_same("gpu_hours", "quality", "source"),
+        **{name: _match(rf"(?i)\b{name} ?(\d+)", "source", "notes") for name in ("tp", "pp", "dp")},
+        "date": _match(r"arXiv:\s*(\d\d)(\d\d)\.\d", "source", "notes", template=r"20\1-\2"),  # month of the report
+        **_same("gpu_hours", "quality", "source"),
     },
     "io": {
         **_same("id", "workload"), "gpu": "accelerator", "record_bytes": "record_bytes", "batch": "batch_size",
         **_same("seq_len", "precision"), "read_bytes_per_s": Scaled("read_MB_per_s_per_accel", 1e6), **_same("source"),
     },
     "serving": {
-        "id": "id", "study": "source", "date": _date, "model": _model, "gpu": "gpu", "gpus": "n_gpus",
+        "id": "id", "study": "source", "date": _match(r"\b20[2-9]\d-\d\d-\d\d\b", "notes", template=r"\g<0>"),
+        "model": _model, "gpu": "gpu", "gpus": "n_gpus",
         **_same("tp", "pp", "ep", "dp"),
-        "attention_dp": lambda row: _yes("attention-dp enabled" in _lower(row, "notes")),
+        "attention_dp": _where("attention-dp enabled", "notes"),
         "prefill_replicas": "prefill_workers", "decode_replicas": "decode_workers", "replica_tp": "worker_tp",
-        "weights": _weight_format, "kv_dtype": _cache_dtype, **_same("engine", "engine_version"),
+        "weights": _weight_format, "kv_dtype": _respelt({"auto": ""}, "precision_kv"),
+        **_same("engine", "engine_version"),
         "eager": "enforce_eager", "max_batch": "max_num_seqs", "step_tokens": "max_num_batched_tokens",
         "memory_frac": "gpu_memory_utilization", "prefix_cache": "prefix_caching",
         **_same("speculation", "stream_interval", "power_limit_w", "mode"),
@@ -481,7 +350,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "requests": _requests, "output_tokens_per_s": _output_tokens_per_s,
         "ttft_s": _first_ms("ttft_ms_mean", "ttft_ms_p50"),
         "tpot_s": _first_ms("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean"),
-        "quality": "quality", "source": lambda row: row.get("source_ref") or row.get("source") or "",
+        "quality": "quality", "source": _either("source_ref", "source"),
     },
 }  # fmt: skip
 """By kind, all our columns in their order, each with its origin in a file with the columns of published tables."""

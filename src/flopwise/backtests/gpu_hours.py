@@ -12,12 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, Row, choice, no_prediction, number, whole, with_interval
+from flopwise.backtests.prediction import Prediction, Row, choice, named_model, number, prediction_of, whole
 from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
-from flopwise.cost.intervals import error_band
-from flopwise.errors import FlopwiseError, SpecError
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
@@ -116,17 +115,15 @@ def _hours_per_token(
 
 def predict_row(row: Row, facts: Facts) -> Prediction:
     """GPU-hours of one row, with their interval."""
-    name, measured, tokens = row.get("id", ""), number(row, "gpu_hours"), number(row, "tokens")
-    if tokens is None:
-        return no_prediction(name, UNIT, "the number of tokens (tokens) is missing", measured)
-    try:
-        gpus = whole(row, "gpus", DEFAULT_GPUS)
-        model = named_model(row.get("model", ""), facts)
-        gpu = facts.resolve(row.get("gpu", ""))
-        recipe = row_recipe(row, model, facts, gpus)
+
+    def figure() -> tuple[float, ErrorBand]:
+        tokens = number(row, "tokens")
+        if tokens is None:
+            raise SpecError("the number of tokens (tokens) is missing")
+        gpus, model = whole(row, "gpus", DEFAULT_GPUS), named_model(row.get("model", ""), facts)
+        gpu, recipe = facts.resolve(row.get("gpu", "")), row_recipe(row, model, facts, gpus)
         steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
-    except FlopwiseError as error:
-        return no_prediction(name, UNIT, str(error), measured)
-    hours = steps / campaign_frac(facts.calibration)
-    band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)
-    return with_interval(name, UNIT, measured, hours, band)
+        band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)
+        return steps / campaign_frac(facts.calibration), band
+
+    return prediction_of(row, UNIT, "gpu_hours", figure)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, Row, no_prediction, number, whole, with_interval
+from flopwise.backtests.prediction import Prediction, Row, named_model, number, prediction_of, whole
 from flopwise.cost.cluster import cluster
-from flopwise.cost.intervals import error_band
-from flopwise.errors import FlopwiseError
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.storage.samples import SampledWorkload, device_rate, workload_of_model, workload_of_sample
 
@@ -29,16 +28,15 @@ def row_workload(row: Row, facts: Facts) -> SampledWorkload:
 
 def predict_row(row: Row, facts: Facts) -> Prediction:
     """Bytes/s of one row, with their interval."""
-    name, measured, record = row.get("id", ""), number(row, "read_bytes_per_s"), number(row, "record_bytes")
-    if record is None:
-        return no_prediction(name, UNIT, "record_bytes is missing", measured)
-    try:
-        work = row_workload(row, facts)
-        gpu = facts.resolve(row.get("gpu", ""))
+
+    def figure() -> tuple[float, ErrorBand]:
+        record = number(row, "record_bytes")
+        if record is None:
+            raise SpecError("record_bytes is missing")
+        work, gpu = row_workload(row, facts), facts.resolve(row.get("gpu", ""))
         machine = cluster(gpu.accelerator, ambiguous=gpu.note)
-        batch = whole(row, "batch", work.batch or 1)
-        rate = device_rate(work, machine, facts, batch=batch, precision=(row.get("precision") or "").lower() or None)
-        band = error_band("io", facts.calibration)
-    except FlopwiseError as error:
-        return no_prediction(name, UNIT, str(error), measured)
-    return with_interval(name, UNIT, measured, rate.samples_per_s * record, band)
+        batch, precision = whole(row, "batch", work.batch or 1), (row.get("precision") or "").lower() or None
+        rate = device_rate(work, machine, facts, batch=batch, precision=precision)
+        return rate.samples_per_s * record, error_band("io", facts.calibration)
+
+    return prediction_of(row, UNIT, "read_bytes_per_s", figure)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flopwise.backtests.prediction import Prediction, Row, flag, no_prediction, number, whole, with_interval
+from flopwise.backtests.prediction import Prediction, Row, flag, prediction_of, whole
 from flopwise.cost import collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.intervals import error_band
 from flopwise.cost.rates import Rates, precision, rates
-from flopwise.errors import FlopwiseError, SpecError
+from flopwise.errors import SpecError
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
 
 UNIT = "s"
+PREFILL = ("batch", "query_len", "context_len", "num_heads")
 
 NODES = {  # network of a node of the cluster that a topology names, bytes/s, and what a GPU has of it at most
-    "a100_dgx": (
-        12.5e9,
-        12.5e9,
-    ),  # inferred, not published: one 100 Gbit/s adapter, as 41 MB in 5.3 ms between nodes show
+    # inferred, not published: one 100 Gbit/s adapter, as 41 MB in 5.3 ms between nodes show
+    "a100_dgx": (12.5e9, 12.5e9),
     "h100_dgx": (400e9, 50e9),  # 8 x NDR 400 Gbit/s; NVIDIA DGX H100 data sheet
 }
 
@@ -40,18 +39,22 @@ def _positive(row: Row, column: str) -> float:
     return value
 
 
-def _dtype(row: Row, column: str = "dtype") -> str:
+def _positives(row: Row, *columns: str) -> tuple[float, ...]:
+    return tuple(_positive(row, column) for column in columns)
+
+
+def _text(row: Row, column: str) -> str:
     return (row.get(column) or "").strip().lower()
 
 
-def _warm(row: Row) -> bool:
-    return flag(row, "warm", default=False)
+def _cold(row: Row) -> bool:
+    return not flag(row, "warm", default=False)
 
 
 def _software(row: Row) -> tuple[str, ...]:
     """Scopes of the measured software, nearest first: the kernel, its words, the library."""
-    kernel = (row.get("kernel") or "").strip().lower()
-    return (kernel, *kernel.split("_"), (row.get("library") or "").strip().lower())
+    kernel = _text(row, "kernel")
+    return (kernel, *kernel.split("_"), _text(row, "library"))
 
 
 def _software_constant(table: Calibration, name: str, row: Row, otherwise: float) -> float:
@@ -65,9 +68,9 @@ def _wrapped_s(seconds: float, row: Row, table: Calibration, kind: str) -> float
 
 
 def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
-    m, n, k = (_positive(row, c) for c in ("m", "n", "k"))
-    dtype = _dtype(row)
-    seconds = kernels.matmul_s(r, m, n, k, dtype=dtype, cold=not _warm(row)).seconds
+    m, n, k = _positives(row, "m", "n", "k")
+    dtype = _text(row, "dtype")
+    seconds = kernels.matmul_s(r, m, n, k, dtype=dtype, cold=_cold(row)).seconds
     p = precision(dtype)
     kind = "unpacked" if p.unpacked else "gemm" if not p.quantised else "block" if dtype == "fp8_block" else "scaled"
     return _wrapped_s(float(seconds), row, table, kind)
@@ -86,11 +89,9 @@ def _as_triton_ran(row: Row, dtype: str, ours: float, everyones: float) -> tuple
 
 
 def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
-    tokens, hidden, inter, experts, top_k = (
-        _positive(row, c) for c in ("tokens", "hidden", "inter", "experts", "top_k")
-    )
-    ep, tp = (_positive(row, c) for c in ("ep", "tp"))
-    dtype = _dtype(row)
+    tokens, hidden, inter, experts, top_k = _positives(row, "tokens", "hidden", "inter", "experts", "top_k")
+    ep, tp = _positives(row, "ep", "tp")
+    dtype = _text(row, "dtype")
     ours = max(tokens * top_k / ep, 1.0)
     touched = min(experts / ep, -(-ours // 1))
     rows, dtype = _as_triton_ran(row, dtype, ours, tokens * top_k)
@@ -106,12 +107,11 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
 
 
 def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
-    batch, query, context, heads, kv_heads, dim = (
-        _positive(row, c) for c in ("batch", "query_len", "context_len", "num_heads", "num_kv_heads", "head_dim")
-    )
+    batch, query, context, heads = _positives(row, *PREFILL)
+    kv_heads, dim = _positives(row, "num_kv_heads", "head_dim")
     pairs = query * (context - query + 0.5 * (query + 1))
     timing = kernels.prefill_attention_s(
-        r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=not _warm(row)
+        r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=_cold(row)
     )
     passes = _software_constant(table, "wrapper_passes.attention_prefill", row, 0.0)
     extra_s = kernels.read_s(r, passes * batch * query * (heads + 2 * kv_heads) * dim * 2.0)
@@ -119,7 +119,7 @@ def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
 
 
 def _kv_bytes(row: Row) -> float:
-    kind = _dtype(row, "kv_dtype") or _dtype(row)
+    kind = _text(row, "kv_dtype") or _text(row, "dtype")
     sizes = {"fp8": 1.0, "int8_wo": 1.0, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "nvfp4": 0.5625}
     if kind not in sizes:
         raise SpecError(f"kv_dtype {kind[:30]!r} is unknown; allowed: {', '.join(sizes)}")
@@ -127,11 +127,11 @@ def _kv_bytes(row: Row) -> float:
 
 
 def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
-    batch, context, heads, kv_heads, dim = (
-        _positive(row, c) for c in ("batch", "context_len", "num_heads", "num_kv_heads", "head_dim")
+    batch, context, heads, kv_heads, dim = _positives(
+        row, "batch", "context_len", "num_heads", "num_kv_heads", "head_dim"
     )
     timing = kernels.decode_attention_s(
-        r, batch, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=_kv_bytes(row), cold=not _warm(row)
+        r, batch, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=_kv_bytes(row), cold=_cold(row)
     )
     return _wrapped_s(float(timing.seconds), row, table, "attention_decode")
 
@@ -148,7 +148,7 @@ def _on_latent(row: Row) -> bool:
 
 
 def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
-    batch, query, context, heads = (_positive(row, c) for c in ("batch", "query_len", "context_len", "num_heads"))
+    batch, query, context, heads = _positives(row, *PREFILL)
     pairs = query * (context - query + 0.5 * (query + 1))
     latent = _on_latent(row)
     timing = kernels.prefill_attention_s(
@@ -159,7 +159,7 @@ def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
 
 
 def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
-    batch, context, heads = (_positive(row, c) for c in ("batch", "context_len", "num_heads"))
+    batch, context, heads = _positives(row, "batch", "context_len", "num_heads")
     kv_bytes = _kv_bytes(row)
     passes = _software_constant(table, "wrapper_passes.mla_cast", row, 0.0) if kv_bytes < 2.0 else 0.0
     timing = kernels.decode_attention_s(
@@ -171,8 +171,8 @@ def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
 
 
 def _elementwise_s(row: Row, r: Rates, table: Calibration) -> float:
-    nbytes = _positive(row, "moved_bytes")
-    return _wrapped_s(float(kernels.pointwise_s(r, nbytes).seconds), row, table, "elementwise")
+    seconds = kernels.pointwise_s(r, _positive(row, "moved_bytes")).seconds
+    return _wrapped_s(float(seconds), row, table, "elementwise")
 
 
 KERNELS: dict[str, Callable[[Row, Rates, Calibration], float]] = {
@@ -187,7 +187,7 @@ KERNELS: dict[str, Callable[[Row, Rates, Calibration], float]] = {
 
 
 def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -> float:
-    nbytes, n = _positive(row, "message_bytes"), _positive(row, "gpus")
+    nbytes, n = _positives(row, "message_bytes", "gpus")
     if n < 2:
         raise SpecError("a collective of one GPU takes no time")
     topology, per_node = row.get("topology", ""), whole(row, "gpus_per_node", 0) or None
@@ -218,14 +218,10 @@ class Predictor:
 
     def predict(self, row: Row) -> Prediction:
         """Seconds for `row` with their interval; what is not known (GPU, operation, a cell) gives a reason instead."""
-        name, measured = row.get("id", ""), number(row, "seconds")
-        try:
-            seconds = self._seconds(row)
-        except FlopwiseError as error:
-            return no_prediction(name, UNIT, str(error), measured)
-        return with_interval(
-            name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}", self.facts.calibration)
-        )
+        return prediction_of(
+            row, UNIT, "seconds",
+            lambda: (self._seconds(row), error_band(f"kernels.{row['op'].strip()}", self.facts.calibration)),
+        )  # fmt: skip
 
     def _seconds(self, row: Row) -> float:
         """Seconds for `row`.

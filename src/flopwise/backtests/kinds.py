@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flopwise.backtests import gpu_hours, io, memory, serving, training, weights
+from flopwise.backtests import gpu_hours, io, memory, serving, training
 from flopwise.backtests.kernels import Predictor
 from flopwise.backtests.prediction import Prediction, Row
 from flopwise.errors import UnknownNameError
@@ -15,7 +15,7 @@ Predict = Callable[[Row], Sequence[Prediction]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MeasurementKind:
     """One kind of measurement file; columns are ours (`flopwise.backtests.columns`)."""
 
     name: str
@@ -36,53 +36,34 @@ def _kernels(facts: Facts) -> Predict:
     return lambda row: [predictor.predict(row)]
 
 
-def _serving(facts: Facts) -> Predict:
-    return lambda row: serving.predict_row(row, facts)
+_KINDS = (
+    MeasurementKind(
+        "weights", ("model", "format"), ("stored_bytes",), ("source",), ("form",), _single(memory.predict_weights),
+    ),
+    MeasurementKind(
+        "memory", ("model",), ("peak_bytes",), ("study", "source"), ("method",), _single(memory.predict_row),
+    ),
+    MeasurementKind("kernels", ("op", "gpu"), ("seconds",), ("gpu",), ("op",), _kernels),
+    MeasurementKind(
+        "training", ("model", "gpu", "gpus", "seq_len"), ("tokens_per_s_per_gpu",), ("study", "source"),
+        ("software", "precision"), _single(training.predict_row),
+    ),
+    MeasurementKind(
+        "gpu-hours", ("model", "gpu", "tokens"), ("gpu_hours",), ("source",), ("gpu",), _single(gpu_hours.predict_row),
+    ),
+    MeasurementKind(
+        "io", ("workload", "gpu", "record_bytes"), ("read_bytes_per_s",), ("source",), ("workload",),
+        _single(io.predict_row),
+    ),
+    MeasurementKind(
+        "serving", ("model", "gpu", "mode", "engine"), ("output_tokens_per_s", "tpot_s", "ttft_s"), ("study", "source"),
+        ("mode",), lambda facts: lambda row: serving.predict_row(row, facts),
+    ),
+)  # fmt: skip
+KINDS: dict[str, MeasurementKind] = {kind.name: kind for kind in _KINDS}
 
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind("weights", ("model", "format"), ("stored_bytes",), ("source",), ("form",), _single(weights.predict_row)),
-        Kind("memory", ("model",), ("peak_bytes",), ("study", "source"), ("method",), _single(memory.predict_row)),
-        Kind("kernels", ("op", "gpu"), ("seconds",), ("gpu",), ("op",), _kernels),
-        Kind(
-            "training",
-            ("model", "gpu", "gpus", "seq_len"),
-            ("tokens_per_s_per_gpu",),
-            ("study", "source"),
-            ("software", "precision"),
-            _single(training.predict_row),
-        ),
-        Kind(
-            "gpu-hours",
-            ("model", "gpu", "tokens"),
-            ("gpu_hours",),
-            ("source",),
-            ("gpu",),
-            _single(gpu_hours.predict_row),
-        ),
-        Kind(
-            "io",
-            ("workload", "gpu", "record_bytes"),
-            ("read_bytes_per_s",),
-            ("source",),
-            ("workload",),
-            _single(io.predict_row),
-        ),
-        Kind(
-            "serving",
-            ("model", "gpu", "mode", "engine"),
-            ("output_tokens_per_s", "tpot_s", "ttft_s"),
-            ("study", "source"),
-            ("mode",),
-            _serving,
-        ),
-    )
-}
-
-
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> MeasurementKind:
     """The kind of that name.
 
     Raises:

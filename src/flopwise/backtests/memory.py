@@ -1,4 +1,4 @@
-"""Rows of published peak memory in training and fine-tuning, predicted: bytes per GPU."""
+"""Rows of published memory, predicted: bytes of weights, and peak bytes per GPU in training and fine-tuning."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from flopwise.backtests.names import named_model
 from flopwise.backtests.prediction import (
     Prediction,
     Row,
     choice,
     flag,
     lora_targets,
-    no_prediction,
+    named_model,
     number,
+    prediction_of,
     whole,
-    with_interval,
 )
 from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
-from flopwise.cost.intervals import error_band
-from flopwise.errors import FlopwiseError
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
+from flopwise.ops.weights import weight_bytes
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
@@ -57,12 +57,8 @@ def row_stack(row: Row) -> str:
 def _bloom(width: int, layers: int, heads: int) -> Model:
     """A BLOOM of that shape."""
     config: dict[str, Any] = {
-        "model_type": "bloom",
-        "hidden_size": width,
-        "n_layer": layers,
-        "n_head": heads,
-        "vocab_size": BLOOM_VOCAB,
-    }
+        "model_type": "bloom", "hidden_size": width, "n_layer": layers, "n_head": heads, "vocab_size": BLOOM_VOCAB,
+    }  # fmt: skip
     return model_from_config(config, name=f"bloom-h{width}-l{layers}")
 
 
@@ -87,18 +83,14 @@ def row_layout(row: Row) -> Layout:
     tp, pp, cp = (whole(row, n, 1) for n in ("tp", "pp", "cp"))
     offload = row.get("offload", "").split()
     return Layout(
-        dp=max(1, whole(row, "gpus", 1) // (tp * pp * cp)),
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        zero=choice(row, "zero", ZERO, 0),
+        dp=max(1, whole(row, "gpus", 1) // (tp * pp * cp)), tp=tp, pp=pp, cp=cp, zero=choice(row, "zero", ZERO, 0),
         micro_batch=whole(row, "micro_batch", 1),
         recompute=choice(row, "recompute", RECOMPUTE, 2),
         sequence_parallel=flag(row, "sequence_parallel", default=False),
         offload_optimizer="optimizer" in offload,
         offload_parameters="parameters" in offload,
         offload_activations="activations" in offload,
-    )
+    )  # fmt: skip
 
 
 def _lora(row: Row, model: Model, stack: str, facts: Facts) -> Lora | None:
@@ -158,22 +150,6 @@ def reading_bytes(row: Row, memory: Memory) -> float:
     return float(memory.total_bytes if reading in {"device", "not stated"} else memory.allocated_bytes)
 
 
-def predict_row(row: Row, facts: Facts) -> Prediction:
-    """Peak bytes per GPU of one row, with its interval."""
-    name, measured = row.get("id", ""), number(row, "peak_bytes")
-    if row.get("peak_bytes") and measured is None:
-        return no_prediction(name, UNIT, f"the peak is {row['peak_bytes'][:60]!r}, no number of bytes")
-    if row.get("reading") == "capacity":
-        return no_prediction(name, UNIT, "a capacity limit (the largest that fits), not a peak", measured)
-    try:
-        memory = row_memory(row, facts)
-    except FlopwiseError as error:
-        return no_prediction(name, UNIT, str(error), measured)
-    adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
-    band = error_band("memory.adapters" if adapters else "memory.full", facts.calibration)
-    return with_interval(name, UNIT, measured, reading_bytes(row, memory), band)
-
-
 def row_memory(row: Row, facts: Facts) -> Memory:
     """All items of a row's memory.
 
@@ -182,3 +158,29 @@ def row_memory(row: Row, facts: Facts) -> Memory:
     """
     model, layout = row_model(row, facts), row_layout(row)
     return step_memory(model, row_recipe(row, model, layout, facts), layout)
+
+
+def predict_row(row: Row, facts: Facts) -> Prediction:
+    """Peak bytes per GPU of one row, with its interval."""
+
+    def figure() -> tuple[float, ErrorBand]:
+        if row.get("peak_bytes") and number(row, "peak_bytes") is None:
+            raise SpecError(f"the peak is {row['peak_bytes'][:60]!r}, no number of bytes")
+        if row.get("reading") == "capacity":
+            raise SpecError("a capacity limit (the largest that fits), not a peak")
+        adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
+        band = error_band("memory.adapters" if adapters else "memory.full", facts.calibration)
+        return reading_bytes(row, row_memory(row, facts)), band
+
+    return prediction_of(row, UNIT, "peak_bytes", figure)
+
+
+def predict_weights(row: Row, facts: Facts) -> Prediction:
+    """Bytes of all weights of one row in its format, with their interval."""
+
+    def figure() -> tuple[float, ErrorBand]:
+        model = named_model(row.get("model", ""), facts)
+        nbytes = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
+        return nbytes, error_band("weights", facts.calibration)
+
+    return prediction_of(row, "bytes", "stored_bytes", figure)

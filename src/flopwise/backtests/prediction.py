@@ -1,20 +1,30 @@
-"""What a backtest says of one measured quantity, and how the cells of a row are read."""
+"""What a backtest says of one measured quantity, how the cells of a row are read, and how rows name models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from flopwise.cost.intervals import ErrorBand
-from flopwise.errors import SpecError
+from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.training.layout import TARGET_SETS
 
 Row = Mapping[str, str]
 Value = TypeVar("Value")
 MOST = 10**8
 """The largest whole number that a cell may hold: tokens, sequences, GPUs."""
+BRACKETS = re.compile(r"\s*\((.*)\)\s*$")
+"""A remark at the end, in brackets."""
+QUANT_SUFFIX = re.compile(
+    r"[-._:](?:UD-)?((?:I?Q\d(?:_[0-9KMSLX]+)*)|F16|BF16|F32|FP8|MXFP4|NVFP4|AWQ-INT4|AWQ|GPTQ|4bit|8bit)(?:-Fast)?$",
+    re.IGNORECASE,
+)
+"""A format at the end of a file's or a tag's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +49,18 @@ class Prediction:
         return self.predicted / self.measured - 1
 
 
-def no_prediction(row_id: str, unit: str, reason: str, measured: float | None = None, quantity: str = "") -> Prediction:
-    """A row that cannot be predicted, and why."""
-    return Prediction(id=row_id, unit=unit, measured=measured, skipped=reason, quantity=quantity)
+def prediction_of(row: Row, unit: str, column: str, figure: Callable[[], tuple[float, ErrorBand]]) -> Prediction:
+    """The prediction of the quantity that `column` measures, with the 10-90 % interval of its class of errors.
+
+    A FlopwiseError of `figure` is the reason why the row is skipped.
+    """
+    name, measured = row.get("id", ""), number(row, column)
+    try:
+        value, band = figure()
+    except FlopwiseError as error:
+        return Prediction(id=name, unit=unit, measured=measured, skipped=str(error))
+    low, high = map(float, band.interval(value))
+    return Prediction(id=name, unit=unit, measured=measured, predicted=value, low=low, high=high, band=band)
 
 
 def number(row: Row, column: str) -> float | None:
@@ -94,18 +113,37 @@ def lora_targets(text: str) -> tuple[str, ...]:
     return TARGET_SETS.get(text) or tuple(text.split())
 
 
-def with_interval(
-    row_id: str, unit: str, measured: float | None, predicted: float, band: ErrorBand, *, quantity: str = ""
-) -> Prediction:
-    """A prediction with the 10-90 % interval of its class."""
-    low, high = band.interval(predicted)
-    return Prediction(
-        id=row_id,
-        unit=unit,
-        quantity=quantity,
-        measured=measured,
-        predicted=predicted,
-        low=float(low),
-        high=float(high),
-        band=band,
-    )
+def model_spellings(text: str) -> list[str]:
+    """The names under which a model may be known, most literal first: then without remarks, folders, endings."""
+    plain = BRACKETS.sub("", text).strip()
+    last = plain.removeprefix("hf.co/").rsplit("/", 1)[-1]
+    file = re.sub(r"\.gguf$", "", last, flags=re.IGNORECASE)
+    bare, before = file, ""
+    while bare != before:
+        before, bare = bare, QUANT_SUFFIX.sub("", bare)
+        bare = re.sub(r"(-mlx|-qat|-mtp|-GGUF)$", "", bare, flags=re.IGNORECASE)
+    owner = bare.split("_", 1)[-1]
+    names = [text, plain, last, file, bare, bare.replace(":", "-"), owner]
+    names += [
+        re.sub(r"[-_](instruct|it|thinking)([-_.]\d{4}|-v[\d.]+)?$", "", n, flags=re.IGNORECASE) for n in names[4:]
+    ]
+    names += [n for name in plain.split("/") if (n := name.strip())]
+    return list(dict.fromkeys(n for n in names if n))
+
+
+def named_model(text: str, facts: Facts) -> Model:
+    """The model that `text` names, offline.
+
+    Raises:
+        SpecError: none of its spellings is known; as for the first of them.
+    """
+    spellings = model_spellings(text)
+    failure: SpecError | None = None
+    for name in spellings:
+        if "/" in name or name.lower().endswith(".gguf"):
+            continue
+        try:
+            return facts.model(name, offline=True)
+        except SpecError as wrong:
+            failure = failure or wrong
+    raise failure or SpecError("the row names no model")

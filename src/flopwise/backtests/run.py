@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flopwise.backtests.columns import COLUMNS, Origin, Scaled, our_columns
-from flopwise.backtests.kinds import Kind
+from flopwise.backtests.kinds import MeasurementKind
 from flopwise.backtests.prediction import Prediction, Row
 from flopwise.backtests.summary import Errors, summarize
 from flopwise.errors import UnknownNameError
@@ -19,7 +19,7 @@ from flopwise.facts.rows import check_header, read_rows
 class Backtest:
     """All predictions for a file, each with the row it belongs to."""
 
-    kind: Kind
+    kind: MeasurementKind
     predictions: tuple[Prediction, ...]
     rows: tuple[Row, ...]  # the row of each prediction, parallel to `predictions`: the file's columns beside ours
     columns: tuple[str, ...]  # the file's, and those of ours that are filled in
@@ -50,7 +50,7 @@ class Backtest:
         return {key: summarize(members) for key, members in sorted(groups.items())}
 
 
-def printed_rows(kind: Kind, file: Path) -> list[Row]:
+def printed_rows(kind: MeasurementKind, file: Path) -> list[Row]:
     """The rows of a measurement file as they are: with our columns, or with those of published tables.
 
     Raises:
@@ -67,7 +67,7 @@ def _present_name(origin: Origin, column: str, row: Row) -> str:
     return published if column not in row and published in row else column
 
 
-def measurements(kind: Kind, file: Path) -> list[Row]:
+def measurements(kind: MeasurementKind, file: Path) -> list[Row]:
     """The rows of a measurement file in our columns.
 
     Raises:
@@ -77,7 +77,10 @@ def measurements(kind: Kind, file: Path) -> list[Row]:
 
 
 def run_backtest(
-    kind: Kind, rows: Iterable[Row], facts: Facts, progress: Callable[[float, float | None], None] | None = None
+    kind: MeasurementKind,
+    rows: Iterable[Row],
+    facts: Facts,
+    progress: Callable[[float, float | None], None] | None = None,
 ) -> Backtest:
     """Predict every row; `progress` is told how many are done."""
     printed = list(rows)

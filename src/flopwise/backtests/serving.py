@@ -6,8 +6,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from flopwise.backtests.names import BRACKETS, named_model
-from flopwise.backtests.prediction import Prediction, Row, flag, no_prediction, number, whole
+from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, named_model, number, whole
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
@@ -252,17 +251,14 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
         result = estimate(job)
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
     except FlopwiseError as error:
-        return [no_prediction(name, UNITS[q], str(error), measured.get(q), q) for q in quantities]
+        return [
+            Prediction(id=name, unit=UNITS[q], measured=measured.get(q), skipped=str(error), quantity=q)
+            for q in quantities
+        ]
     return [
         Prediction(
-            id=name,
-            unit=UNITS[q],
-            quantity=q,
-            measured=measured.get(q),
-            predicted=figure.value,
-            low=figure.low,
-            high=figure.high,
-            band=figure.band,
+            id=name, unit=UNITS[q], quantity=q, measured=measured.get(q), predicted=figure.value, low=figure.low,
+            high=figure.high, band=figure.band,
         )
         for q, figure in figures.items()
-    ]
+    ]  # fmt: skip

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, Row, choice, flag, lora_targets, no_prediction, number, whole
+from flopwise.backtests.prediction import (
+    Prediction,
+    Row,
+    choice,
+    flag,
+    lora_targets,
+    named_model,
+    number,
+    prediction_of,
+    whole,
+)
 from flopwise.cost.cluster import cluster
+from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.precisions import TRAINING_PRECISIONS
-from flopwise.errors import FlopwiseError
+from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -45,26 +55,15 @@ def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool) -> Model:
     layers, width, heads, kv_heads, inner, vocab, longest = shape
     if gated:
         config: dict[str, object] = {
-            "model_type": "llama",
-            "hidden_size": width,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads,
-            "intermediate_size": inner,
-            "vocab_size": vocab,
-            "max_position_embeddings": longest,
-            "tie_word_embeddings": False,
-        }
+            "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads, "intermediate_size": inner, "vocab_size": vocab,
+            "max_position_embeddings": longest, "tie_word_embeddings": False,
+        }  # fmt: skip
     else:
         config = {
-            "model_type": "gpt2",
-            "n_embd": width,
-            "n_layer": layers,
-            "n_head": heads,
-            "n_inner": inner,
-            "vocab_size": vocab,
-            "n_positions": longest,
-        }
+            "model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": inner,
+            "vocab_size": vocab, "n_positions": longest,
+        }  # fmt: skip
     return model_from_config(config, name=name)
 
 
@@ -96,17 +95,12 @@ def row_layout(row: Row) -> Layout:
     if software.startswith("megatron-te"):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
         zero = max(zero, 1)
     return Layout(
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        ep=min(ep, dp * cp),
-        zero=zero if dp * cp > 1 else 0,
+        dp=dp, tp=tp, pp=pp, cp=cp, ep=min(ep, dp * cp), zero=zero if dp * cp > 1 else 0,
         micro_batch=whole(row, "micro_batch", 1),
         interleave=whole(row, "interleave", 1) if pp > 1 else 1,
         recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith("torchtune") else 0),
         sequence_parallel=flag(row, "sequence_parallel", default=tp > 1 and "2021" not in software),
-    )
+    )  # fmt: skip
 
 
 def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
@@ -171,20 +165,11 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
 
 def predict_row(row: Row, facts: Facts) -> Prediction:
     """Tokens per second and GPU of one row, with its interval."""
-    measured = number(row, "tokens_per_s_per_gpu")
-    name = row.get("id", "")
-    if number(row, "gpus") is None:
-        return no_prediction(name, UNIT, "the number of GPUs (gpus) is missing", measured)
-    try:
+
+    def figure() -> tuple[float, ErrorBand]:
+        if number(row, "gpus") is None:
+            raise SpecError("the number of GPUs (gpus) is missing")
         result = estimate(row_job(row, facts))
-    except FlopwiseError as error:
-        return no_prediction(name, UNIT, str(error), measured)
-    return Prediction(
-        id=name,
-        measured=measured,
-        predicted=result.tokens_per_s_per_gpu,
-        low=result.low,
-        high=result.high,
-        unit=UNIT,
-        band=result.band,
-    )
+        return result.tokens_per_s_per_gpu, result.band
+
+    return prediction_of(row, UNIT, "tokens_per_s_per_gpu", figure)

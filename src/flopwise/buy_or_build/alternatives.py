@@ -22,14 +22,14 @@ MONTHLY_GROWTH = (-0.99, 1.0)
 """Least and most growth a month: from nearly all traffic lost to twice as much."""
 
 
-def require_range(name: str, value: float | None, low: float, high: float) -> None:
-    """Refuse a value outside [low, high]; None is allowed.
+def require_ranges(**ranges: tuple[float | None, float, float]) -> None:
+    """Refuse a value outside its range (value, low, high); None is allowed.
 
-    Raises:
-        SpecError: names the value and its range.
+    Raises: SpecError: names the value and its range.
     """
-    if value is not None and not low <= value <= high:
-        raise SpecError(f"{name}: {value:g} is out of range; allowed: {low:g} to {high:g}")
+    for name, (value, low, high) in ranges.items():
+        if value is not None and not low <= value <= high:
+            raise SpecError(f"{name}: {value:g} is out of range; allowed: {low:g} to {high:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class MonthlyTraffic:
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        require_range("tokens_per_month", self.tokens_per_month, 1.0, 1e18)
-        require_range("input_tokens", self.input_tokens, 1.0, 1e8)
-        require_range("output_tokens", self.output_tokens, 1.0, 1e8)
-        require_range("growth_frac", self.growth_frac, *MONTHLY_GROWTH)
-        require_range("peak", self.peak, 1.0, 1e4)
+        require_ranges(
+            tokens_per_month=(self.tokens_per_month, 1.0, 1e18), input_tokens=(self.input_tokens, 1.0, 1e8),
+            output_tokens=(self.output_tokens, 1.0, 1e8), growth_frac=(self.growth_frac, *MONTHLY_GROWTH),
+            peak=(self.peak, 1.0, 1e4),
+        )  # fmt: skip
 
     @property
     def tokens_per_request(self) -> int:
@@ -86,11 +86,10 @@ class ComparisonRequest:
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and options of an alternative that is not compared."""
-        require_range("months", self.months, 1, 120)
-        require_range("runs", self.runs, 1, 10_000)
-        require_range("upkeep_usd_per_month", self.upkeep_usd_per_month, 0, 1e12)
-        require_range("finetune_tokens", self.finetune_tokens, 1, 1e18)
-        require_range("pretrain_tokens", self.pretrain_tokens, 1, 1e18)
+        require_ranges(
+            months=(self.months, 1, 120), runs=(self.runs, 1, 10_000), finetune_tokens=(self.finetune_tokens, 1, 1e18),
+            pretrain_tokens=(self.pretrain_tokens, 1, 1e18), upkeep_usd_per_month=(self.upkeep_usd_per_month, 0, 1e12),
+        )  # fmt: skip
         options: dict[Kind, object] = {
             "api": self.apis or self.api_prices, "finetune": self.method,
             "pretrain": self.pretrain_tokens or self.pretrain_model,
@@ -268,7 +267,7 @@ class CostComparison(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     assumptions: list[str]
 
-    def priced(self) -> list[tuple[str, str]]:
+    def price_dates(self) -> list[tuple[str, str]]:
         """(what was priced, date of the price) of each dated price in the alternatives."""
         parts = [part for way in self.ways for part in (way.training, way.serving) if part is not None]
         return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,18 +18,12 @@ from flopwise.buy_or_build.alternatives import (
     TrainingRun,
     with_ends,
 )
-from flopwise.buy_or_build.rentable import (
-    RentableUnits,
-    cumulative_usd,
-    monthly_volumes,
-    num_units,
-    unit_of,
-)
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
+from flopwise.fleet.option import replica_machines
 from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
@@ -53,11 +47,71 @@ NAMES: dict[Kind, str] = {"open": "open weights", "finetune": "fine-tune", "pret
 
 
 @dataclass(frozen=True, slots=True)
-class ServingOptions:
-    """What can be rented to serve, and the price of a month of an instance of each unit."""
+class RentableUnits:
+    """The units that can be rented: USD a month, tokens a month that each carries, and what each is; shape (units,).
 
-    units: RentableUnits
-    prices: tuple[EffectivePrice, ...]
+    `bands` are the measured errors of what each carries; without them each carries exactly its estimate.
+    """
+
+    usd_per_month: Array
+    tokens_per_month: Array
+    candidates: tuple[Candidate, ...]
+    instances: tuple[int, ...]  # of a unit
+    bands: tuple[ErrorBand, ...] = ()
+    prices: tuple[EffectivePrice, ...] = ()  # of a month of an instance
+
+    def factor(self, probability: float) -> Array:
+        """What a unit carries over its estimate, of which it carries less with this probability; (units,).
+
+        Source: the measured errors of the throughput. Assumes: all units err alike.
+        """
+        if not self.bands:
+            return np.ones(len(self.usd_per_month))
+        return np.array([band.quantile(probability) for band in self.bands])
+
+    def carrying(self, factor: Array) -> RentableUnits:
+        """The same units where each carries so many times its estimate; `factor` of shape (units,)."""
+        return replace(self, tokens_per_month=self.tokens_per_month * factor)
+
+    def cheapest(self, volume: float) -> tuple[int, int]:
+        """(index of the cheapest unit for a volume, how many of it)."""
+        index = int(self._usd_by_unit(np.array([volume]))[0].argmin())
+        return index, int(num_units(volume, self.tokens_per_month[index]))
+
+    def monthly_usd(self, volumes: Array, factor: Array | None = None) -> Array:
+        """What the units that are cheapest for each of `volumes` (months,) cost a month, in USD, at least one unit.
+
+        `factor` (units,): what a unit turns out to carry over what it was chosen for; more of the same are then rented.
+
+        Source: arithmetic. Assumes: one kind of machine carries a month's traffic; they stay on all month.
+        """
+        index = self._usd_by_unit(volumes).argmin(axis=1)
+        carried = self.tokens_per_month if factor is None else self.tokens_per_month * factor
+        usd: Array = num_units(volumes, carried[index]) * self.usd_per_month[index]
+        return usd
+
+    def _usd_by_unit(self, volumes: Array) -> Array:
+        """USD a month of each kind of unit, shape (months, units)."""
+        return num_units(volumes[:, None], self.tokens_per_month[None, :]) * self.usd_per_month
+
+
+def num_units(volumes: Array | float, capacity: Array | float) -> Array:
+    """Whole units that carry the volumes, at least one; rounding of the last digit adds none."""
+    return np.maximum(np.ceil(np.round(np.divide(volumes, capacity), 9)), 1.0)
+
+
+def monthly_volumes(first: float, growth_frac: float, months: int) -> Array:
+    """Tokens of each month, shape (months,), the first as given and each next more by `growth_frac`.
+
+    Source: definition.
+    """
+    return first * (1.0 + growth_frac) ** np.arange(months)
+
+
+def cumulative_usd(upfront_usd: float, monthly_usd: Array) -> Array:
+    """What is paid by the end of each month, shape (months + 1,), the up-front sum first. Source: definition."""
+    paid: Array = upfront_usd + np.concatenate([[0.0], np.cumsum(monthly_usd)])
+    return paid
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +137,13 @@ class SelfHosted:
     kind: Kind
     model: Model
     request: ComparisonRequest
-    serving: ServingOptions
+    units: RentableUnits
     training: UpfrontTraining
 
     @property
     def name(self) -> str:
         """As answers call it."""
         return NAMES[self.kind]
-
-    @property
-    def upkeep_usd(self) -> float:
-        """Upkeep of a month."""
-        return self.request.upkeep_usd_per_month
 
     def volumes(self, months: int) -> Array:
         """Tokens of each month."""
@@ -103,12 +152,12 @@ class SelfHosted:
 
     def monthly_usd(self, months: int, factor: Array | None = None) -> Array:
         """What each month costs, upkeep included, where units carry `factor` times their estimates."""
-        return self.serving.units.monthly_usd(self.volumes(months), factor) + self.upkeep_usd
+        return self.units.monthly_usd(self.volumes(months), factor) + self.request.upkeep_usd_per_month
 
     @cached_property
     def monthly_ends(self) -> tuple[Array, Array, Array]:
         """(value, low, high) of what each month costs, by the measured errors of the throughput."""
-        months, units = self.request.months, self.serving.units
+        months, units = self.request.months, self.units
         low, high = (self.monthly_usd(months, units.factor(p)) for p in (HIGH, LOW))
         return self.monthly_usd(months), low, high
 
@@ -138,7 +187,7 @@ class SelfHosted:
 
     def break_even(self, api: str, usd_per_token: float) -> ApiBreakEven:
         """Where this alternative costs no more than an API of that price a token."""
-        units = self.serving.units
+        units = self.units
         other = cumulative_usd(0.0, self.volumes(LONGEST_MONTHS) * usd_per_token)
         months, volumes = [], []
         for upfront, odds in zip(self.training.ends, (None, HIGH, LOW), strict=True):
@@ -146,7 +195,9 @@ class SelfHosted:
             own = cumulative_usd(upfront, self.monthly_usd(LONGEST_MONTHS, factor))
             months.append(break_even_month(own, other))
             carrying = units if factor is None else units.carrying(factor)
-            volume = break_even_volume(upfront, self.upkeep_usd, self.request.months, usd_per_token, carrying)
+            volume = break_even_volume(
+                upfront, self.request.upkeep_usd_per_month, self.request.months, usd_per_token, carrying
+            )
             volumes.append(volume)
         why = ""
         if volumes[0] is None:
@@ -161,10 +212,10 @@ class SelfHosted:
 
     def _serving_offer(self) -> ServingOffer:
         """The machines of the first and of the last month."""
-        units, volumes = self.serving.units, self.volumes(self.request.months)
+        units, volumes = self.units, self.volumes(self.request.months)
         first, last = (units.cheapest(float(volumes[month])) for month in (0, -1))
         index, tokens = first[0], float(volumes[0])
-        candidate, final, price = units.candidates[index], units.candidates[last[0]], self.serving.prices[index]
+        candidate, final, price = units.candidates[index], units.candidates[last[0]], units.prices[index]
         full = float(units.tokens_per_month[index])
         carried = [full * float(f) for f in (1.0, *(units.factor(p)[index] for p in (HIGH, LOW)))]
         counts = [int(num_units(tokens, each)) for each in carried]
@@ -228,38 +279,59 @@ def break_even_volume(
     return float(volumes.min())
 
 
+def unit_of(
+    chosen: Candidate, tokens_per_request: float, peak: float, volume: float, usd_each: float | None = None
+) -> tuple[float, float, int]:
+    """USD a month, tokens a month and instances of the least unit of a plan that can be rented again and again.
+
+    A unit is an instance with as many replicas as it holds, or the instances of one replica; `usd_each` is what an
+    instance costs a month (None: as planned, at its list price).
+
+    Source: arithmetic on the plan. Assumes: replicas beside each other do not slow each other; where the plan of
+    `volume` takes more machines than their rate alone needs (latency targets), every unit carries as little.
+    """
+    layout, instances = chosen.layout, replica_machines(chosen)
+    gpus_per_replica = int(layout["tp"]) * int(layout["pp"]) * int(layout["dp"])
+    gpus_per_instance = max(1, chosen.num_gpus // chosen.num_instances)
+    replicas = max(1, gpus_per_instance // gpus_per_replica)
+    rate = (chosen.figures["requests_per_s_capacity"] or 0.0) / int(layout["replicas"])
+    capacity = rate * replicas / peak * tokens_per_request * HOURS_PER_MONTH * HOUR_S
+    planned = -(-chosen.num_instances // instances)
+    if capacity <= 0 or np.ceil(volume / capacity) < planned:
+        capacity = volume / planned
+    usd = chosen.cost_usd / chosen.num_instances if usd_each is None else usd_each
+    return usd * instances, capacity, instances
+
+
 class SelfHostedPlans:
     """Plans the training and the serving of each kind, each plan once; reports to `advance(done, all)`."""
 
     def __init__(
-        self,
-        request: ComparisonRequest,
-        facts: Facts,
-        advance: Callable[[int, int], None] | None = None,
+        self, request: ComparisonRequest, facts: Facts, advance: Callable[[int, int], None] | None = None
     ) -> None:
         self._request, self._facts, self._advance = request, facts, advance
-        self.model = self._loaded(request.model, request.assume_family)
-        self.scratch = self._loaded(request.pretrain_model) if request.pretrain_model else self.model
+        self.model = self._model(request.model, request.assume_family)
+        self.scratch = self._model(request.pretrain_model) if request.pretrain_model else self.model
         self.pretrain_tokens = request.pretrain_tokens or float(optimal_tokens(float(active_parameters(self.scratch))))
         self._offers = {offer.key: offer for offer in facts.offers}
         kinds = [kind for kind in request.kinds if kind != "api"]
         self._num_plans = 2 * len({self._model_name(kind) for kind in kinds}) + sum(kind != "open" for kind in kinds)
         self._num_done = 0
-        self._serving: dict[str, ServingOptions | list[str]] = {}
+        self._serving: dict[str, RentableUnits | list[str]] = {}
 
-    def planned(self, kind: Kind) -> SelfHosted | Alternative:
+    def alternative(self, kind: Kind) -> SelfHosted | Alternative:
         """The alternative, or one that is not feasible, with the reasons."""
         name, model = self._model_name(kind), self.scratch if kind == "pretrain" else self.model
         if name not in self._serving:
-            self._serving[name] = self._serving_options(name, model)
+            self._serving[name] = self._rentable_units(name, model)
         serving = self._serving[name]
         training = UpfrontTraining() if kind == "open" else self._training(kind, name, model)
         if isinstance(serving, list) or isinstance(training, list):
             reasons = [reason for part in (serving, training) if isinstance(part, list) for reason in part]
             return Alternative(name=NAMES[kind], kind=kind, model=model.name, feasible=False, reasons=reasons)
-        return SelfHosted(kind=kind, model=model, request=self._request, serving=serving, training=training)
+        return SelfHosted(kind=kind, model=model, request=self._request, units=serving, training=training)
 
-    def _loaded(self, name: str, assume_family: str | None = None) -> Model:
+    def _model(self, name: str, assume_family: str | None = None) -> Model:
         model = self._facts.model(name, assume_family=assume_family)
         if not model.stacks:
             raise SpecError(f"model: {model.name} has published figures only, no layers to plan")
@@ -300,7 +372,7 @@ class SelfHostedPlans:
         workload, answer = planned
 
         def usd(chosen: Candidate, longer: float = 1.0) -> float:
-            return chosen.num_instances * self._billed(chosen, longer)[0]
+            return chosen.num_instances * self._run_price(chosen, longer)[0]
 
         best = min(answer.plans, key=usd)
         band = training_band(training_option.candidate_job(workload, model, self._facts, self._offer(best), best))
@@ -311,18 +383,18 @@ class SelfHostedPlans:
             seconds=best.seconds, seconds_low=best.seconds / band.high, seconds_high=best.seconds / band.low,
             cost_usd=usd(best), cost_usd_low=usd(best, 1 / band.high), cost_usd_high=usd(best, 1 / band.low),
             runs=request.runs, price_date=best.price_date, usd_per_hour=best.usd_per_hour,
-            price_notes=list(self._billed(best, 1.0)[1].notes),
+            price_notes=list(self._run_price(best, 1.0)[1].notes),
         )  # fmt: skip
         return UpfrontTraining(run, band)
 
-    def _billed(self, chosen: Candidate, longer: float) -> tuple[float, EffectivePrice]:
+    def _run_price(self, chosen: Candidate, longer: float) -> tuple[float, EffectivePrice]:
         """What an instance of a training plan costs, `longer` times as long as planned."""
         hours = chosen.seconds * longer / HOUR_S
         billed = run_usd(self._offer(chosen), chosen.purchase, hours, self._facts)
         assert billed is not None, "plans are made of what is sold"
         return billed
 
-    def _serving_options(self, name: str, model: Model) -> ServingOptions | list[str]:
+    def _rentable_units(self, name: str, model: Model) -> RentableUnits | list[str]:
         """What can be rented to serve, from the plans for the traffic as it is and for much more; or why nothing."""
         request, traffic = self._request, self._request.traffic
         first = self._serving_plan(name, 1.0, simulate=request.simulate)
@@ -337,9 +409,7 @@ class SelfHostedPlans:
             planned += [(scaled[0], c, scale) for c in kept]
         units, prices, bands = [], [], []
         for workload, chosen, times in planned:
-            offer, layout = self._offer(chosen), chosen.layout
-            gpus = int(layout["tp"]) * int(layout["pp"]) * int(layout["dp"])
-            instances = -(-gpus // max(1, chosen.num_gpus // chosen.num_instances))
+            offer, instances = self._offer(chosen), replica_machines(chosen)
             price = effective(offer, chosen.purchase, HOURS_PER_MONTH, self._facts, instances=instances)
             assert price is not None, "plans are made of what is sold"
             volume = times * traffic.tokens_per_month
@@ -349,9 +419,9 @@ class SelfHostedPlans:
             bands.append(serving_band(job, "throughput"))
         usd, tokens, num_instances = zip(*units, strict=True)
         candidates = tuple(chosen for _, chosen, _ in planned)
-        return ServingOptions(
-            RentableUnits(np.array(usd), np.array(tokens), candidates, num_instances, tuple(bands)), tuple(prices)
-        )
+        return RentableUnits(
+            np.array(usd), np.array(tokens), candidates, num_instances, tuple(bands), tuple(prices)
+        )  # fmt: skip
 
     def _serving_plan(self, name: str, times: float, *, simulate: bool) -> tuple[Resolved, Plan] | list[str]:
         """The plan to serve `times` the traffic, or why there is none."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from flopwise.cost.cluster import Cluster
 from flopwise.errors import FlopwiseError
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
 
 NUDGE = 1.1
 """Rates are raised by this factor."""

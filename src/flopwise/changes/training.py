@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flopwise.changes.effects import Headline, Remedy, Sensitivity, faster_clusters, remedies, sensitivities
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.training.estimate import TrainEstimate, estimate
-from flopwise.training.job import TrainJob
 from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import FULL
+
+if TYPE_CHECKING:
+    from flopwise.training.estimate import TrainEstimate
+    from flopwise.training.job import TrainJob
 
 PRECISIONS = ("bf16", "fp8", "nvfp4")
 OPTIMIZERS = {"adamw-8bit": "8-bit AdamW", "adafactor": "Adafactor", "muon": "Muon"}
@@ -70,6 +73,8 @@ def training_remedies(
 
 def training_sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
     """Time, memory and cost of a token after each single change, over what they were; the largest effect first."""
+    from flopwise.training.estimate import estimate  # noqa: PLC0415 - remedies of memory need no times
+
     job = now.job
 
     def headline(job: TrainJob) -> Callable[[], tuple[Headline, str]]:

@@ -36,9 +36,19 @@ def plain(value: Any) -> Any:
             return str(value)
 
 
-def attributes(record: Any, names: str) -> dict[str, Any]:
-    """The attributes of a record by their `names`, a blank between them."""
-    return {name: getattr(record, name) for name in names.split()}
+def attributes(record: Any, paths: str) -> dict[str, Any]:
+    """The attributes of a record by their `paths`, a blank between them; `key=path` where the last name is not the key.
+
+    What lies behind a None is None.
+    """
+    found = {}
+    for text in paths.split():
+        key, _, path = text.rpartition("=")
+        value = record
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        found[key or path.rpartition(".")[2]] = value
+    return found
 
 
 def entries(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def quick(rules: Iterable[QuickFormula]) -> list[dict[str, Any]]:
     """Rules of thumb as JSON."""
-    return [attributes(rule, "name formula unit value estimate") | {"error": rule.error_frac} for rule in rules]
+    return [attributes(rule, "name formula unit value estimate error=error_frac") for rule in rules]
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
@@ -87,10 +87,7 @@ def energy(joules: float | None) -> str | None:
 def memory_document(answer: MemoryAnswer) -> dict[str, Any]:
     """The memory as the JSON that scripts rely on."""
     return {
-        "model": answer.model.name,
-        "task": answer.task,
-        "gpu": None if answer.accelerator is None else answer.accelerator.name,
-        **attributes(answer, "per_gpu_bytes low_bytes high_bytes"),
+        **attributes(answer, "model=model.name task gpu=accelerator.name per_gpu_bytes low_bytes high_bytes"),
         "items": entries(answer.items, "bytes"),
         "worst_rank": answer.worst_rank,
         "moments": entries(answer.moments, "bytes"),

@@ -229,6 +229,11 @@ class Stack:
         return self.order[:1] if self.shared_weights else self.order
 
 
+ModelKind = Literal[
+    "decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional"
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """Figures of a network that is not described by tables here: convolutional, diffusion and scientific models."""
@@ -244,9 +249,7 @@ class Published:
 class Model:
     """An architecture. `stacks[0]` is the one that generates, or the only one."""
 
-    kind: Literal[
-        "decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional"
-    ]
+    kind: ModelKind
     stacks: tuple[Stack, ...]
     name: str = ""
     model_type: str = ""

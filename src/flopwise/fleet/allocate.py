@@ -101,17 +101,18 @@ def allocate(
     to leave out; of own machines beyond their number each costs what the last does.
 
     Source: the program stands in `flopwise.fleet.program`; solved by HiGHS.
-    Assumes: an instance of an option carries its share of the workload; of thousands of options those of `undominated`
-    do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the week; runs
-    that need several machines at once take turns on some (in large allocations on own machines only); services share a
-    machine by their hours, never at the same time.
+    Assumes: an instance of an option carries its share of the workload; of thousands of options those of
+    `undominated_options` do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the
+    week; runs that need several machines at once take turns on some (in large allocations on own machines only);
+    services share a machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
         raise InfeasibleError(f"nothing on offer carries {', '.join(missing[:5])}")
-    made = AllocationProgram(replace(problem, options=undominated(problem.options, problem.rules)), without)
+    options = undominated_options(problem.options, problem.rules)
+    made = AllocationProgram(replace(problem, options=options), without)
     columns = None if start is None else start.columns
     fits = columns is not None and len(columns) == len(made.program.costs)
     solution = solve(made.program, gap, seconds, columns if fits else None)
@@ -189,7 +190,9 @@ PART_TIME = 600.0
 """Busy hours a month beyond which a machine has little left to share."""
 
 
-def undominated(options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST) -> tuple[MonthlyOption, ...]:
+def undominated_options(
+    options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST
+) -> tuple[MonthlyOption, ...]:
     """The options worth weighing, in their order; all of them in a small allocation.
 
     Kept of each group: the cheapest, the one with most and the one with fewest instances among those within a tenth of
@@ -287,8 +290,7 @@ class RelaxedProgram:
 def _nearest(made: AllocationProgram, seconds: float) -> Array:
     """Columns that hold all policies after all, where the time was too short to find them; each step has `seconds`.
 
-    Raises:
-        InfeasibleError: the policies contradict one another; says which, by how much, or the floor of a budget.
+    Raises: InfeasibleError: the policies contradict one another; says which, by how much, or the floor of a budget.
     """
     _check_budget(made, seconds)
     trial = made.relaxed_by(frozenset())
@@ -392,7 +394,7 @@ def _unready(made: AllocationProgram, columns: Array) -> list[str]:
     for number, demand in enumerate(made.demands):
         primary, ready = dict[str, float](), dict[str, float]()
         for provider, mine in made.by_provider(number).items():
-            primary[provider] = sum(columns[made.own[i]] * made.part(i) for i in mine)
+            primary[provider] = sum(columns[made.own[i]] * made.part[i] for i in mine)
             spare = [columns[made.spare[i]] / made.options[i].instances for i in mine if i in made.spare]
             ready[provider] = primary[provider] + sum(spare)
         carried, standby = sum(primary.values()), sum(ready.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -70,17 +71,17 @@ def break_even(
     from C / p on (if that is at most K), every further one always if n C / p is at most (n - 1) K.
     Assumes: as `own_usd`; the same tokens count on both sides.
 
-    Raises:
-        SpecError: a figure is not positive, or a share is outside (0, 1].
+    Raises: SpecError: a figure is not positive, or a share is outside (0, 1].
     """
-    given = {"usd_per_month": usd_per_month, "output_tokens_per_s": output_tokens_per_s, "fill_frac": fill_frac}
-    for name, value in given.items():
-        if not 0 < value < float("inf") or (name == "fill_frac" and value > 1):
-            allowed = "above 0, up to 1" if name == "fill_frac" else "above 0"
+    for name, value, valid, allowed in (
+        ("usd_per_month", usd_per_month, 0 < usd_per_month < inf, "above 0"),
+        ("output_tokens_per_s", output_tokens_per_s, 0 < output_tokens_per_s < inf, "above 0"),
+        ("fill_frac", fill_frac, 0 < fill_frac <= 1, "above 0, up to 1"),
+        ("inputs_per_output", inputs_per_output, 0 <= inputs_per_output < inf, "0 or more"),
+        ("cached_frac", cached_frac, 0 <= cached_frac <= 1, "0 or more, up to 1"),
+    ):
+        if not valid:
             raise SpecError(f"{name}: {value:g} is out of range; allowed: {allowed}")
-    for name, value in {"inputs_per_output": inputs_per_output, "cached_frac": cached_frac}.items():
-        if not 0 <= value < float("inf") or (name == "cached_frac" and value > 1):
-            raise SpecError(f"{name}: {value:g} is out of range; allowed: 0 or more (a share up to 1)")
     capacity = output_tokens_per_s * fill_frac * HOURS_PER_MONTH * HOUR_S
     each = float(api_usd(price, inputs_per_output, 1.0, cached_frac))
     least, own_each = usd_per_month / each, usd_per_month / capacity

@@ -23,8 +23,7 @@ UNKNOWN_REGION = "not known"
 def site(given: SiteFigures, where: str) -> Site:
     """The usual site, or the usual colocation, with the figures that are given.
 
-    Raises:
-        SpecError: a figure that cannot be; starts with `where`.
+    Raises: SpecError: a figure that cannot be; starts with `where`.
     """
     if given.colocation_usd_per_kw_month is not None and not given.colocation:
         raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
@@ -43,6 +42,9 @@ class OwnOffer(Offer):
     site: Site
     month: Ownership
     idle_kwh: float  # of one machine that is on all month and does nothing
+    standing: float  # USD a month of one machine that is there: support, room, staff and power at idle
+    capital: float  # USD a month of depreciation and interest of one machine
+    pool: OwnPool
     assumed: str = ""  # what is taken for granted, from clouds' machines and of its energy
 
     @property
@@ -51,36 +53,9 @@ class OwnOffer(Offer):
         return frozenset(tag.lower() for tag in self.machines.tags)
 
     @property
-    def standing(self) -> float:
-        """USD a month of one machine that is there: support, room, staff and power at idle."""
-        return self.count * self.month.running
-
-    @property
-    def capital(self) -> float:
-        """USD a month of depreciation and interest of one machine."""
-        return self.count * self.month.capital
-
-    @property
-    def there_usd(self) -> float:
-        """USD a month of one of those that are there, whatever it cost to buy."""
-        return self.standing + (0.0 if self.machines.sunk else self.capital)
-
-    @property
-    def off(self) -> float:
-        """USD a month of one that is there and turned off: all but its power, or nothing where it is given up."""
-        return self.there_usd - self.count * self.month.idle_power if self.machines.kept else 0.0
-
-    @property
-    def pool(self) -> OwnPool:
-        """Those there are, at what using one adds to a month, then those to be bought."""
-        used, bought = self.there_usd - self.off, self.standing + self.capital
-        tiers = (self.machines.count, used), (self.machines.buy_up_to, bought)
-        return OwnPool(tiers=tiers, off_usd=self.off, hours=self.month.available_hours)
-
-    @property
     def first_usd(self) -> float:
         """USD a month of the first machine, whatever is done with it."""
-        return self.there_usd if self.machines.count else self.standing + self.capital
+        return self.standing + (0.0 if self.machines.count and self.machines.sunk else self.capital)
 
     def running_usd(self, kwh: float | None, busy_hours: float) -> float:
         """USD a month of the power that work takes beyond idling, of one machine.
@@ -104,8 +79,7 @@ def with_own(facts: Facts, entries: Sequence[OwnMachines]) -> Facts:
     What is not said of a machine is what clouds' machines with as many of its accelerators have at least: memory of
     the host, and the network between them (none known: a job stays on one machine). Links within are the device's own.
 
-    Raises:
-        SpecError: a price, or a fact that the cost needs, is not known; an accelerator's name is not; says where.
+    Raises: SpecError: a price, or a fact that the cost needs, is not known; an accelerator's name is not; says where.
     """
     there = {offer.instance for offer in facts.offers if isinstance(offer, OwnOffer)}
     clouds = {offer.provider for offer in facts.offers if not isinstance(offer, OwnOffer)}
@@ -133,12 +107,18 @@ def _own_offer(entry: OwnMachines, where: str, facts: Facts) -> OwnOffer:
     memory = [o.ram_bytes for o in alike if o.ram_bytes]
     network = [o.network_bytes_per_s for o in alike if o.network_bytes_per_s]
     bought = entry.buy_up_to or not entry.sunk  # what machines cost to buy is in their month
+    standing, capital = entry.gpus * month.running, entry.gpus * month.capital
+    there = standing + (0.0 if entry.sunk else capital)
+    off = there - entry.gpus * month.idle_power if entry.kept else 0.0  # all but power, or nothing where it is given up
+    tiers = (entry.count, there - off), (entry.buy_up_to, standing + capital)
     return OwnOffer(
         provider=entry.provider, instance=entry.name, region=entry.region, accelerator=device.name, count=entry.gpus,
         source=price.source if bought else GIVEN, price_date=price.date if bought else "", confidence=price.confidence,
         ram_bytes=entry.memory or min(memory, default=None),
         network_bytes_per_s=entry.network or min(network, default=None), machines=entry, site=room, month=month,
-        idle_kwh=idle_kwh, assumed=_assumptions(entry, memory, network),
+        standing=standing, capital=capital, idle_kwh=idle_kwh,
+        pool=OwnPool(tiers=tiers, off_usd=off, hours=month.available_hours),
+        assumed=_assumptions(entry, memory, network),
     )  # fmt: skip
 
 
@@ -198,20 +178,6 @@ def why_not_allowed(
     if having is not None and offer.provider not in having:
         return f"the provider is not known to have {', '.join(job.spec.tags)}"
     return None
-
-
-def allowed_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[Facts, dict[str, int]]:
-    """The facts with only the offers that a workload may use, and how many others refused for which reason."""
-    having = providers_with_tags(job, facts)
-    kept: list[Offer] = []
-    refused: dict[str, int] = {}
-    for offer in facts.offers:
-        reason = why_not_allowed(offer, job, platform, having)
-        if reason is None:
-            kept.append(offer)
-        else:
-            refused[reason] = refused.get(reason, 0) + 1
-    return facts.replaced(offers=tuple(kept)), refused
 
 
 # Hosted models

@@ -82,21 +82,21 @@ class Ownership:
     confidence: str
 
     @property
-    def fixed(self) -> float:
+    def fixed_usd(self) -> float:
         """USD a month whatever is done with it."""
         return self.capital + self.support + self.room + self.staff + self.idle_power
 
     @property
     def running(self) -> float:
         """USD a month that go on being spent at idle once it is paid: all but capital."""
-        return self.fixed - self.capital
+        return self.fixed_usd - self.capital
 
     def usd_per_month(self, utilisation: Floats) -> Floats:
         """Cost of a month at a utilisation (share of the available hours that are worked); broadcasts.
 
         Source: `ownership`. Assumes: power rises linearly with utilisation.
         """
-        return self.fixed + self.busy_power * utilisation
+        return self.fixed_usd + self.busy_power * utilisation
 
     def usd_per_gpu_hour(self, utilisation: Floats) -> Floats:
         """Cost of an hour of work; broadcasts. Source and assumptions: as `usd_per_month`."""
@@ -178,7 +178,7 @@ def break_even_utilisation(own: Ownership, cloud_usd_per_gpu_hour: Floats) -> Fl
     Source: fixed + busy u = available u p. Assumes: as `Ownership.usd_per_month`; the cloud is turned off when idle.
     """
     margin = own.available_hours * np.asarray(cloud_usd_per_gpu_hour, dtype=float) - own.busy_power
-    return np.where(margin > 0, own.fixed / np.maximum(margin, 1e-12), np.inf)
+    return np.where(margin > 0, own.fixed_usd / np.maximum(margin, 1e-12), np.inf)
 
 
 def months_to_recover(own: Ownership, cloud_usd_per_gpu_hour: Floats, utilisation: Floats) -> Floats:
@@ -196,8 +196,7 @@ def against_clouds(
 ) -> list[AgainstCloud]:
     """The same accelerator of one's own against every offer of it with a price, cheapest cloud first.
 
-    Raises:
-        SpecError: a utilisation outside (0, 1].
+    Raises: SpecError: a utilisation outside (0, 1].
     """
     if not 0 < utilisation <= 1:
         raise SpecError(f"utilisation: {utilisation:g} is out of range; allowed: above 0, up to 1")

@@ -22,6 +22,7 @@ from flopwise.fleet.model import (
     Budget,
     ChosenWorkload,
     OwnMachineCount,
+    PlannedWorkload,
     Platform,
     Policy,
     ProviderShare,
@@ -31,7 +32,7 @@ from flopwise.fleet.model import (
     paid_all_month,
 )
 from flopwise.fleet.option import ReplicaLoad, monthly_option
-from flopwise.fleet.planned import scaled_workload
+from flopwise.fleet.planned import few_options
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
 from flopwise.fleet.spec import OWNED, Quota
@@ -161,8 +162,7 @@ class _Questions:
         """
         usd = self.now.usd + PRICE_RISE * self.now.by_provider[provider]
         try:
-            dearer = self.free.with_prices_times(1 + PRICE_RISE, {provider})
-            anew = allocate(dearer, seconds=self.seconds, start=self.now).usd
+            anew = allocate(_with_rise(self.free, provider), seconds=self.seconds, start=self.now).usd
         except InfeasibleError:
             anew = usd
         same = "the same machines, which stay the cheapest"
@@ -199,8 +199,33 @@ class _Questions:
         return self.answer(name, usd, "its workloads bought on demand for that week") if spot else []
 
 
+def scaled_workload(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkload:
+    """The workload with `factor` times the traffic or runs, on the same layouts.
+
+    Assumes: what it sends grows with its traffic or runs; what it stores does not.
+    """
+    job = item.job
+    if factor == 1.0 or job.workload is None:
+        return item
+    sent = {name: getattr(job.volumes, name) * factor for name in ("egress", "inter_zone")}
+    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
+    return replace(item, job=replace(job, volumes=replace(job.volumes, **sent)), options=options)
+
+
 def _impossible(name: str, text: str) -> WhatIf:
     return WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=text)
+
+
+def _with_rise(problem: AllocationProblem, provider: str) -> AllocationProblem:
+    """The problem with a provider's prices, for machines and volumes, `PRICE_RISE` higher.
+
+    Shares of the bill are held at the prices before: what is allowed stays allowed, so that no rise makes it less.
+    """
+    rise = {provider: 1 + PRICE_RISE}
+    options = tuple(replace(o, usd_each=o.usd_each * rise.get(o.provider, 1)) for o in problem.options)
+    volumes = [{p: usd * rise.get(p, 1) for p, usd in d.volumes_usd.items()} for d in problem.demands]
+    demands = tuple(replace(d, volumes_usd=v) for d, v in zip(problem.demands, volumes, strict=True))
+    return replace(problem, options=options, demands=demands, risen=rise)
 
 
 def _without_provider(problem: AllocationProblem, provider: str) -> AllocationProblem:

@@ -22,7 +22,7 @@ from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
 from flopwise.fleet.model import MonthlyOption, PlannedWorkload, Platform, ResolvedJob, is_rented
-from flopwise.fleet.offers import OwnOffer, allowed_offers, api_offers, with_own
+from flopwise.fleet.offers import OwnOffer, api_offers, providers_with_tags, why_not_allowed, with_own
 from flopwise.fleet.option import api_option, monthly_option
 from flopwise.fleet.spec import API, OWNED, Workstations
 from flopwise.search.answer import Candidate, Plan
@@ -61,15 +61,14 @@ def planned_workloads(
 
     `times`: so many times the kinds of machines that are searched for each workload of a large fleet.
 
-    Raises:
-        SpecError, UnknownNameError: a workload names what does not exist.
+    Raises: SpecError, UnknownNameError: a workload names what does not exist.
     """
     facts = with_own(facts, platform.fleet.own_machines)
     _check_workloads(platform, facts)
     offered: dict[Tags, Offered] = {}
     for job in platform.jobs:
         if _tags(job) not in offered:
-            offered[_tags(job)] = allowed_offers(job, platform, facts)
+            offered[_tags(job)] = _allowed_offers(job, platform, facts)
     searches: dict[bytes, Search] = {}
     keys = [_add_searches(n, platform, offered[_tags(job)][0], searches) for n, job in enumerate(platform.jobs)]
     answers = run_searches(searches, advance or (lambda _done, _whole: None), tuple(platform.rules.shares), times)
@@ -79,6 +78,14 @@ def planned_workloads(
         )
         for index, (job, mine) in enumerate(zip(platform.jobs, keys, strict=True))
     )
+
+
+def _allowed_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> Offered:
+    """The facts with only the offers that a workload may use, and how many others are refused for which reason."""
+    having = providers_with_tags(job, facts)
+    reasons = [why_not_allowed(offer, job, platform, having) for offer in facts.offers]
+    allowed = tuple(offer for offer, reason in zip(facts.offers, reasons, strict=True) if reason is None)
+    return facts.replaced(offers=allowed), Counter(reason for reason in reasons if reason is not None)
 
 
 def _check_workloads(platform: Platform, facts: Facts) -> None:
@@ -268,19 +275,6 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
     return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
 
 
-def scaled_workload(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkload:
-    """The workload with `factor` times the traffic or runs, on the same layouts.
-
-    Assumes: what it sends grows with its traffic or runs; what it stores does not.
-    """
-    job = item.job
-    if factor == 1.0 or job.workload is None:
-        return item
-    sent = {name: getattr(job.volumes, name) * factor for name in ("egress", "inter_zone")}
-    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
-    return replace(item, job=replace(job, volumes=replace(job.volumes, **sent)), options=options)
-
-
 def few_options(item: PlannedWorkload, most: int = KEPT) -> list[MonthlyOption]:
     """The options worth weighing: of each provider and purchase the cheapest few instance types, and the greenest."""
     groups: dict[tuple[str, str], list[MonthlyOption]] = defaultdict(list)
@@ -323,8 +317,7 @@ def run_searches(
 
     `shares`: providers that have a share of the bill. `times`: as many kinds of machines as usual in a large fleet.
 
-    Raises:
-        SpecError, UnknownNameError: a workload names what does not exist.
+    Raises: SpecError, UnknownNameError: a workload names what does not exist.
     """
     wide = sum(len(search.facts.offers) > 1 for search in searches.values())  # not those of one kind of own machines
     kinds = None if wide <= MANY else times * max(LEAST_KINDS, KINDS_IN_ALL // wide, OF_SHARE * len(shares))
@@ -435,8 +428,7 @@ def run_forked(call: Callable[[int], Result], count: int, least: int) -> Iterato
 
     Processes are forked only from a main thread alone on Linux. Results are sent back, so they are plain data.
 
-    Raises:
-        Whatever `call` raises.
+    Raises: Whatever `call` raises.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     unsafe = threading.active_count() > 1 or sys.platform != "linux" or multiprocessing.current_process().daemon

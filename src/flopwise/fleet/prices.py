@@ -117,8 +117,7 @@ def effective(
 
     None: not sold so, the price is not known, or spot for what may not be interrupted.
 
-    Raises:
-        SpecError: no such purchase option; hours outside (0, 744]; something negative.
+    Raises: SpecError: no such purchase option; hours outside (0, 744]; something negative.
     """
     usd = offer.price_usd_per_hour(purchase)
     _check_ranges(
@@ -187,8 +186,7 @@ def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[fl
     A run that outlasts a month is paid over as many as it takes; a reservation for all hours of each of them. `hours`
     have the interruptions of spot capacity in them, as the runs of `flopwise plan` have.
 
-    Raises:
-        SpecError: no such purchase option; hours not above 0.
+    Raises: SpecError: no such purchase option; hours not above 0.
     """
     months = max(1, math.ceil(round(hours / HOURS_PER_MONTH, 9)))
     price = effective(offer, purchase, hours / months, facts, interruptions_per_hour=0.0)
@@ -210,8 +208,7 @@ def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats
 def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
     """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
 
-    Raises:
-        SpecError: negative bytes.
+    Raises: SpecError: negative bytes.
     """
     if not 0 <= nbytes < float("inf"):
         raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")

@@ -7,8 +7,8 @@ two workloads could share them: both make the relaxation close to the answer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -180,18 +180,6 @@ class AllocationProblem:
         rows += dict.fromkeys(OwnMachineCount(o.instance) for o in self.options if o.own is not None)
         return rows + ([Budget(rules.budget_per_month)] if rules.budget_per_month is not None else [])
 
-    def with_prices_times(self, factor: float, providers: Collection[str]) -> AllocationProblem:
-        """The problem with the prices of some providers, for machines and volumes, times `factor`.
-
-        Shares of the bill are held at the prices before: what is allowed stays allowed, so that no rise makes it less.
-        """
-        rise = dict.fromkeys(providers, factor)
-        options = tuple(replace(o, usd_each=o.usd_each * rise.get(o.provider, 1)) for o in self.options)
-        demands = tuple(
-            replace(d, volumes_usd={p: usd * rise.get(p, 1) for p, usd in d.volumes_usd.items()}) for d in self.demands
-        )
-        return replace(self, options=options, demands=demands, risen=rise)
-
 
 @dataclass(frozen=True, slots=True)
 class PaidColumn:
@@ -213,8 +201,12 @@ class AllocationProgram:
         self.program = Program()
         self.paid: list[PaidColumn] = []
         self.of: dict[int, list[int]] = defaultdict(list)
+        self.scale: list[int] = []  # instances that one unit of an option's column stands for
         for index, option in enumerate(self.options):
             self.of[option.workload].append(index)
+            self.scale.append(option.unit if self.demands[option.workload].splittable else option.instances)
+        # the share of its workload that one unit of an option's column carries
+        self.part = [scale / option.instances for scale, option in zip(self.scale, self.options, strict=True)]
         self.sharers = _sharers([option for option in self.options if self._may_share(option)])
         self.own: list[int] = []  # the column of each option
         self.pools: dict[Machine, int] = {}
@@ -232,15 +224,6 @@ class AllocationProgram:
         """The same program with `more` policies left out."""
         return AllocationProgram(self.problem, self.without | more)
 
-    def scale(self, index: int) -> int:
-        """Instances that one unit of an option's column stands for."""
-        option = self.options[index]
-        return option.unit if self.demands[option.workload].splittable else option.instances
-
-    def part(self, index: int) -> float:
-        """Share of its workload that one unit of an option's column carries."""
-        return self.scale(index) / self.options[index].instances
-
     def is_shared(self, option: MonthlyOption) -> bool:
         """Whether the option's machines may be shared with another workload."""
         return option.workload in self.sharers.get(option.machine, ()) and self._may_share(option)
@@ -253,7 +236,7 @@ class AllocationProgram:
 
     def _add_options(self) -> None:
         for index, option in enumerate(self.options):
-            scale, demand = self.scale(index), self.demands[option.workload]
+            scale, demand = self.scale[index], self.demands[option.workload]
             usd = option.usd_running * scale + (0.0 if self.is_shared(option) else option.usd_each * scale)
             moved = 0.0 if demand.splittable else demand.volumes_usd.get(option.provider, 0.0)
             kg = self.rules.carbon_usd_per_kg * option.kg_each * scale
@@ -274,8 +257,8 @@ class AllocationProgram:
         has none).
         """
         for number, mine in self.of.items():
-            terms = {self.own[i]: self.part(i) for i in mine}
-            coarsest = max((self.part(i) for i in mine if self.options[i].purchase != API), default=MARGIN)
+            terms = {self.own[i]: self.part[i] for i in mine}
+            coarsest = max((self.part[i] for i in mine if self.options[i].purchase != API), default=MARGIN)
             spare = coarsest - MARGIN if self.demands[number].splittable else 0.0
             self.program.row(terms, 1.0, 1.0 + spare)
 
@@ -298,7 +281,7 @@ class AllocationProgram:
                 self.paid.append(PaidColumn(column, usd, provider, VOLUMES))
                 self.volumes[number, provider] = column
                 whole[column] = 1.0
-                self.program.at_most({self.own[i]: -self.part(i) for i in mine} | {column: 1.0}, 0.0)
+                self.program.at_most({self.own[i]: -self.part[i] for i in mine} | {column: 1.0}, 0.0)
             self.program.row(whole, 1.0, 1.0)
 
     def _add_pools(self) -> None:
@@ -338,13 +321,13 @@ class AllocationProgram:
         """
         bound = any(self._bound(i) for i in mine)
         column = self.pools[machine]
-        gangs = [i for i in mine if self.scale(i) > 1 and not self._bound(i)]
+        gangs = [i for i in mine if self.scale[i] > 1 and not self._bound(i)]
         room = {column: -1.0} | self._gang_room(gangs)
         slots: list[dict[int, float]] = [dict(room) for _ in week]
         hours, held = dict(room), {column: 1.0}
         by_run: dict[int, dict[int, float]] = defaultdict(dict)
         for i in mine:
-            option, each, own = self.options[i], float(self.scale(i)), self.own[i]
+            option, each, own = self.options[i], float(self.scale[i]), self.own[i]
             demand = self.demands[option.workload]
             parts = demand.slots or week
             held[own] = -each
@@ -377,15 +360,15 @@ class AllocationProgram:
         They run beside each other, or one after another on as many machines as the largest of those needs; on own
         machines several such rows of runs may stand beside each other.
         """
-        room = {self.own[i]: float(self.scale(i)) for i in gangs}
-        whole = [i for i in gangs if self.scale(i) == self.options[i].instances]
+        room = {self.own[i]: float(self.scale[i]) for i in gangs}
+        whole = [i for i in gangs if self.scale[i] == self.options[i].instances]
         rows = ROWS if whole and self.options[whole[0]].own is not None else min(1, len(whole))
         turns: dict[int, dict[int, float]] = {self.own[i]: {self.own[i]: -1.0} for i in whole}
         for _ in range(min(rows, len(whole))):
-            widest = self.program.column(0.0, max(self.scale(i) for i in whole))
+            widest = self.program.column(0.0, max(self.scale[i] for i in whole))
             room[widest], hours = 1.0, dict[int, float]()
             for i in whole:
-                size, here = float(self.scale(i)), self.program.column(0.0, 1)
+                size, here = float(self.scale[i]), self.program.column(0.0, 1)
                 hours[here], room[here], turns[self.own[i]][here] = _busy_frac(self.options[i]), -size, 1.0
                 self.program.at_most({here: size, widest: -1.0}, 0.0)
             self.program.at_most(hours, 1.0)
@@ -415,10 +398,10 @@ class AllocationProgram:
                 others = [i for provider, mine in by_provider.items() if provider != lost for i in mine]
                 terms = {self.spare[i]: 1.0 / self.options[i].instances for i in others if i in self.spare}
                 if demand.splittable:
-                    terms |= {self.own[i]: (1.0 + share) * self.part(i) for i in others}
+                    terms |= {self.own[i]: (1.0 + share) * self.part[i] for i in others}
                     self.program.row(terms, share, np.inf, policy)
                 else:
-                    terms |= {self.own[i]: -share * self.part(i) for i in by_provider[lost]}
+                    terms |= {self.own[i]: -share * self.part[i] for i in by_provider[lost]}
                     self.program.row(terms, 0.0, np.inf, policy)
 
     def usd_terms(
@@ -473,15 +456,14 @@ class AllocationProgram:
             if self.is_shared(option):
                 terms[self.pools[option.machine]] = 1.0
             else:
-                terms[self.own[i]] = float(self.scale(i))
+                terms[self.own[i]] = float(self.scale[i])
             if i in self.spare:
                 terms[self.spare[i]] = 1.0
         return terms
 
     def counts(self, columns: Array) -> Array:
         """Instances of each option."""
-        scales = np.array([self.scale(i) for i in range(len(self.options))])
-        counts: Array = np.rint(columns[self.own]) * scales
+        counts: Array = np.rint(columns[self.own]) * np.array(self.scale)
         return counts
 
 

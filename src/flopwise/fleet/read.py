@@ -34,8 +34,7 @@ FOR_DEVELOPERS = (
 def load_fleet(path: Path | str) -> Platform:
     """The platform of a fleet file (YAML, or JSON), validated, in base units.
 
-    Raises:
-        SpecError: with file and line, what was given and what is allowed.
+    Raises: SpecError: with file and line, what was given and what is allowed.
     """
     return parse_fleet(read_text(path), str(path))
 
@@ -63,8 +62,7 @@ def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> 
 def _platform(fleet: Fleet) -> Platform:
     """The fleet in base units.
 
-    Raises:
-        SpecError: starts with the path of what is wrong.
+    Raises: SpecError: starts with the path of what is wrong.
     """
     if not 1 <= len(fleet.workloads) <= spec.MOST_WORKLOADS:
         raise SpecError(f"workloads: {len(fleet.workloads):,} of them; allowed: 1 to {spec.MOST_WORKLOADS:,}")
@@ -206,8 +204,7 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     Providers of shares and quotas are written as the offers, or the APIs, have them: what they are compared with from
     here on has that spelling; all other names are compared blind to case.
 
-    Raises:
-        SpecError: with file and line, and the nearest names; a provider's share that no allowed region can meet.
+    Raises: SpecError: with file and line, and the nearest names; a provider's share that no allowed region can meet.
     """
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:

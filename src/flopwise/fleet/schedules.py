@@ -114,8 +114,7 @@ USUAL = {
 def schedule(hours: Hours | None, environment: str, where: str) -> WeeklySchedule:
     """The schedule of a workload with `hours` of its own, or of an environment by its usual name.
 
-    Raises:
-        SpecError: contradicting or impossible times; no hours, and an environment that has none either. Says where.
+    Raises: SpecError: contradicting or impossible times; no hours, and an environment that has none either. Says where.
     """
     if hours is None:
         if environment not in USUAL:

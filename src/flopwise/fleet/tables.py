@@ -13,7 +13,7 @@ from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.hosted import BreakEven, break_even
 from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
 from flopwise.fleet.offers import ApiOffer, OwnOffer, why_not_allowed
-from flopwise.fleet.onprem import Ownership, against_clouds
+from flopwise.fleet.onprem import HOURLY, Ownership, against_clouds
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.units import HOURS_PER_MONTH
@@ -21,7 +21,6 @@ from flopwise.units import HOURS_PER_MONTH
 DTYPES = ("bf16", "fp16", "fp32")
 USUAL_USE = 0.6
 """Utilisation at which machines that nothing uses are compared."""
-BY_THE_HOUR = ("on_demand", "spot")
 RESERVED = ("reserved_1y", "reserved_3y")
 
 
@@ -154,7 +153,7 @@ def _clouds(offer: OwnOffer, rentable: Sequence[Offer], busy: float) -> list[dic
     less at any use, or at none.
     """
     full, kept = offer.month, replace(offer.month, capital=0.0)
-    purchases = BY_THE_HOUR + RESERVED
+    purchases = HOURLY + RESERVED
     keeping = against_clouds(kept, rentable, utilisation=busy, purchases=purchases)
     by_key = {(r.provider, r.instance, r.region, r.purchase): r.break_even_utilisation for r in keeping}
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -174,8 +173,8 @@ def _against_reserved(full: Ownership, kept: Ownership, cloud_usd: float, busy: 
     use, saved = full.busy_power * busy, cloud_usd - full.running - full.busy_power * busy
     months = full.purchase_usd / saved if saved > 0 else None
     return {
-        "break_even_utilisation": 0.0 if full.fixed + use <= cloud_usd else None,
-        "keeping_break_even_utilisation": 0.0 if kept.fixed + use <= cloud_usd else None,
+        "break_even_utilisation": 0.0 if full.fixed_usd + use <= cloud_usd else None,
+        "keeping_break_even_utilisation": 0.0 if kept.fixed_usd + use <= cloud_usd else None,
         "months": months if months is not None and months <= full.life_months else None,
     }
 

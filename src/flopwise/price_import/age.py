@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flopwise.facts.offers import Offer
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.price_import.imports import ImportedFile, imported_files
 
 MOST_DAYS = 180
 """Age beyond which a plan says so."""
@@ -43,21 +43,42 @@ def ages(offers: Iterable[Offer], today: dt.date, most_days: float = MOST_DAYS) 
     for offer in offers:
         if offer.cheapest() is not None:
             dates.setdefault(offer.provider, []).append(offer.price_date)
-    return [age_of(provider, days, today, most_days) for provider, days in dates.items()]
+    return [_age_of(provider, days, today, most_days) for provider, days in dates.items()]
 
 
-def age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST_DAYS) -> PriceAge:
+def _age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST_DAYS) -> PriceAge:
     """The age of prices of these dates, at least one."""
     days = sorted(days_old(day, today) for day in dates)
     return PriceAge(
-        provider=whose,
-        offers=len(dates),
-        oldest=min(dates),
-        newest=max(dates),
-        median_days=days[len(days) // 2],
-        oldest_days=days[-1],
-        stale=sum(each > most_days for each in days),
-    )
+        provider=whose, offers=len(dates), oldest=min(dates), newest=max(dates), median_days=days[len(days) // 2],
+        oldest_days=days[-1], stale=sum(each > most_days for each in days),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceAges:
+    """How old prices are on the day `today`: of machines by provider, of other things (`book`), of imported files."""
+
+    today: str
+    most_days: float
+    providers: tuple[PriceAge, ...]
+    imported: tuple[ImportedFile, ...]
+    book: tuple[PriceAge, ...] = ()
+
+
+def price_ages(facts: Facts, today: dt.date, most_days: float = MOST_DAYS) -> PriceAges:
+    """The age of all prices; older than `most_days` counts as stale."""
+    book = {
+        "hosted models": [price.date for price in facts.hosted_prices],
+        "storage and traffic": [price.date for price in facts.volume_prices.values()],
+        "machines to buy": [price.date for price in facts.hardware_prices],
+        "spot interruptions": [record.date for record in facts.spot_records],
+    }
+    return PriceAges(
+        today=today.isoformat(), most_days=most_days, providers=tuple(ages(facts.offers, today, most_days)),
+        imported=tuple(imported_files()),
+        book=tuple(_age_of(what, dates, today, most_days) for what, dates in book.items()),
+    )  # fmt: skip
 
 
 def age_notes(priced: Iterable[tuple[str, str]], today: dt.date, most_days: float = MOST_DAYS) -> list[str]:

@@ -100,13 +100,13 @@ def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
 def _risks(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
     """Risks that came, went or moved; several of one kind count by their worst."""
 
-    def scored(assessment: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
+    def worst_by_kind(assessment: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
         rows: dict[tuple[str, str], tuple[float, str]] = {}
         for r in sorted(assessment.risks, key=lambda r: r.score):
             rows[r.kind, r.workload] = r.score, r.evidence
         return rows
 
-    was, now = scored(before), scored(after)
+    was, now = worst_by_kind(before), worst_by_kind(after)
     for key in sorted({*was, *now}):
         then, today = was.get(key), now.get(key)
         if abs((then or (0.0,))[0] - (today or (0.0,))[0]) < SMALL_SCORE:

@@ -87,7 +87,7 @@ def width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def shortened(text: str, most: int) -> str:
+def cut_short(text: str, most: int) -> str:
     """At most `most` columns of it."""
     if width(text) <= most:
         return text
@@ -105,7 +105,7 @@ def _number(value: float) -> str:
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "start", most: int = 60) -> str:
     whole = plain(words)
-    shown = shortened(whole, most)
+    shown = cut_short(whole, most)
     title = f"<title>{escape(whole)}</title>" if shown != whole else ""
     place = f'x="{_number(x)}" y="{_number(y)}" class="{kind}" text-anchor="{anchor}"'
     return f"<text {place}>{title}{escape(shown)}</text>"

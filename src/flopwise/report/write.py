@@ -28,6 +28,10 @@ def to_json(assessment: Assessment) -> bytes:
     return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
 
 
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")
+
+
 TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
     "report.html": lambda _, made: html(made).encode("utf-8", errors="replace"),
     "report.md": lambda _, made: markdown(made).encode("utf-8", errors="replace"),
@@ -49,8 +53,7 @@ class _Version(msgspec.Struct):
 def read_assessment(path: Path | str) -> Assessment:
     """An assessment that `write_report` wrote; `path` is its file, or the folder of the report.
 
-    Raises:
-        SpecError: the file cannot be read or is no assessment.
+    Raises: SpecError: the file cannot be read or is no assessment.
     """
     file = Path(path)
     file = file / JSON if file.is_dir() else file
@@ -90,8 +93,7 @@ def write_report(
     The files are made beside the folder and moved into it at the end, so that a failure leaves nothing half done.
     Plans of an earlier report go; other files in the folder stay.
 
-    Raises:
-        SpecError: the folder is a file, or cannot be written to.
+    Raises: SpecError: the folder is a file, or cannot be written to.
     """
     goal, given = Path(folder), plans or {}
     check_folder(goal)
@@ -122,8 +124,7 @@ def write_report(
 def check_folder(folder: Path | str) -> None:
     """Whether a report can be written there: asked before an assessment takes its time.
 
-    Raises:
-        SpecError: the folder is a file, or it or what it would stand in takes no files.
+    Raises: SpecError: the folder is a file, or it or what it would stand in takes no files.
     """
     goal = Path(folder)
     try:

@@ -181,14 +181,9 @@ def batches(most: Floats) -> Floats:
 
 
 def deployments(
-    model: Model,
-    workload: Resolved,
-    node: NodeKind,
-    weights: WeightFormat,
-    kv_dtype: CacheFormat,
-    *,
+    model: Model, workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, *,
     least: float = 1.0,
-) -> Deployments | None:
+) -> Deployments | None:  # fmt: skip
     """Every replica of `weights` on `node` at every batch, with the number that the workload takes; None without any.
 
     `least`: so many replicas at least, whether the workload takes them or not.

@@ -141,19 +141,10 @@ class Rows(NamedTuple):
 
 
 def layout_search(
-    model: Model,
-    recipe: Recipe,
-    *,
-    most: int,
-    least: int = 1,
-    max_tp: int = MAX_TP,
-    max_pp: int = MAX_PP,
-    max_micro_batch: int = MAX_MICRO_BATCH,
-    recomputes: tuple[int, ...] = MODES,
-    micro_batch: int | None = None,
-    schedule: str | None = None,
-    shard: int | None = None,
-) -> LayoutSearch:
+    model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
+    max_micro_batch: int = MAX_MICRO_BATCH, recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
+    schedule: str | None = None, shard: int | None = None,
+) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
     `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
@@ -331,16 +322,9 @@ class _NodeSearch:
 
 
 def timed_layouts(
-    search: LayoutSearch,
-    node: NodeKind,
-    tokens: float,
-    tables: StepTables,
-    *,
-    margin: float = 1.0,
-    every: bool = False,
-    after: TimedLayouts | None = None,
-    unless: LayoutSearch | None = None,
-) -> TimedLayouts:
+    search: LayoutSearch, node: NodeKind, tokens: float, tables: StepTables, *, margin: float = 1.0,
+    every: bool = False, after: TimedLayouts | None = None, unless: LayoutSearch | None = None,
+) -> TimedLayouts:  # fmt: skip
     """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
 
     `tables` keeps what nodes of the same device share. `margin`: what a candidate's memory is multiplied by before it

@@ -43,6 +43,11 @@ class NodeKind:
         """A representative instance."""
         return self.priced[0].offer.instance
 
+    @property
+    def label(self) -> str:
+        """Its accelerator and a representative instance."""
+        return f"{self.cluster.accelerator.name} ({self.name})"
+
 
 def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alone: bool = True) -> list[NodeKind]:
     """Every kind of node that the constraints allow; what they forbid is counted in `ruled_out`.
@@ -54,8 +59,7 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
         InfeasibleError: nothing is left.
     """
     _check_names(workload, facts, alone=alone)
-    limits = workload.limits
-    purchases = workload.purchase
+    limits, purchases = workload.limits, workload.purchase
     gpus = {facts.accelerator(name).name for name in limits.gpus}
     groups: dict[tuple[object, ...], list[Priced]] = defaultdict(list)
     for offer in facts.offers:
@@ -75,21 +79,16 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
             offer.ram_bytes if offer.accelerator_share < 1 else None,
         )  # fmt: skip
         groups[key] += priced
-    kinds = []
-    for priced in groups.values():
-        kind = _node_kind(priced, workload, facts, ruled_out)
-        if kind is not None:
-            kinds.append(kind)
-    if not kinds:
-        raise nothing_left(ruled_out)
-    return kinds
+    every = (_node_kind(priced, workload, facts, ruled_out) for priced in groups.values())
+    if kinds := [kind for kind in every if kind is not None]:
+        return kinds
+    raise nothing_left(ruled_out)
 
 
 def nothing_left(ruled_out: RejectionLog) -> InfeasibleError:
     """The error of a search without any offer left."""
-    return InfeasibleError(
-        "no offer satisfies the constraints", [f"{r.count} {r.unit}: {r.reason}" for r in ruled_out.rows()]
-    )
+    reasons = [f"{r.count} {r.unit}: {r.reason}" for r in ruled_out.rows()]
+    return InfeasibleError("no offer satisfies the constraints", reasons)
 
 
 def nodes_with_engine(kinds: list[NodeKind], engine: Engine, ruled_out: RejectionLog) -> list[NodeKind]:

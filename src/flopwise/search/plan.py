@@ -47,14 +47,9 @@ def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -
 
 
 def plan(
-    workload: Resolved,
-    facts: Facts,
-    advance: Advance | None = None,
-    *,
-    assume_family: str | None = None,
-    alone: bool = True,
-    on_compile: Callable[[], None] | None = None,
-) -> Plan:
+    workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
+    alone: bool = True, on_compile: Callable[[], None] | None = None,
+) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not

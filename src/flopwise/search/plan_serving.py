@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.search.answer import Candidate, PlanDraft
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, node_kinds, nodes_with_engine
-from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
+from flopwise.search.rank import NEAREST_MISSES, Index, Pick, best_and_missed, candidates, cheaper_misses, front
 from flopwise.search.serving_analysis import (
     floors,
     format_on,
@@ -38,6 +39,8 @@ from flopwise.units import format_bytes, format_seconds
 Advance = Callable[[int, int], None]
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""
+WHOLE = "whole"
+"""Front of the time of a whole request, or of the job."""
 LAYOUTS = 2
 """Layouts of one option that may go to the simulator."""
 SIXTEEN = 12.0
@@ -85,14 +88,9 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
 
 
 def plan_serving(
-    workload: Resolved,
-    model: Model,
-    facts: Facts,
-    advance: Advance | None = None,
-    *,
-    alone: bool = True,
+    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
     on_compile: Callable[[], None] | None = None,
-) -> PlanDraft:
+) -> PlanDraft:  # fmt: skip
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
     Not `alone`: as in `plan`, nothing is run. `on_compile` is called before the simulator is compiled first.
@@ -122,7 +120,8 @@ def plan_serving(
     if smaller:
         close = _nodes_for_smaller_caches(options, workload, draft)
         options += _options(workload, model, close, smaller, draft, lambda _: None)
-    picks, missed = _picks(options, draft)
+    picks, missed = best_and_missed(options, _best_rows)
+    _count_missed([pick for _, pick in missed], draft)
     plans = verified_plans(
         picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile
     )
@@ -130,11 +129,11 @@ def plan_serving(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
-    draft.front = _cost_front(options)
+    draft.front = _shown(_front(options, workload, WHOLE))
     if not one_pass:
         draft.target_costs = target_costs(options, workload)
         if workload.task == "serve":
-            draft.fronts = _latency_fronts(options, workload)
+            draft.fronts = {name: _shown(_front(options, workload, name)) for name in ("ttft", "tpot")}
     if plans:
         best, _ = plans[0]
         draft.levers = levers(best.option, best.candidate(), draft.plans)
@@ -150,62 +149,26 @@ def plan_serving(
     return draft
 
 
-def _cost_front(options: Sequence[ServingOption]) -> list[Candidate]:
-    """Cost against the time of a request, or of the job: all that max_gpus allows."""
-    return _shown(_front(options, None))
+def _front(options: Sequence[ServingOption], workload: Resolved, latency: str) -> list[tuple[ServingOption, int]]:
+    """(option, row) of the front of cost against TTFT or TPOT, each among what meets the other targets, or of `WHOLE`.
 
-
-def _latency_fronts(options: Sequence[ServingOption], workload: Resolved) -> dict[str, list[Candidate]]:
-    """Cost against TTFT and against TPOT, each among what meets the other targets with the asked confidence."""
-    return {name: _shown(_front(options, name, others)) for name, others in _other_targets(workload).items()}
-
-
-def _front_nodes(options: Sequence[ServingOption], workload: Resolved) -> set[int]:
-    """The identities of the nodes that have a point on one of the fronts."""
-    fronts = [_front(options, name, others) for name, others in _other_targets(workload).items()]
-    return {id(option.node) for points in (*fronts, _front(options, None)) for option, _ in points}
-
-
-def _other_targets(workload: Resolved) -> dict[str, Resolved]:
-    """For each latency with a front, the workload without its own target."""
-    return {"ttft": replace(workload, ttft=None), "tpot": replace(workload, tpot=None)}
-
-
-def _front(
-    options: Sequence[ServingOption], latency: str | None, others: Resolved | None = None
-) -> list[tuple[ServingOption, int]]:
-    """(option, row) of the front of cost against a latency, or the whole time; `others`: targets to meet."""
+    That is cost against the time of a request, or of the job: all that max_gpus allows.
+    """
+    if latency == WHOLE:
+        return front(
+            options, lambda option: (option.cost_usd, option.seconds),
+            lambda option: np.flatnonzero(option.num_gpus <= option.workload.max_gpus),
+        )  # fmt: skip
+    changed: dict[str, Any] = {latency: None}
+    others = replace(workload, **changed)
     return front(
-        options,
-        lambda option: (option.cost_usd, option.seconds if latency is None else getattr(option.found, f"{latency}_s")),
-        lambda option: (
-            np.flatnonzero(option.num_gpus <= option.workload.max_gpus)
-            if others is None
-            else option.allowed_rows(option.odds(others))
-        ),
-    )
+        options, lambda option: (option.cost_usd, getattr(option.found, f"{latency}_s")),
+        lambda option: option.allowed_rows(option.odds(others)),
+    )  # fmt: skip
 
 
 def _shown(points: Sequence[tuple[ServingOption, int]]) -> list[Candidate]:
     return candidates(Pick(option, row, option.odds()) for option, row in points)
-
-
-def _picks(
-    options: list[ServingOption], draft: PlanDraft
-) -> tuple[list[Pick[ServingOption]], list[tuple[float, Pick[ServingOption]]]]:
-    """The best rows of options that meet the targets, and by how much the others' nearest rows miss."""
-    picks: list[Pick[ServingOption]] = []
-    missed: list[tuple[float, Pick[ServingOption]]] = []
-    for option in options:
-        odds = option.odds()
-        rows = option.allowed_rows(odds)
-        if rows.size:
-            picks += [Pick(option, int(row), odds) for row in _best_rows(option, rows)]
-        else:
-            short, row = option.nearest_miss()
-            missed.append((short, Pick(option, row, odds)))
-            _count_miss(missed[-1][1], draft)
-    return picks, missed
 
 
 def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[WeightFormat, CacheFormat]]) -> list[str]:
@@ -290,7 +253,8 @@ def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, 
     nodes = {id(option.node): option.node for option in options}
     if workload.objective != "cost":
         return list(nodes.values())
-    on_front = _front_nodes(options, workload)
+    fronts = (_front(options, workload, name) for name in (WHOLE, "ttft", "tpot"))
+    on_front = {id(option.node) for points in fronts for option, _ in points}
     limit = 2 * min(least.values(), default=np.inf)
     close = [node for key, node in nodes.items() if least[key] <= limit or key in on_front]
     far = len(nodes) - len(close)
@@ -299,13 +263,9 @@ def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, 
 
 
 def _options(
-    workload: Resolved,
-    model: Model,
-    nodes: list[NodeKind],
-    wanted: list[tuple[WeightFormat, CacheFormat]],
-    draft: PlanDraft,
-    advance: Callable[[int], None],
-) -> list[ServingOption]:
+    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[tuple[WeightFormat, CacheFormat]],
+    draft: PlanDraft, advance: Callable[[int], None],
+) -> list[ServingOption]:  # fmt: skip
     options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_per_decode_step(workload)
@@ -322,23 +282,18 @@ def _options(
         for weights, kv_dtype in wanted:
             floor_s = read_s[id(node), weights.name]
             if floor_s > limit_s and (id(node), weights.name) not in spared:
-                example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights.name}"
-                draft.ruled_out.add(
-                    "reading the weights once takes longer than the TPOT target", 1, example, unit="machines"
-                )
+                reason = "reading the weights once takes longer than the TPOT target"
+                example = f"{node.label}: {format_seconds(floor_s)} in {weights.name}"
+                draft.ruled_out.add(reason, 1, example, unit="machines")
                 continue
             found = _node_deployments(workload, model, node, weights, kv_dtype, draft)
             if found is None:
                 continue
             draft.evaluated += found.considered
             if found.too_big:
-                device = node.cluster.accelerator
-                draft.ruled_out.add(
-                    "does not fit in memory",
-                    found.too_big,
-                    f"{device.name} ({node.name}): {weights.name} weights take at least "
-                    f"{format_bytes(found.smallest_bytes)} of {format_bytes(device.hbm_bytes)}",
-                )
+                least, has = format_bytes(found.smallest_bytes), format_bytes(node.cluster.accelerator.hbm_bytes)
+                example = f"{node.label}: {weights.name} weights take at least {least} of {has}"
+                draft.ruled_out.add("does not fit in memory", found.too_big, example)
             if found.batch.size:
                 options += serving_options(workload, model, node, found, kv_dtype, node.priced)
     return options
@@ -362,14 +317,13 @@ def _node_deployments(
         return None
 
 
-def _count_miss(pick: Pick[ServingOption], draft: PlanDraft) -> None:
-    option, row, odds = pick
-    failed = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
-    if (option.num_gpus > option.workload.max_gpus).all():
-        failed = "max_gpus"
-    example = (
-        f"{option.priced.offer.instance} {option.found.weights.name}: "
-        f"TTFT {format_seconds(float(option.found.ttft_s[row]))}, "
-        f"TPOT {format_seconds(float(option.found.tpot_s[row]))} on {int(option.instances[row])} instances"
-    )
-    draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
+def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> None:
+    for option, row, odds in missed:
+        failed = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
+        if (option.num_gpus > option.workload.max_gpus).all():
+            failed = "max_gpus"
+        found, instances = option.found, int(option.instances[row])
+        ttft, tpot = format_seconds(float(found.ttft_s[row])), format_seconds(float(found.tpot_s[row]))
+        times = f"TTFT {ttft}, TPOT {tpot} on {instances} instances"
+        example = f"{option.priced.offer.instance} {found.weights.name}: {times}"
+        draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")

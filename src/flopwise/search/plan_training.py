@@ -10,16 +10,18 @@ import numpy as np
 
 from flopwise.changes.training import TrainingSetup, training_changes
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
+from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import Candidate, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
-from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
-from flopwise.search.training_option import STACKS, TrainingOption, recipes, reliability, stack_on, training_options
+from flopwise.search.rank import NEAREST_MISSES, Index, Pick, best_and_missed, candidates, cheaper_misses, front
+from flopwise.search.training_option import TrainingOption, recipes, reliability, training_options
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, recipe_passes
@@ -29,6 +31,11 @@ from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
 from flopwise.units import format_bytes, format_seconds
 
+STACKS = {
+    "pretrain": ("megatron-te", "fsdp-compile", "xla", "hf-trainer"),
+    "finetune": ("fsdp-compile", "xla", "hf-trainer"),
+}
+"""Training software by task where none is named: the first that runs on the device."""
 Advance = Callable[[int, int], None]
 HOPELESS = 20
 """Machines whose least conceivable cost is this many times that of the best run found are not searched."""
@@ -72,21 +79,13 @@ def plan_training(
     draft = PlanDraft()
     draft.assumptions += check_training(workload, model, facts)
     options = _options(workload, model, _by_stack(workload, facts, draft, alone=alone), draft, advance, facts)
-    best: dict[tuple[str, str, str], tuple[float, Pick[TrainingOption]]] = {}
-    missed: list[tuple[float, Pick[TrainingOption]]] = []
-    for option in options:
-        odds = option.odds()
-        rows = option.allowed_rows(odds)
-        if not rows.size:
-            short, row = option.nearest_miss()
-            missed.append((short, Pick(option, row, odds)))
-            continue
-        pick = Pick(option, _best_row(option, rows), odds)
-        score = pick.score
-        if pick.kind not in best or score < best[pick.kind][0]:
-            best[pick.kind] = score, pick
+    picks, missed = best_and_missed(options, _best_rows)
+    best: dict[tuple[str, str, str], Pick[TrainingOption]] = {}
+    for pick in picks:
+        if pick.kind not in best or pick.score < best[pick.kind].score:
+            best[pick.kind] = pick
+    picks = sorted(best.values(), key=lambda pick: pick.score)
     _count_missed([pick for _, pick in missed], draft)
-    picks = [pick for _, pick in sorted(best.values(), key=lambda entry: entry[0])]
     draft.plans = candidates(picks)
     draft.assumptions += _spot_assumptions(draft.plans, facts)
     if draft.plans and not alone:
@@ -105,9 +104,20 @@ def plan_training(
     return draft
 
 
-def _best_row(option: TrainingOption, rows: Index) -> int:
+def _best_rows(option: TrainingOption, rows: Index) -> Index:
     """Of `rows` the best under the objective; ties go to the faster, then to fewer GPUs."""
-    return int(rows[np.lexsort((option.num_gpus[rows], option.seconds[rows], option.score[rows]))[0]])
+    return rows[np.lexsort((option.num_gpus[rows], option.seconds[rows], option.score[rows]))[:1]]
+
+
+def _stack_on(workload: Resolved, accelerator: Accelerator, facts: Facts) -> TrainingStack | None:
+    """The training software on a device: the one asked for, or the usual one there; None where it does not run.
+
+    Raises:
+        UnknownNameError: an unknown stack is asked for.
+    """
+    asked = workload.training.stack
+    stacks = map(facts.stack, STACKS[workload.task] if asked is None else (asked,))
+    return next((stack for stack in stacks if stack.runs_on(accelerator)), None)
 
 
 def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
@@ -119,14 +129,10 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     asked, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
-        software = stack_on(workload, device, facts)
+        software = _stack_on(workload, device, facts)
         if software is None:
-            why = (
-                "no usual training stack is known to run there"
-                if asked is None
-                else f"{asked} is not known to run there"
-            )
-            draft.ruled_out.add(why, len(node.priced), device.name, unit="offers")
+            why = "no usual training stack is known" if asked is None else f"{asked} is not known"
+            draft.ruled_out.add(f"{why} to run there", len(node.priced), device.name, unit="offers")
         else:
             groups.setdefault(software.name, []).append(node)
     if not groups:
@@ -140,19 +146,15 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
 
 
 def _options(
-    workload: Resolved,
-    model: Model,
-    groups: dict[str, list[NodeKind]],
-    draft: PlanDraft,
-    advance: Advance | None,
+    workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft, advance: Advance | None,
     facts: Facts,
-) -> list[TrainingOption]:
+) -> list[TrainingOption]:  # fmt: skip
     """Every recipe on every kind of node and way to buy it."""
     options: list[TrainingOption] = []
     tokens = workload.tokens or 0.0
     work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
-    draft.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
-    pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
+    draft.assumptions += dict.fromkeys(text for _, _, notes in work for text in notes)
+    pairs = [(recipe, groups[software]) for software, allowed, _ in work for recipe in allowed]
     steps, before = sum(len(nodes) for _, nodes in pairs), 0
     best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
     for recipe, nodes in pairs:
@@ -170,10 +172,8 @@ def _options(
             if advance is not None:
                 advance(before + done, steps)
             if floor_usd > HOPELESS * best[recipe.precision]:
-                name = f"{node.cluster.accelerator.name} ({node.name})"
-                draft.ruled_out.add(
-                    f"costs over {HOPELESS} times the best even at its peak rate", 1, name, unit="machines"
-                )
+                reason = f"costs over {HOPELESS} times the best even at its peak rate"
+                draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
             result = timed_layouts(job, node, tokens, tables, margin=margin)
             draft.evaluated += result.considered
@@ -204,9 +204,7 @@ def _by_floor(
             continue
         most = workload.max_gpus if node.networked else node.count
         if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
-            example = (
-                f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s / most)} on {most} devices"
-            )
+            example = f"{node.label}: {format_seconds(floor_s / most)} on {most} devices"
             draft.ruled_out.add("too slow for the deadline even at its peak rate", 1, example, unit="machines")
             slow.append((floor_s / most, node))
             continue
@@ -235,19 +233,14 @@ def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
 
 
 def _count_unfit(job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft) -> None:
-    device = node.cluster.accelerator
     if result.fitting < result.considered:
-        needs, has = format_bytes(result.smallest_bytes), format_bytes(device.hbm_bytes)
-        draft.ruled_out.add(
-            "does not fit in memory",
-            result.considered - result.fitting,
-            f"{device.name} ({node.name}): the smallest of them needs {needs} of {has}",
-        )
+        needs, has = format_bytes(result.smallest_bytes), format_bytes(node.cluster.accelerator.hbm_bytes)
+        example = f"{node.label}: the smallest of them needs {needs} of {has}"
+        draft.ruled_out.add("does not fit in memory", result.considered - result.fitting, example)
     if not node.networked:
         skipped = sum(int((f.num_gpus > node.count).sum()) * f.choices for f in job.space.families)
-        draft.ruled_out.add(
-            "the network between instances is not known (constraints.inter_node_bandwidth sets one)", skipped, node.name
-        )
+        reason = "the network between instances is not known (constraints.inter_node_bandwidth sets one)"
+        draft.ruled_out.add(reason, skipped, node.name)
 
 
 def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:

@@ -151,6 +151,22 @@ class Pick(NamedTuple, Generic[O]):
         return self.option.candidate(self.row, self.odds, rank)
 
 
+def best_and_missed(
+    options: Iterable[O], best: Callable[[O, Index], Iterable[int]]
+) -> tuple[list[Pick[O]], list[tuple[float, Pick[O]]]]:
+    """The `best` of the rows of each option that meet the targets; (shortfall, nearest row) of options without any."""
+    picks, missed = list[Pick[O]](), list[tuple[float, Pick[O]]]()
+    for option in options:
+        odds = option.odds()
+        rows = option.allowed_rows(odds)
+        if rows.size:
+            picks += [Pick(option, int(row), odds) for row in best(option, rows)]
+        else:
+            short, row = option.nearest_miss()
+            missed.append((short, Pick(option, row, odds)))
+    return picks, missed
+
+
 def candidates(picks: Iterable[Pick[O]]) -> list[Candidate]:
     """The candidates of picks, ranked in their order."""
     return [pick.candidate(rank) for rank, pick in enumerate(picks, start=1)]

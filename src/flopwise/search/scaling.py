@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,14 +217,9 @@ def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strat
 
 
 def _point(
-    strategy: str,
-    recipe: Recipe,
-    steps: _Steps,
-    row: int,
-    capacity: float,
-    reference: ScalingPoint | None = None,
+    strategy: str, recipe: Recipe, steps: _Steps, row: int, capacity: float, reference: ScalingPoint | None = None,
     ideal: dict[str, float] | None = None,
-) -> ScalingPoint:
+) -> ScalingPoint:  # fmt: skip
     """The point of one strategy; `ideal`: GPU-seconds a sequence of each line of the reference."""
     step, memory, batch = float(steps.step[row]), float(steps.memory[row]), int(recipe.global_batch)
     layout, rate = steps.layout.at(row), batch / step
@@ -260,19 +255,3 @@ def _bend(strategy: str, points: list[ScalingPoint]) -> Bend:
         return Bend(strategy=strategy, num_gpus=points[0].num_gpus, reason=nearest.reason + where)
     bent = points[max(i for i, fine in enumerate(good) if fine) + 1 :]
     return Bend(strategy=strategy, num_gpus=bent[0].num_gpus if bent else None, reason=bent[0].reason if bent else "")
-
-
-def document(answer: ScalingComparison) -> dict[str, Any]:
-    """The comparison in plain values."""
-    return {
-        "scaling": "weak" if answer.weak else "strong",
-        "reference": None if answer.reference is None else _plain(answer.reference),
-        "points": [_plain(point) for point in answer.points],
-        "bends": [{"strategy": b.strategy, "num_gpus": b.num_gpus, "reason": b.reason or None} for b in answer.bends],
-    }
-
-
-def _plain(point: ScalingPoint) -> dict[str, Any]:
-    layout = None if point.layout is None else {name: int(getattr(point.layout, name)) for name in COLUMNS}
-    values = {field.name: getattr(point, field.name) for field in fields(point)}
-    return values | {"layout": layout, "reason": point.reason or None}

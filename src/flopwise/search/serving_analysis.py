@@ -271,15 +271,9 @@ def _other_loads(workload: Resolved) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lever(
-    best: ServingOption,
-    chosen: Candidate,
-    change: str,
-    *,
-    weights: WeightFormat | None = None,
-    kv_dtype: CacheFormat | None = None,
-    workload: Resolved | None = None,
-    layout: dict[str, Any] | None = None,
-) -> Lever:
+    best: ServingOption, chosen: Candidate, change: str, *, weights: WeightFormat | None = None,
+    kv_dtype: CacheFormat | None = None, workload: Resolved | None = None, layout: dict[str, Any] | None = None,
+) -> Lever:  # fmt: skip
     """One change; the layout stays unless another is given."""
     wanted, cache, layout = workload or best.workload, kv_dtype or best.kv_dtype, layout or chosen.layout
     missing = partial(Lever, change, None, None, None, fits=False)

@@ -144,13 +144,9 @@ class ServingOption(PlanOption):
 
 
 def serving_options(
-    workload: Resolved,
-    model: Model,
-    node: NodeKind,
-    found: Deployments,
-    kv_dtype: CacheFormat,
+    workload: Resolved, model: Model, node: NodeKind, found: Deployments, kv_dtype: CacheFormat,
     bought: Sequence[Priced],
-) -> list[ServingOption]:
+) -> list[ServingOption]:  # fmt: skip
     """Deployments on a kind of node, bought in each of these ways."""
     each, device, batch = found.tp * found.pp * found.dp, node.cluster.accelerator, workload.task == "batch"
     packed = node.count // each  # replicas of an instance; 0: a replica takes several instances

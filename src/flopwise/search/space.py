@@ -246,16 +246,9 @@ def inner_combinations(limits: LayoutLimits, domain: int, max_micro_batch: int =
 
 
 def layouts(
-    limits: LayoutLimits,
-    inner: Inner,
-    *,
-    most: int,
-    least: int = 1,
-    max_pp: int = MAX_PP,
-    recomputes: tuple[int, ...] = MODES,
-    pipelines: Pipelines | None = None,
-    shard: int | None = None,
-) -> Space:
+    limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
+    recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
+) -> Space:  # fmt: skip
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
     Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and

@@ -11,7 +11,7 @@ from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import FileFormat, Spec, ValueKind, option, same
+from flopwise.options import FIELD, FileFormat, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.spec import LORA_RANK, DataSpec, RunConditionsSpec, TrainingSpec
@@ -22,9 +22,6 @@ PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
 USUAL_PERCENTILE = "p95"
 ANY = "any"
 """Stands for every precision that the training software has."""
-
-_target = partial(option, section="What it has to hold")
-_place = partial(option, section="Where it may run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +64,16 @@ class WorkloadSpec(Spec):
 
     model: str = option(
         "", options.name("model", 4096), "A catalog name, a hub id, a folder, a config.json, or a size such as 7B.",
-        default=options.NEEDED, key="model",
+        default=options.NEEDED, key=FIELD,
     )
     task: str = option(
-        "--task", options.choice(*TRAINING, *SERVING), "What is done.", default=options.NEEDED, key="task",
+        "--task", options.choice(*TRAINING, *SERVING), "What is done.", default=options.NEEDED, key=FIELD,
     )
-    name: str | None = option("", options.name("name"), "As results call it.", key="name")
+    name: str | None = option("", options.name("name"), "As results call it.", key=FIELD)
     simulate: bool = option(
         "--simulate/--no-simulate", options.FLAG,
         "Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.",
-        default=True, key="simulate",
+        default=True, key=FIELD,
     )
 
 
@@ -85,7 +82,7 @@ class RankingSpec(Spec):
     """How ways of running a workload are ranked, and which precisions are looked at."""
 
     objective: str = option(
-        "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key="objective",
+        "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key=FIELD,
     )
     one_precision: str | None = option(
         "", options.name("precision"), "One precision instead of all: of products in training, of weights in serving.",
@@ -99,9 +96,9 @@ class AdaptersSpec(Spec):
 
     kind: str = option(
         "", options.choice("full", "lora", "qlora"), "All weights, adapters, or adapters on a quantised model.",
-        default="full", key="method.kind",
+        default="full", key="method.",
     )
-    rank: int = option("", options.whole(high=65536), "Of adapters.", default=LORA_RANK, key="method.rank")
+    rank: int = option("", options.whole(high=65536), "Of adapters.", default=LORA_RANK, key="method.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +106,17 @@ class TrafficSpec(Spec):
     """What a service receives, or what a batch job holds."""
 
     rate: float | None = same(RequestSpec, "rate", key="traffic.requests_per_s")
-    concurrency: int | None = same(RequestSpec, "concurrency", key="traffic.concurrency")
-    requests: int | None = same(Traffic, "requests", key="traffic.requests")
-    input_tokens: int | str | None = same(RequestSpec, "input_tokens", key="traffic.input_tokens")
-    output_tokens: int | str | None = same(RequestSpec, "output_tokens", key="traffic.output_tokens")
-    trace: Any = same(Traffic, "trace", key="traffic.trace")
-    arrivals: str | None = same(Traffic, "arrivals", key="traffic.arrivals")
-    burstiness: float | None = same(Traffic, "burstiness", key="traffic.burstiness")
-    peak: float | None = same(Traffic, "peak", key="traffic.peak")
+    concurrency: int | None = same(RequestSpec, "concurrency", key="traffic.")
+    requests: int | None = same(Traffic, "requests", key="traffic.")
+    input_tokens: int | str | None = same(RequestSpec, "input_tokens", key="traffic.")
+    output_tokens: int | str | None = same(RequestSpec, "output_tokens", key="traffic.")
+    trace: Any = same(Traffic, "trace", key="traffic.")
+    arrivals: str | None = same(Traffic, "arrivals", key="traffic.")
+    burstiness: float | None = same(Traffic, "burstiness", key="traffic.")
+    peak: float | None = same(Traffic, "peak", key="traffic.")
+
+
+_target = partial(option, section="What it has to hold", key="targets.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,77 +124,53 @@ class TargetsSpec(Spec):
     """What the answer has to hold."""
 
     ttft: Latency | None = _target(
-        "--ttft", LATENCY, "Time to the first token: 500ms; in plans at a percentile: p95=1s.", key="targets.ttft",
+        "--ttft", LATENCY, "Time to the first token: 500ms; in plans at a percentile: p95=1s.",
     )
-    tpot: Latency | None = _target(
-        "--tpot", LATENCY, "Time per further output token, on average: 50ms, p95=50ms.", key="targets.tpot",
-    )
-    latency: Latency | None = _target(
-        "--latency", LATENCY, "Whole request, from arrival to last token: 5s, p99=5s.", key="targets.latency",
-    )
-    throughput: float | None = _target(
-        "--throughput", options.RATE, "Tokens per second, over all accelerators.", key="targets.throughput",
-    )
-    deadline: float | None = same(
-        SharedSpec, "deadline", section="What it has to hold", key="targets.deadline",
-    )
+    tpot: Latency | None = _target("--tpot", LATENCY, "Time per further output token, on average: 50ms, p95=50ms.")
+    latency: Latency | None = _target("--latency", LATENCY, "Whole request, from arrival to last token: 5s, p99=5s.")
+    throughput: float | None = _target("--throughput", options.RATE, "Tokens per second, over all accelerators.")
+    deadline: float | None = same(SharedSpec, "deadline", section="What it has to hold", key="targets.")
     budget: float | None = _target(
         "--budget", options.USD, "US dollars: the whole run for training and batch, a month for a service.",
-        key="targets.budget",
     )
     confidence: float = _target(
         "--confidence", options.quantity("share", parse_share, low=0.05, high=0.99, closed=True),
-        "Probability with which each target has to be met.", default=0.8, key="targets.confidence",
+        "Probability with which each target has to be met.", default=0.8,
     )
+
+
+_place = partial(option, section="Where it may run", key="constraints.")
+_machines = partial(same, MachineSpec, repeated=True, section="Where it may run", key="constraints.")
+_service = partial(same, ServingSpec, key="constraints.")
+_training = partial(same, TrainingSpec, key="constraints.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintsSpec(Spec):
     """Where and with what a workload may run; any where none is named."""
 
-    providers: tuple[str, ...] = same(
-        MachineSpec, "provider", repeated=True, section="Where it may run", key="constraints.providers",
-    )
-    regions: tuple[str, ...] = same(
-        MachineSpec, "region", repeated=True, section="Where it may run", key="constraints.regions",
-    )
-    gpus: tuple[str, ...] = same(
-        MachineSpec, "gpu", repeated=True, section="Where it may run", key="constraints.gpus",
-    )
-    instances: tuple[str, ...] = same(
-        MachineSpec, "instance", repeated=True, section="Where it may run", key="constraints.instances",
-    )
-    purchase: tuple[str, ...] = same(
-        MachineSpec, "purchase", repeated=True, section="Where it may run", key="constraints.purchase",
-    )
-    max_gpus: int | None = _place(
-        "--max-gpus", options.DEGREE, "At most so many accelerators.", key="constraints.max_gpus",
-    )
-    min_gpus: int | None = _place(
-        "--min-gpus", options.DEGREE, "At least so many accelerators.", key="constraints.min_gpus",
-    )
-    precision: tuple[str, ...] = same(
-        TrainingSpec, "precision", repeated=True, kind=options.choice(*TRAINING_PRECISIONS, ANY),
-        key="constraints.precision",
-    )
-    weight_formats: tuple[str, ...] = same(
-        ServingSpec, "weights", repeated=True, key="constraints.weight_formats",
-    )
-    kv_dtype: str | None = same(ServingSpec, "kv_dtype", key="constraints.kv_dtype")
-    engine: str | None = same(ServingSpec, "engine", key="constraints.engine")
-    memory_fraction: float | None = same(ServingSpec, "memory_fraction", key="constraints.memory_fraction")
-    stack: str | None = same(TrainingSpec, "stack", key="constraints.stack")
-    schedule: str | None = same(TrainingSpec, "schedule", key="constraints.schedule")
-    shard: int | None = same(TrainingSpec, "shard", key="constraints.shard")
+    providers: tuple[str, ...] = _machines("provider")
+    regions: tuple[str, ...] = _machines("region")
+    gpus: tuple[str, ...] = _machines("gpu")
+    instances: tuple[str, ...] = _machines("instance")
+    purchase: tuple[str, ...] = _machines("purchase")
+    max_gpus: int | None = _place("--max-gpus", options.DEGREE, "At most so many accelerators.")
+    min_gpus: int | None = _place("--min-gpus", options.DEGREE, "At least so many accelerators.")
+    precision: tuple[str, ...] = _training("precision", repeated=True, kind=options.choice(*TRAINING_PRECISIONS, ANY))
+    weight_formats: tuple[str, ...] = _service("weights", repeated=True)
+    kv_dtype: str | None = _service("kv_dtype")
+    engine: str | None = _service("engine")
+    memory_fraction: float | None = _service("memory_fraction")
+    stack: str | None = _training("stack")
+    schedule: str | None = _training("schedule")
+    shard: int | None = _training("shard")
     inter_node_bandwidth: float | None = option(
         "", options.BANDWIDTH,
-        "Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.",
-        key="constraints.inter_node_bandwidth",
+        "Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.", key="constraints.",
     )
-    network: float | None = same(MachineSpec, "network", section="Where it may run", key="constraints.network")
+    network: float | None = same(MachineSpec, "network", section="Where it may run", key="constraints.")
     max_usd_per_hour: float | None = _place(
         "--max-hourly", options.USD, "At most so many US dollars an hour, all machines together.",
-        key="constraints.max_usd_per_hour",
     )
 # fmt: on
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from flopwise.errors import FlopwiseError, InfeasibleError, SpecError, nearest_names
+from flopwise.errors import FlopwiseError, InfeasibleError, SpecError, nearest_hint
 from flopwise.facts.catalog import Facts
 from flopwise.search.answer import Plan
 from flopwise.search.plan import plan
@@ -147,9 +147,8 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
         raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(AXES)}")
     unknown = next((key for key in axes if key not in AXES), None)
     if unknown is not None:
-        near = nearest_names(str(unknown), AXES)
-        hint = f"; nearest: {near[0]}" if near else ""
-        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{hint}")
+        near = nearest_hint(unknown, AXES)
+        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{near}")
     for key, values in axes.items():
         if not isinstance(values, list) or not 1 <= len(values) <= MOST_VALUES:
             raise SpecError(f"{where}: sweep.{key}: expected a list of 1 to {MOST_VALUES:,} values")
@@ -180,15 +179,9 @@ def plan_workload(sent: tuple[str, dict[str, Any], bytes], facts: Facts, assume_
 
 
 def plan_sweep(
-    workloads: Sequence[SweptWorkload],
-    facts: Facts,
-    *,
-    engine: str = "inline",
-    assume_family: str | None = None,
-    workers: int | None = None,
-    address: str | None = None,
-    advance: Callable[[int, int], None] | None = None,
-) -> Sweep:
+    workloads: Sequence[SweptWorkload], facts: Facts, *, engine: str = "inline", assume_family: str | None = None,
+    workers: int | None = None, address: str | None = None, advance: Callable[[int, int], None] | None = None,
+) -> Sweep:  # fmt: skip
     """Plan every workload, wherever the `engine` has it done; the plans are the same.
 
     `facts` are sent to the workers. `workers`: processes at once; all cores without it. `address`: of

@@ -11,7 +11,6 @@ import numpy as np
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
-from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
@@ -38,22 +37,6 @@ FINETUNE_SEQ_LEN = 2048
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 """Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
 FINETUNE_BATCH = 64
-STACKS = {
-    "pretrain": ("megatron-te", "fsdp-compile", "xla", "hf-trainer"),
-    "finetune": ("fsdp-compile", "xla", "hf-trainer"),
-}
-"""Training software by task where none is named: the first that runs on the device."""
-
-
-def stack_on(workload: Resolved, accelerator: Accelerator, facts: Facts) -> TrainingStack | None:
-    """The training software on a device: the one asked for, or the usual one there; None where it does not run.
-
-    Raises:
-        UnknownNameError: an unknown stack is asked for.
-    """
-    asked = workload.training.stack
-    stacks = map(facts.stack, STACKS[workload.task] if asked is None else (asked,))
-    return next((stack for stack in stacks if stack.runs_on(accelerator)), None)
 
 
 def seq_len(workload: Resolved, model: Model) -> int:

@@ -25,6 +25,7 @@ from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, RequestTrace, read_trace_columns, trace
+from flopwise.serving.sim.traffic import draw_requests
 from flopwise.units import format_seconds
 
 MOST_REPLICAS = 8
@@ -59,7 +60,7 @@ def drawn_requests(
     if users is not None:
         count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST)), 4 * users)
         source = Traffic(users=users, requests=count + users, **_lengths(flow), seed=seed)
-        return Requests(source.drawn(), users, count, users)
+        return Requests(draw_requests(source), users, count, users)
     assert rate is not None
     if flow.trace is not None:
         stretch = _busiest_stretch(flow.trace, flow, rate, seed)
@@ -71,7 +72,7 @@ def drawn_requests(
         rate=rate, requests=warm + count + warm // 2, arrivals=flow.arrivals, burstiness=flow.burstiness,
         **_lengths(flow), seed=seed,
     )  # fmt: skip
-    requests = source.drawn()
+    requests = draw_requests(source)
     return Requests(requests, warm, min(warm + count, len(requests)), None)
 
 
@@ -81,7 +82,7 @@ def batch_requests(flow: WorkloadTraffic, count: int, seed: int = SEED) -> Reque
         columns = read_trace_columns(Path(flow.trace))
         rows = np.resize(np.arange(columns["arrival_s"].size), count)
         return trace(np.zeros(count), columns["prompt_tokens"][rows], columns["output_tokens"][rows])
-    return Traffic(users=1, requests=count, **_lengths(flow), seed=seed).drawn()
+    return draw_requests(Traffic(users=1, requests=count, **_lengths(flow), seed=seed))
 
 
 def _lengths(flow: WorkloadTraffic) -> dict[str, Any]:

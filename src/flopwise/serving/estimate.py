@@ -140,16 +140,10 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
 
 
 def _figure(
-    job: ServeJob,
-    quantity: str,
-    value: float,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    queued: bool = False,
+    job: ServeJob, quantity: str, value: float, *, least: float | None = None, most: float | None = None, **how: bool
 ) -> Ranged:
     """`value` with its 10-90 % interval, cut at the physical limit: `least` for times, `most` for rates."""
-    band = serving_band(job, quantity, queued=queued)
+    band = serving_band(job, quantity, **how)
     low, high = band.interval(value, floor=least, ceiling=most)
     return Ranged(value=value, low=float(low), high=float(high), band=band, bound=most if least is None else least)
 
@@ -192,21 +186,12 @@ def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, bat
     """A model that does not generate: one pass over a batch of inputs."""
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
     step = StepTime(*(_number(part) for part in step))
-    latency_s = machine.engine.request_s + step.seconds
+    latency_s, floor_s = float(machine.engine.request_s + step.seconds), float(step.floor_s)
+    inputs = batch * int(job.layout.dp)
     return _serve_estimate(
-        job,
-        memory,
-        step,
-        ttft_s=float(latency_s),
-        least_ttft_s=float(step.floor_s),
-        tpot_s=None,
-        least_tpot_s=None,
-        e2e_s=float(latency_s),
-        requests_per_s=batch * int(job.layout.dp) / float(step.seconds),
-        most_per_s=batch * int(job.layout.dp) / float(step.floor_s),
-        concurrency=batch * int(job.layout.dp),
-        prefill_frac=1.0,
-    )
+        job, memory, step, ttft_s=latency_s, least_ttft_s=floor_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
+        requests_per_s=inputs / float(step.seconds), most_per_s=inputs / floor_s, concurrency=inputs, prefill_frac=1.0,
+    )  # fmt: skip
 
 
 def _mean_step(steady: Steady, share: float) -> StepTime:
@@ -246,13 +231,14 @@ def _serve_estimate(
     prefill_frac: float,
 ) -> ServeEstimate:
     """The estimate of a replica, from what the queue model says of all its attention replicas together."""
-    rate, lines, gpus, ranks = requests_per_s, _lines(step), job.num_gpus, int(job.layout.dp)
+    rate, lines, gpus, ranks = requests_per_s, step_lines(step), job.num_gpus, int(job.layout.dp)
     hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
     inputs = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
     throughput = _figure(job, "throughput", rate, most=most_per_s)
-    joules = _joules(job, step, gpus)
+    joules, rates = _joules(job, step, gpus), job.cluster.rates
+    peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(
         job=job,
         ttft_s=_figure(job, "ttft", ttft_s, least=least_ttft_s, queued=queued),
@@ -270,7 +256,7 @@ def _serve_estimate(
         bound=max(lines, key=lambda line: line[1])[0],
         breakdown=lines,
         lower_bound_s=_number(step.floor_s),
-        mfu_frac=_mfu_frac(job, step),
+        mfu_frac=_number(step.flops) / (_number(step.seconds) * peak),
         usd_per_hour=hourly,
         prefill_frac=prefill_frac,
         usd_per_million_output_tokens=_price(hourly, 1.0 - prefill_frac, rate * outputs),
@@ -308,19 +294,13 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
     return tuple(dict.fromkeys(assumptions))
 
 
-def _lines(step: StepTime) -> tuple[tuple[str, float], ...]:
-    return (
-        ("compute", _number(step.compute_s)),
-        ("memory bandwidth", _number(step.memory_s)),
-        ("communication", _number(step.communication_s)),
-        ("host", _number(step.overhead_s)),
-    )
+def step_lines(step: StepTime) -> tuple[tuple[str, float], ...]:
+    """What the time of a step goes to, in seconds.
 
-
-def _mfu_frac(job: ServeJob, step: StepTime) -> float:
-    """Operations of a step over what one device could do in its time at the peak rate of the matrix products."""
-    path = product_path(job.model, job.weights, job.cluster.rates)
-    return _number(step.flops) / (_number(step.seconds) * job.cluster.rates.peak_flops_per_s(path.dtype))
+    Source: `StepTime`. Assumes: it is the step of one job, not a column.
+    """
+    names = ("compute", "memory bandwidth", "communication", "host")
+    return tuple(zip(names, map(_number, step[1:5]), strict=True))
 
 
 def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
@@ -329,7 +309,7 @@ def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
     if device.tdp_w is None:
         return None
     whole = _number(step.seconds)
-    compute, memory, wires = (seconds / whole for _, seconds in _lines(step)[:3])
+    compute, memory, wires = (seconds / whole for _, seconds in step_lines(step)[:3])
     watts = device_watts(device.tdp_w, compute, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0))
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from flopwise.cost.energy import device_watts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.serving.estimate import steady_state
-from flopwise.serving.iteration import StepLoad, StepTime, prompt
+from flopwise.serving.estimate import steady_state, step_lines
+from flopwise.serving.iteration import StepLoad, StepTime, layer_kinds, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.steady import Steady
@@ -127,9 +125,7 @@ def _lines(parts: tuple[tuple[str, float], ...]) -> list[Figure]:
 
 def _step_figure(name: str, step: StepTime, note: str) -> Figure:
     """A step by what its time goes to."""
-    values = (step.compute_s, step.memory_s, step.communication_s, step.overhead_s)
-    names = ("compute", "memory bandwidth", "communication", "host")
-    return total(name, "s", _lines(tuple(zip(names, map(number, values), strict=True))), note=note)
+    return total(name, "s", _lines(step_lines(step)), note=note)
 
 
 class _Tree:
@@ -168,8 +164,7 @@ class _Tree:
         context = self.prompt.own + job.output_tokens / 2
         load = StepLoad(decode_batch=steady.batch, decode_context=context, encoder=self.prompt.encoder)
         parts = []
-        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
-        kinds = ((k.name, k.items, c, True) for k, c in zip(stack.kinds, counts, strict=True))
+        kinds = ((kind.name, kind.items, count, True) for kind, count in layer_kinds(stack))
         for name, items, count, inside in (("ends", (*stack.before, *stack.after), 1, False), *kinds):
             kernels = [
                 self.device.kernel(

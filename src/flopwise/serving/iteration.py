@@ -16,7 +16,7 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import precision
-from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
+from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
@@ -82,13 +82,15 @@ def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> StepLoad
     """The load of one pass over `batch` prompts and nothing else."""
     one = prompt(model, input_tokens)
     return StepLoad(
-        prefill_tokens=batch * one.own,
-        prefill_context=one.own,
-        prompts=batch,
-        encoded=batch,
-        encoder=one.encoder,
+        prefill_tokens=batch * one.own, prefill_context=one.own, prompts=batch, encoded=batch, encoder=one.encoder,
         every=not generates(model),
-    )
+    )  # fmt: skip
+
+
+def layer_kinds(stack: Stack) -> list[tuple[Layer, int]]:
+    """The kinds of layers of a tower, and how many there are of each."""
+    counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
+    return list(zip(stack.kinds, counts, strict=True))
 
 
 class TimedKernel(NamedTuple):
@@ -157,18 +159,16 @@ class Runner:
                 total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
                 layers_s = layers_s + self.engine.layer_s * tower.num_layers * np.minimum(load.encoded, 1.0)
         overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
-        communication = total.communication_s + hops
         return total._replace(
             seconds=total.seconds + hops + overhead,
-            communication_s=communication,
+            communication_s=total.communication_s + hops,
             overhead_s=total.overhead_s + overhead,
         )
 
     def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
         """All blocks of one tower, one after another."""
-        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
         total = self._block((*stack.before, *stack.after), load, split, inside=False, width=stack.width)
-        for kind, count in zip(stack.kinds, counts.tolist(), strict=True):
+        for kind, count in layer_kinds(stack):
             total = total.plus(self._block(kind.items, load, split, inside=True, width=stack.width), count)
         return total
 
@@ -186,11 +186,11 @@ class Runner:
         compute, memory, launch, floor_c, floor_m, flops = (seconds for _ in range(6))
         for work, dtype, bits, timing in self.kernels_of(items, load, split, inside=inside):
             parts = kernel_parts(self.own_rates, work, dtype, timing)
-            seconds = seconds + timing.seconds
+            seconds, launch = seconds + timing.seconds, launch + parts.launch_s
             compute, memory = compute + parts.compute_s, memory + parts.memory_s
-            launch = launch + parts.launch_s
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
-            floor_m = floor_m + self._bytes(work, bits) / self.rates.hbm_bytes_per_s
+            nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
+            floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
             flops = flops + work.causal_flops
         communication = self._messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
@@ -201,14 +201,12 @@ class Runner:
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
     ) -> Iterator[TimedKernel]:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
+        experts = next((item.experts for item in items if isinstance(item, Experts)), 0)
+        skewed = experts and self.expert_skew > 1
         cut = Split(
-            tp=split.tp,
-            ep=split.ep,
-            expert_tp=split.expert_tp,
-            expert_load=self._expert_load(items, split),
-            sequence_parallel=False,
-            ep_own_tokens=False,
-        )
+            tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False,
+            expert_load=hottest_rank_load(experts, self.expert_skew, split.ep) if skewed else 1.0,
+        )  # fmt: skip
         for group in fused_groups(items):
             for counted in _works(group, load, cut, split.dp, inside=inside):
                 work = self._as_read(counted)
@@ -262,11 +260,6 @@ class Runner:
         least = np.maximum(timing.compute_s, timing.memory_s)
         return timing._replace(seconds=np.maximum(np.minimum(least, timing.seconds), timing.seconds - hidden_s))
 
-    def _expert_load(self, items: Sequence[Item], split: ServingLayout) -> Floats:
-        """Tokens of the fullest rank of experts over the mean of all. Source and assumptions: `hottest_rank_load`."""
-        experts = next((item.experts for item in items if isinstance(item, Experts)), 0)
-        return hottest_rank_load(experts, self.expert_skew, split.ep) if experts and self.expert_skew > 1 else 1.0
-
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
         if inside and work.kind in {"matmul", "grouped"}:
             return self.dtype, self.weight_bits
@@ -277,9 +270,6 @@ class Runner:
     def _most_flops_per_s(self, dtype: str) -> float:
         """What no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
         return max(self.rates.peak_flops_per_s(dtype), VECTOR_FRAC * self.rates.peak.get("fp32", 0.0))
-
-    def _bytes(self, work: Work, bits: float) -> Floats:
-        return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
     def _messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
@@ -357,35 +347,26 @@ def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: 
     first = group[0]
     per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
     if isinstance(first, Attend | Recurrence):
-        shapes = []
+        parts: list[tuple[Ints, Ints, Floats]] = []  # sequences, new tokens of each, and what these see
         if np.any(load.decode_batch):
-            shapes.append(
-                Shape(
-                    batch=load.decode_batch, query=load.decode_tokens, context=load.decode_context, encoder=load.encoder
-                )
-            )
+            parts.append((load.decode_batch, load.decode_tokens, load.decode_context))
         if np.any(load.prefill_tokens):
-            context = np.maximum(load.prefill_context, per_prompt)
-            shapes.append(Shape(batch=load.prompts, query=per_prompt, context=context, encoder=load.encoder))
-        return [w for w in (item_work(first, shape, cut) for shape in shapes) if w is not None]
+            parts.append((load.prompts, per_prompt, np.maximum(load.prefill_context, per_prompt)))
+        shapes = (Shape(batch=b, query=q, context=c, encoder=load.encoder) for b, q, c in parts)
+        works = (item_work(first, shape, cut) for shape in shapes)
+        return [work for work in works if work is not None]
     stream = getattr(first, "stream", "tokens")
     if stream == "encoder":
         if not np.any(load.encoded):
             return []
         shape = Shape(batch=load.encoded, query=1, context=1, encoder=load.encoder)
-    elif stream == "samples":
-        shape = Shape(
-            batch=load.decode_batch * load.decode_tokens + np.minimum(load.prefill_tokens, load.prompts),
-            query=1,
-            context=1,
-        )
     else:
-        rows = load.prefill_tokens if inside or load.every else np.minimum(load.prefill_tokens, load.prompts)
+        every = stream != "samples" and (inside or load.every)
+        rows = load.prefill_tokens if every else np.minimum(load.prefill_tokens, load.prompts)
         tokens = load.decode_batch * load.decode_tokens + rows
-        tokens = tokens * replicas if isinstance(first, Experts) else tokens
-        shape = Shape(batch=tokens, query=1, context=1)
-    works = [w for w in (item_work(item, shape, cut) for item in group) if w is not None]
-    return [merge_works(works)] if works else []
+        shape = Shape(batch=tokens * replicas if isinstance(first, Experts) else tokens, query=1, context=1)
+    whole = [work for work in (item_work(item, shape, cut) for item in group) if work is not None]
+    return [merge_works(whole)] if whole else []
 
 
 class KernelParts(NamedTuple):

@@ -55,21 +55,19 @@ def load_curve(
 
 def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoint:
     """The point of an estimate of one replica, of which there are `replicas`."""
-    tokens = estimate.output_tokens_per_s
+    tokens, tpot = estimate.output_tokens_per_s, estimate.tpot_s
     rate = estimate.requests_per_s if tokens is None else tokens.value
+    same = ("e2e_s", "mfu_frac", "bound", "usd_per_million_output_tokens")
     return SweepPoint(
         value=value,
         fits=estimate.max_concurrency >= 1,
         ttft_s=estimate.ttft_s.value,
-        tpot_s=None if estimate.tpot_s is None else estimate.tpot_s.value,
-        e2e_s=estimate.e2e_s,
+        tpot_s=None if tpot is None else tpot.value,
         tokens_per_s=rate * replicas,
         tokens_per_s_per_gpu=rate / estimate.num_gpus,
-        tokens_per_s_per_user=None if estimate.tpot_s is None else 1 / estimate.tpot_s.value,
-        mfu_frac=estimate.mfu_frac,
+        tokens_per_s_per_user=None if tpot is None else 1 / tpot.value,
         roofline_frac=min(1.0, estimate.lower_bound_s / sum(seconds for _, seconds in estimate.breakdown)),
-        bound=estimate.bound,
-        usd_per_million_output_tokens=estimate.usd_per_million_output_tokens,
+        **{name: getattr(estimate, name) for name in same},
     )
 
 

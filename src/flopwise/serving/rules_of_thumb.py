@@ -41,14 +41,9 @@ def token_rules(estimate: ServeEstimate) -> tuple[QuickFormula, ...]:
     job = estimate.job
     if estimate.tpot_s is None:
         return ()
-    rule = QuickFormula(
-        name="time per token",
-        formula="weights / memory bandwidth",
-        unit="s",
-        value=float(weight_bytes(job.model, job.weights)) / estimate.num_gpus / job.cluster.accelerator.hbm_bytes_per_s,
-        estimate=estimate.tpot_s.value,
-    )
-    return (rule,)
+    each = float(weight_bytes(job.model, job.weights)) / estimate.num_gpus / job.cluster.accelerator.hbm_bytes_per_s
+    formula = "weights / memory bandwidth"
+    return (QuickFormula(name="time per token", formula=formula, unit="s", value=each, estimate=estimate.tpot_s.value),)
 
 
 def _fewest_gpus(model: Model, device: Accelerator, context: int, **how: Any) -> float | None:

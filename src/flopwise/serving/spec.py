@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flopwise.facts.software import Engine
     from flopwise.facts.storage import Storage
     from flopwise.serving.memory import ServingLayout
-    from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.request import ResponseCache
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
@@ -292,25 +290,6 @@ class AutoscaleSpec(Spec):
         "--cool-down", options.SECONDS_OR_ZERO, "Never fewer than wanted so long (default: 5min).")
     tick: float | None = _scaling("--tick", options.SECONDS, "Time between looks (default: 15 s).")
 
-    def rule(self) -> Autoscaling | None:
-        """The rule; None where replicas do not come and go.
-
-        Raises: SpecError: a rule that cannot be.
-        """
-        if self.autoscale is None:
-            return None
-        from flopwise.serving.sim.autoscale import Autoscaling
-
-        named = {
-            "target": self.target,
-            "least": self.min_replicas,
-            "most": self.max_replicas,
-            "tick_s": self.tick,
-            "cold_start_s": self.cold_start,
-            "cool_down_s": self.cool_down,
-        }
-        return Autoscaling(measure=self.autoscale, **_given(named))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest(Spec):
@@ -378,26 +357,3 @@ class ResponseCacheSpec(Spec):
         "--cache-ttl", options.SECONDS, "An answer is good for so long (default: for ever).")
     cache_price: float | None = _cache(
         "--cache-price", options.USD_OR_ZERO, "US dollars for a GB of its memory and hour.")
-
-    def cache(self) -> ResponseCache | None:
-        """The cache; None where none is asked for.
-
-        Raises: SpecError: figures that cannot be, or no number of prompts that repeat.
-        """
-        if self.response_cache is None:
-            return None
-        if self.distinct is None:
-            raise OptionError("response_cache", "needs to know how many prompts repeat: give distinct (--distinct)")
-        from flopwise.serving.sim.request import ResponseCache
-
-        named = {
-            "skew": self.skew,
-            "repeated": self.repeated,
-            "ttl_s": self.cache_ttl,
-            "usd_per_gb_hour": self.cache_price,
-        }
-        return ResponseCache(entries=self.response_cache, prompts=self.distinct, **_given(named))
-
-
-def _given(named: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in named.items() if value is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise import units
 from flopwise.errors import SpecError
@@ -12,9 +11,6 @@ from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.job import PLAIN, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import weights_per_gpu
 from flopwise.serving.techniques import STREAM_TOKENS
-
-if TYPE_CHECKING:
-    from flopwise.serving.job import ServeJob
 
 MOST_PROPOSALS = 64
 """Tokens that a draft may propose; engines stop far below."""
@@ -45,10 +41,12 @@ def check_techniques(job: ServeJob) -> None:
 
 def _check_shares(job: ServeJob) -> None:
     how = job.techniques
+    away = 1.0 if how.offload is None else how.offload.frac
     if not 0 <= how.hit_frac <= 1:
         raise SpecError(f"prefix hit rate {how.hit_frac:g} is out of range; allowed: 0 to 1")
-    if not 0 < how.kept_frac <= 1:
-        raise SpecError(f"share of the cache kept {how.kept_frac:g} is out of range; allowed: above 0, up to 1")
+    for name, share in (("share of the cache kept", how.kept_frac), ("share of offloaded layers", away)):
+        if not 0 < share <= 1:
+            raise SpecError(f"{name} {share:g} is out of range; allowed: above 0, up to 1")
     if how.shared_tokens and how.hit_frac:
         raise SpecError("a shared prefix and a hit rate are both given: the shared tokens are hits; give one")
     if how.shared_tokens < 0 or how.shared_tokens >= max(job.input_tokens, 1):
@@ -56,9 +54,6 @@ def _check_shares(job: ServeJob) -> None:
             f"a shared prefix of {how.shared_tokens:,} tokens in prompts of {job.input_tokens:,}; allowed: fewer than "
             "the prompt has"
         )
-    away = how.offload
-    if away is not None and not 0 < away.frac <= 1:
-        raise SpecError(f"share of offloaded layers {away.frac:g} is out of range; allowed: above 0, up to 1")
 
 
 def _check_decoder(job: ServeJob) -> None:

@@ -253,41 +253,6 @@ def layer_bytes(model: Model, weights: WeightFormat, layout: ServingLayout) -> F
     return size
 
 
-def stream(step: StepTime, frac: float, weight_bytes: Floats, rates: Rates, *, prefetched: bool = True) -> StepTime:
-    """A step in which `frac` of the layers bring their weights, `weight_bytes` a GPU, over the link to the host.
-
-    Resident layers take their time; the others as long as they compute or as their weights are under way, whichever
-    is longer, or one after the other without prefetching.
-
-    Source: Sheng et al. 2023 (arXiv:2303.06865) section 4.1: of loading and computing a layer the slower counts; vLLM,
-    --cpu-offload-gb, and accelerate read alike.
-    Assumes: pinned memory; all weights of such a layer travel, those of experts that nobody chose too; each GPU has
-    its lanes for itself.
-    Raises: MissingFactError: the link to the host is not known.
-    """
-    moved_s = frac * weight_bytes / pcie_bytes_per_s(rates)
-    own_s = frac * step.seconds
-    added_s = np.maximum(moved_s - own_s, 0.0) if prefetched else moved_s
-    floor_s = frac * weight_bytes / (rates.pcie_bytes_per_s or np.inf)
-    return step._replace(
-        seconds=step.seconds + added_s,
-        communication_s=step.communication_s + added_s,
-        floor_s=np.maximum(step.floor_s, floor_s),
-    )
-
-
-def on_host(step: StepTime, host: StepTime, frac: float, hops_s: Floats) -> StepTime:
-    """A step whose last layers the host computes: `host` is what it would take for all of them.
-
-    `hops_s`: activations to the host and back.
-
-    Source: llama.cpp, --n-gpu-layers: device and host work one after the other.
-    Assumes: layers are alike.
-    """
-    both = StepTime(*((1.0 - frac) * a + frac * b for a, b in zip(step, host, strict=True)))
-    return both._replace(seconds=both.seconds + hops_s, communication_s=both.communication_s + hops_s)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TechniqueRunner(Runner):
     """A runner with techniques. Loads are as for a plain one, of what is left to compute and of whole rounds."""
@@ -305,7 +270,7 @@ class TechniqueRunner(Runner):
     def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step, or of one round of proposals and their verification.
 
-        Source: `Runner.step`; `cached_tokens`, `tokens_per_step`, `stream`, `on_host`.
+        Source: `Runner.step`; `cached_tokens`, `tokens_per_step`.
         Assumes: a draft and the model run one after the other, in one step of the engine.
         """
         before = self.cached_tokens + self.grown_tokens
@@ -321,16 +286,35 @@ class TechniqueRunner(Runner):
         return whole if self.draft is None else self._with_draft(whole, self.draft, load, seen)
 
     def _with_offload(self, step: StepTime, load: StepLoad, split: ServingLayout) -> StepTime:
-        """A step of which some layers are in the host's memory."""
-        brought = stream(step, self.away_frac, self.away_bytes, self.rates, prefetched=self.host is None)
+        """A step of which some layers are in the host's memory: they bring their weights, or the host computes them.
+
+        Layers that bring their weights take as long as they compute or as their weights are under way, whichever is
+        longer; one after the other where they are not prefetched.
+
+        Source: Sheng et al. 2023 (arXiv:2303.06865) section 4.1: of loading and computing a layer the slower counts;
+        vLLM, --cpu-offload-gb, and accelerate read alike. llama.cpp, --n-gpu-layers: device and host take turns.
+        Assumes: pinned memory; all weights of such a layer travel, those of experts that nobody chose too; each GPU
+        has its lanes for itself; layers are alike.
+        Raises: MissingFactError: the link to the host is not known.
+        """
+        frac, link = self.away_frac, pcie_bytes_per_s(self.rates)
+        moved_s = frac * self.away_bytes / link
+        added_s = np.maximum(moved_s - frac * step.seconds, 0.0) if self.host is None else moved_s
+        floor_s = frac * self.away_bytes / (self.rates.pcie_bytes_per_s or np.inf)
+        brought = step._replace(
+            seconds=step.seconds + added_s,
+            communication_s=step.communication_s + added_s,
+            floor_s=np.maximum(step.floor_s, floor_s),
+        )
         if self.host is None:
             return brought
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
-        moved = 2.0 * tokens * self.model.stacks[0].width * ACT_BYTES
         there = Runner.step(self.host, load, ServingLayout(pp=split.pp))
-        computed = on_host(step, there, self.away_frac, moved / pcie_bytes_per_s(self.rates))
+        mixed = StepTime(*((1.0 - frac) * a + frac * b for a, b in zip(step, there, strict=True)))
+        hops_s = 2.0 * tokens * self.model.stacks[0].width * ACT_BYTES / link
+        mixed = mixed._replace(seconds=mixed.seconds + hops_s, communication_s=mixed.communication_s + hops_s)
         many = np.asarray(tokens) >= STREAM_TOKENS
-        return StepTime(*(np.where(many, a, b) for a, b in zip(brought, computed, strict=True)))
+        return StepTime(*(np.where(many, a, b) for a, b in zip(brought, mixed, strict=True)))
 
     def _with_draft(self, step: StepTime, draft: Runner, load: StepLoad, seen: StepLoad) -> StepTime:
         """A round: the draft proposes token after token, and reads prompts once as the model does."""

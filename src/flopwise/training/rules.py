@@ -12,7 +12,6 @@ from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters, parameters
 from flopwise.ops.types import Floats
-from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes
 from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import step_memory
 from flopwise.units import format_count
@@ -20,6 +19,7 @@ from flopwise.units import format_count
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.training.estimate import TrainEstimate
     from flopwise.training.job import TrainJob
 
 MOST_DOUBLINGS = 16
@@ -58,6 +58,8 @@ def step_rules(estimate: TrainEstimate) -> tuple[QuickFormula, ...]:
 
     Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1. Assumes: attention is negligible.
     """
+    from flopwise.training.estimate import counted_batch, counted_passes  # noqa: PLC0415 - rules of memory need no times
+
     job = estimate.job
     batch, seq = counted_batch(job)
     tokens = job.recipe.useful_tokens if job.tokens is None else job.tokens

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
@@ -48,22 +49,9 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
     """The backtest as the JSON that scripts rely on; with `by` the figures of each group, too."""
-    rows = [
-        {
-            "id": p.id,
-            "quantity": p.quantity or None,
-            "measured": p.measured,
-            "predicted": p.predicted,
-            "low": p.low,
-            "high": p.high,
-            "unit": p.unit,
-            "error": p.error,
-            "skipped": p.skipped,
-            "band": p.band.name if p.band else None,
-        }
-        for p in done.predictions
-    ]
-    found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": asdict(done.summary)}
+    columns = "id quantity measured predicted low high unit error skipped band=band.name"
+    rows = [attributes(p, columns) | {"quantity": p.quantity or None} for p in done.predictions]
+    found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": done.summary}
     if by:
         names = (*by, "quantity") if done.has_quantities else by
         found["groups"] = [
@@ -105,13 +93,9 @@ def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
 
 def _cells(s: Errors) -> tuple[Any, ...]:
     return (
-        s.rows,
-        s.predicted_rows,
-        _share(s.median_abs_error),
-        _share(s.p90_abs_error),
-        _signed_percent(s.bias),
+        s.rows, s.predicted_rows, _share(s.median_abs_error), _share(s.p90_abs_error), _signed_percent(s.bias),
         _share(s.coverage),
-    )
+    )  # fmt: skip
 
 
 def _total(s: Errors, paper: Screen) -> str:

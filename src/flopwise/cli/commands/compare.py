@@ -113,15 +113,9 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 @flags(WorkloadSpec, "simulate")
 @flags(SourceSpec, "assume_family facts")
 def command(
-    *,
-    model: str,
-    tokens_per_month: tuple[float, ...],
-    input_tokens: int | str | None,
-    output_tokens: int | str | None,
-    growth_frac: float,
-    peak: float | None,
-    **given: Any,
-) -> None:
+    *, model: str, tokens_per_month: tuple[float, ...], input_tokens: int | str | None, output_tokens: int | str | None,
+    growth_frac: float, peak: float | None, **given: Any,
+) -> None:  # fmt: skip
     """Fine-tune, train from scratch, or call an API, for the same traffic.
 
     Each way is an up-front sum (the cheapest plan of its training) and what each month costs (whole machines that
@@ -145,7 +139,7 @@ def command(
     with Progress("planning each way") as progress:
         found = compare(model, traffic=traffic, ways=ways, advance=progress, **wanted, **others)
     options.answer(found, blocks)
-    options.say_age(stale_notes(found.priced()))
+    options.say_age(stale_notes(found.price_dates()))
 
 
 def _traffic(volume: tuple[float, ...], prompt: int | None, answer: int | None) -> tuple[float, int, int]:
@@ -194,19 +188,19 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
             ("way", "against", ">month", ">tokens a month", "why"), [_crossing(c) for c in found.break_even], paper
         )
     notes = [f"{way.name}: a loss of {way.loss:.3g} nats a token expected" for way in found.ways if way.loss]
-    yield "Assumed:\n" + "\n".join(f"  - {said}" for said in [*found.assumptions, *_billing_notes(feasible), *notes])
+    yield "Assumed:\n" + "\n".join(f"  - {text}" for text in [*found.assumptions, *_billing_notes(feasible), *notes])
 
 
 def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
     """The answer in a sentence, how it comes about, and what would change it."""
-    said = f"Cheapest: {made.cheapest}"
+    text = f"Cheapest: {made.cheapest}"
     if made.saves_usd is not None and made.against is not None:
-        saves = _with_ends(units.format_usd, made.saves_usd, made.saves_usd_low, made.saves_usd_high)
-        said += f", {saves} less than {made.against}"
+        saves = _with_ends(made, "saves_usd", units.format_usd)
+        text += f", {saves} less than {made.against}"
     if made.chance is not None:
         sure = "settled" if made.settled else "not settled"
-        said += f"; so in {100 * made.chance:.0f} % of cases by measured errors: {sure}"
-    yield "\n".join([said + ".", *(f"  - {why}" for why in made.because)])
+        text += f"; so in {100 * made.chance:.0f} % of cases by measured errors: {sure}"
+    yield "\n".join([text + ".", *(f"  - {why}" for why in made.because)])
     if made.turns:
         yield "What would change it, the nearest first:\n" + table(
             ("input", ">now", ">turns at", ">times", "then cheaper", "beside"), [_turn(t) for t in made.turns], paper
@@ -216,14 +210,20 @@ def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
 def _turn(turn: TippingPoint) -> tuple[Any, ...]:
     show = SHOWN[turn.unit]
     times = None if turn.times is None else f"{turn.times:.3g}"
-    at = None if turn.at is None else _with_ends(show, turn.at, turn.low, turn.high, never=turn.unit != "times")
+    at = _with_ends(turn, "at", show, never=turn.unit != "times")
     return (turn.input, show(turn.now), at, times, turn.then if turn.at is not None else None, turn.why or None)
 
 
-def _with_ends(
-    show: Callable[[float], str], value: float, low: float | None, high: float | None, *, never: bool = False
-) -> str:
-    """A figure with its ends; an end that is nowhere is said to be `never` where that means something."""
+def _with_ends(record: Any, name: str, show: Callable[[float], str], *, never: bool = False) -> str | None:
+    """A figure of a record with its ends, if it is known; an end that is nowhere is `never` where that means something.
+
+    The ends are attributes of the same name, followed by `_low` and `_high`.
+    """
+    value = getattr(record, name)
+    prefix = "" if name == "at" else f"{name}_"
+    low, high = getattr(record, f"{prefix}low"), getattr(record, f"{prefix}high")
+    if value is None:
+        return None
     if low is None and high is None:
         return show(value) if not never else f"{show(value)} (never at either end)"
     ends = ["never" if end is None else show(end) for end in (low, high)]
@@ -231,65 +231,39 @@ def _with_ends(
 
 
 def _row(way: Alternative) -> tuple[Any, ...]:
-    usd = units.format_usd
-    return (
-        way.name,
-        _with_ends(usd, way.upfront_usd or 0.0, way.upfront_usd_low, way.upfront_usd_high),
-        _with_ends(usd, way.usd_per_month or 0.0, way.usd_per_month_low, way.usd_per_month_high),
-        _with_ends(usd, way.total_usd or 0.0, way.total_usd_low, way.total_usd_high),
-        _with_ends(
-            usd, way.usd_per_million_tokens or 0.0, way.usd_per_million_tokens_low, way.usd_per_million_tokens_high
-        ),
-    )
+    sums = ("upfront_usd", "usd_per_month", "total_usd", "usd_per_million_tokens")
+    return (way.name, *(_with_ends(way, name, units.format_usd) or units.format_usd(0.0) for name in sums))
 
 
 def _requirements_row(way: Alternative) -> tuple[Any, ...]:
     run, serving = way.training, way.serving
-    trained = takes = None
+    trained = takes = served = filled = None
     if run is not None:
         times = f"{run.runs} x " if run.runs > 1 else ""
         trained = f"{times}{units.format_count(run.tokens)} tokens, {run.num_instances} x {run.provider} {run.instance}"
-        takes = _with_ends(units.format_seconds, run.seconds, run.seconds_low, run.seconds_high)
-    served = filled = None
+        takes = _with_ends(run, "seconds", units.format_seconds)
     if serving is not None:
-        served = f"{serving.provider} {serving.what}"
-        if serving.num_instances is not None:
-            count = _with_ends(
-                "{:.0f}".format, serving.num_instances, serving.num_instances_low, serving.num_instances_high
-            )
-            served = f"{count} x {served}"
+        count = _with_ends(serving, "num_instances", "{:.0f}".format)
+        served = f"{'' if count is None else f'{count} x '}{serving.provider} {serving.what}"
         if serving.last_what is not None:
             served += f", at last {serving.last_num_instances} x {serving.last_what}"
-        if serving.filled_frac is not None:
-            filled = _with_ends(
-                units.format_percent, serving.filled_frac, serving.filled_frac_low, serving.filled_frac_high
-            )
+        filled = _with_ends(serving, "filled_frac", units.format_percent)
     return (way.name, trained, takes, served, filled)
 
 
 def _billing_notes(ways: list[Alternative]) -> list[str]:
     """The notes on how machines are billed, each once."""
-    notes: dict[str, None] = {}
-    for way in ways:
-        if way.training is not None:
-            run = way.training
-            notes |= dict.fromkeys(f"{run.provider} {run.instance}: {note}" for note in run.price_notes)
-        if way.serving is not None:
-            notes |= dict.fromkeys(f"{way.serving.provider} {way.serving.what}: {n}" for n in way.serving.price_notes)
-    return list(notes)
+    parts = [part for way in ways for part in ((way.training, "instance"), (way.serving, "what"))]
+    billed = [(f"{part.provider} {getattr(part, what)}", part.price_notes) for part, what in parts if part is not None]
+    return list(dict.fromkeys(f"{what}: {note}" for what, notes in billed for note in notes))
 
 
 def _crossing(c: ApiBreakEven) -> tuple[Any, ...]:
     def month(number: float) -> str:
         return "at once" if number == 0 else f"{number:.0f}"
 
-    when = None if c.month is None else _with_ends(month, c.month, c.month_low, c.month_high, never=True)
-    volume = None
-    if c.tokens_per_month is not None:
-        volume = _with_ends(
-            units.format_count, c.tokens_per_month, c.tokens_per_month_low, c.tokens_per_month_high, never=True
-        )
-    return (c.way, c.against, when, volume, c.why or None)
+    volume = _with_ends(c, "tokens_per_month", units.format_count, never=True)
+    return (c.way, c.against, _with_ends(c, "month", month, never=True), volume, c.why or None)
 
 
 def _chart(found: CostComparison, paper: Screen) -> str:

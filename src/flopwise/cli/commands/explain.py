@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise.cli import options, parts
+from flopwise.cli.jsonout import attributes, notes
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
@@ -132,7 +133,7 @@ def document(found: Explanation) -> dict[str, Any]:
     return {
         "provenance": to_json(found.figure),
         "assumptions": [*assumptions(found.figure), *found.answer.assumptions],
-        "sensitivities": [{"change": s.change, "effects": s.effects, "note": s.note} for s in found.sensitivities],
+        "sensitivities": [attributes(one, "change effects note") for one in found.sensitivities],
     }
 
 
@@ -164,29 +165,12 @@ SMALL = 0.003
 
 def shape_document(answer: ShapeAnswer) -> dict[str, Any]:
     """The answer as JSON."""
-    clock = answer.clock
-    of_answer = ("pass_s", "kernels_s", "memory_bound_frac", "ridge_flops_per_byte", "l2_ridge_flops_per_byte")
-    return {
-        "model": clock.model.name,
-        "gpu": clock.cluster.accelerator.name,
-        **{name: getattr(clock, name) for name in ("task", "tp", "batch", "seq", "dtype")},
-        **{name: getattr(answer, name) for name in of_answer},
-        "operations": [_row(o) for o in answer.operations],
-        "advice": [_plain(a) for a in answer.advice],
-        "fine": [_plain(f) for f in answer.fine],
-        "stacks": [s._asdict() for s in answer.stacks],
-        "settings": dict(answer.settings),
-        "assumptions": list(answer.assumptions),
-    }
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def _row(operation: KernelShape) -> dict[str, Any]:
-    tiling = operation.tiling
-    return _plain(operation) | {"tiling": None if tiling is None else tiling._asdict()}
+    return attributes(
+        answer,
+        "model=clock.model.name gpu=clock.cluster.accelerator.name clock.task clock.tp clock.batch clock.seq "
+        "clock.dtype pass_s kernels_s memory_bound_frac ridge_flops_per_byte l2_ridge_flops_per_byte operations advice "
+        "fine stacks",
+    ) | notes(answer)
 
 
 def shape_lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:

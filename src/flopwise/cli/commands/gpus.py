@@ -52,17 +52,10 @@ def document(found: Resolution) -> dict[str, Any]:
 
 def _row(a: Accelerator) -> tuple[Any, ...]:
     return (
-        a.name,
-        a.kind,
-        a.marketed_memory,
-        f"{a.hbm_bytes / units.GIB:,.1f}",
-        units.format_rate(a.hbm_bytes_per_s),
-        _rate(a.peak.get("bf16")),
-        _rate(a.peak.get("fp8")),
-        a.link if a.link != "none" else None,
-        f"{a.tdp_w:,.0f} W" if a.tdp_w else None,
-        f"{a.date}, {a.confidence}",
-    )
+        a.name, a.kind, a.marketed_memory, f"{a.hbm_bytes / units.GIB:,.1f}", units.format_rate(a.hbm_bytes_per_s),
+        _rate(a.peak.get("bf16")), _rate(a.peak.get("fp8")), a.link if a.link != "none" else None,
+        f"{a.tdp_w:,.0f} W" if a.tdp_w else None, f"{a.date}, {a.confidence}",
+    )  # fmt: skip
 
 
 def _rate(flops_per_s: float | None) -> str | None:

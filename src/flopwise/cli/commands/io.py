@@ -62,28 +62,24 @@ ORIGINS = {
 
 def document(answer: StorageAnswer) -> dict[str, Any]:
     """The answer as the JSON that scripts rely on."""
-    work, rate, request, checkpoint = answer.workload, answer.rate, answer.request, answer.checkpoints
-    within = request.load_within_s
+    within = answer.request.load_within_s
+    loaded = None if answer.weights_bytes is None or within is None else answer.weights_bytes / within
     return {
-        "workload": work.name,
-        "gpu": answer.cluster.accelerator.name,
-        **attributes(answer, "num_gpus num_nodes gpus_per_node"),
-        "records": request.records,
-        **attributes(answer, "bytes_per_flop achieved_flops_per_s efficiency_frac read_bytes_per_s_per_gpu"),
-        **attributes(answer, "read_bytes_per_s_per_node read_bytes_per_s_total low high"),
-        **attributes(request, "dataset_bytes cache_bytes shuffle"),
-        **attributes(answer, "hit_frac later_read_bytes_per_s_per_node epoch_s weights_bytes"),
-        "load_within_s": within,
-        "cache_policy": request.policy,
-        "load_bytes_per_s": None if answer.weights_bytes is None or within is None else answer.weights_bytes / within,
-        **attributes(work, "flops_per_sample sample_bytes record_bytes"),
-        "read_bytes_per_sample": answer.read_bytes,
-        "samples_per_s_per_gpu": rate.samples_per_s,
-        **attributes(rate, "precision batch"),
-        "rate_origin": rate.origin,
+        **attributes(
+            answer,
+            "workload=workload.name gpu=cluster.accelerator.name num_gpus num_nodes gpus_per_node request.records "
+            "bytes_per_flop achieved_flops_per_s efficiency_frac read_bytes_per_s_per_gpu read_bytes_per_s_per_node "
+            "read_bytes_per_s_total low high request.dataset_bytes request.cache_bytes request.shuffle hit_frac "
+            "later_read_bytes_per_s_per_node epoch_s weights_bytes request.load_within_s cache_policy=request.policy",
+        ),
+        "load_bytes_per_s": loaded,
+        **attributes(
+            answer,
+            "workload.flops_per_sample workload.sample_bytes workload.record_bytes read_bytes_per_sample=read_bytes "
+            "samples_per_s_per_gpu=rate.samples_per_s rate.precision rate.batch rate_origin=rate.origin",
+        ),
         "interval": interval(answer.band),
-        "checkpoint": checkpoint,
-        "storage": answer.deliveries,
+        **attributes(answer, "checkpoint=checkpoints storage=deliveries"),
         "settings": dict(_settings(answer)),
         "assumptions": answer.assumptions,
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.facts.spec import SourceSpec
@@ -46,37 +47,17 @@ def command(*, name: str | None, family: str | None, kind: str | None, facts: Pa
 
 def document(card: ModelCard) -> dict[str, Any]:
     """The card as the JSON that scripts rely on."""
-    model = card.model
-    found: dict[str, Any] = {
-        "name": model.name,
-        "model_type": model.model_type,
-        "kind": model.kind,
-        "hf_id": model.hf_id,
-        "parameters": card.parameters,
-        "active_parameters": card.active_parameters,
+    model, counts = card.model, "batch seq forward_flops backward_flops causal_forward_flops operations"
+    return {
+        **attributes(model, "name model_type kind hf_id"),
+        **attributes(card, "parameters active_parameters"),
         "vocab": model.vocab or None,
         "max_position": model.max_position,
-        "stacks": [{"name": s.name, "layers": s.num_layers, "width": s.width} for s in model.stacks],
-        "published": model.published,
-        "source": model.source,
-        "date": model.date,
-        "confidence": model.confidence,
-        "assumed": list(model.notes),
-        "tensors": [
-            {"name": g.name, "stack": g.stack, "numel": g.numel, "layers": g.layers, "active_numel": g.active_numel}
-            for g in card.groups
-        ],
+        "stacks": [attributes(stack, "name layers=num_layers width") for stack in model.stacks],
+        **attributes(model, "published source date confidence assumed=notes"),
+        "tensors": [attributes(group, "name stack numel layers active_numel") for group in card.groups],
+        **({} if card.counts is None else attributes(card.counts, counts)),
     }
-    if card.counts is not None:
-        found |= {
-            "batch": card.counts.batch,
-            "seq": card.counts.seq,
-            "forward_flops": card.counts.forward_flops,
-            "backward_flops": card.counts.backward_flops,
-            "causal_forward_flops": card.counts.causal_forward_flops,
-            "operations": card.counts.operations,
-        }
-    return found
 
 
 def _listing(rows: Sequence[Mapping[str, Any]], paper: Screen) -> str:

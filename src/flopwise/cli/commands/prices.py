@@ -18,8 +18,8 @@ from flopwise.fleet.spec import SiteFigures
 from flopwise.options import FLAG, FRACTION, choice, name, quantity
 
 if TYPE_CHECKING:
-    from flopwise.api.prices import PriceAges
     from flopwise.fleet.onprem import AgainstCloud, OwnPrice
+    from flopwise.price_import.age import PriceAges
     from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
@@ -105,31 +105,14 @@ def _say(notes: Sequence[str]) -> None:
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
-    yield table(
-        ("provider", ">offers", "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days"),
-        [
-            (a.provider, a.offers, a.oldest, a.newest, _days(a.median_days), _days(a.oldest_days), a.stale)
-            for a in ages.providers
-        ],
-        paper,
-    )
-    if ages.book:
-        yield table(
-            (
-                "other prices",
-                ">rows",
-                "oldest",
-                "newest",
-                ">median age",
-                ">oldest age",
-                f">over {ages.most_days:g} days",
-            ),
-            [
-                (a.provider, a.offers, a.oldest, a.newest, _days(a.median_days), _days(a.oldest_days), a.stale)
-                for a in ages.book
-            ],
-            paper,
-        )
+    for title, count, rows in (("provider", ">offers", ages.providers), ("other prices", ">rows", ages.book)):
+        headers = (title, count, "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days")
+        cells = [
+            (a.provider, a.offers, a.oldest, a.newest, f"{a.median_days:,} d", f"{a.oldest_days:,} d", a.stale)
+            for a in rows
+        ]
+        if rows or title == "provider":
+            yield table(headers, cells, paper)
     if any(a.stale for a in ages.book):
         yield "Newer ones of the other prices are read from the files of a facts folder (--facts)."
     stale = sum(a.stale for a in ages.providers)
@@ -175,10 +158,6 @@ def _span(dates: tuple[str, str] | None) -> str | None:
     if dates is None:
         return None
     return dates[0] if dates[0] == dates[1] else f"{dates[0]} to {dates[1]}"
-
-
-def _days(days: int) -> str:
-    return f"{days:,} d"
 
 
 def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:

@@ -84,15 +84,14 @@ AXES = {
 
 def document(answer: ServeAnswer) -> dict[str, Any]:
     """The answer as the JSON that scripts rely on; throughput of all replicas."""
-    found, replicas = answer.estimate, answer.replicas
-    job, start = found.job, answer.cold_start
-    each_s = found.tpot_s if answer.keeps_up else None
-    hourly = found.usd_per_hour
+    found, replicas, job = answer.estimate, answer.replicas, answer.estimate.job
+    each_s, hourly = found.tpot_s if answer.keeps_up else None, found.usd_per_hour
+    totals = attributes(found, "total_tokens_per_s concurrency max_concurrency max_whole_contexts kv_capacity_tokens")
+    totals = {name: value * replicas for name, value in totals.items()}
     return {
-        "model": job.model.name,
-        "gpu": job.cluster.accelerator.name,
-        "num_gpus": answer.num_gpus,
-        "replicas": replicas,
+        **attributes(
+            answer, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
+        ),
         "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
         **_interval_fields("ttft_s", found.ttft_s if answer.keeps_up else None),
         **_interval_fields("tpot_s", each_s),
@@ -101,13 +100,7 @@ def document(answer: ServeAnswer) -> dict[str, Any]:
         **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
         **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
         "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
-        **{
-            name: value * replicas
-            for name, value in attributes(
-                found, "total_tokens_per_s concurrency max_concurrency max_whole_contexts kv_capacity_tokens"
-            ).items()
-        },
-        **({} if job.decodes else {"kv_capacity_tokens": None}),
+        **(totals if job.decodes else totals | {"kv_capacity_tokens": None}),
         "bound": found.bound,
         "breakdown": entries(found.breakdown, "seconds"),
         **attributes(found, "lower_bound_s mfu_frac"),
@@ -118,17 +111,14 @@ def document(answer: ServeAnswer) -> dict[str, Any]:
         **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
         "price_source": job.cluster.price_source or None,
         "memory": memory_document(answer.memory),
-        "fits": answer.fits,
-        "cold_start_s": start.seconds,
+        **attributes(answer, "fits cold_start_s=cold_start.seconds"),
         "cold_start": {
-            "parts": entries(start.parts, "seconds"),
-            **attributes(start, "storage weights_bound"),
-            "read_bytes_per_node": start.read_bytes,
+            "parts": entries(answer.cold_start.parts, "seconds"),
+            **attributes(answer.cold_start, "storage weights_bound read_bytes_per_node=read_bytes"),
         },
         "speculation": answer.speculation,
         "prefill_gpus": job.techniques.prefill_gpus * replicas,
-        "host_bytes": answer.host_bytes,
-        "under_load": answer.under_load,
+        **attributes(answer, "host_bytes under_load"),
         "quick": parts.quick(answer.quick),
         **notes(answer),
     }
@@ -250,13 +240,9 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
 
 def sweep_document(answer: ServeSweep) -> dict[str, Any]:
     """The sweep as the JSON that scripts rely on."""
-    job = answer.first.estimate.job
     return {
-        "model": job.model.name,
-        "gpu": job.cluster.accelerator.name,
-        **attributes(answer, "axis points"),
-        "saturation": None if answer.saturation is None else answer.saturation.value,
-        "max_concurrency": answer.most_in_flight,
+        **attributes(answer.first.estimate.job, "model=model.name gpu=cluster.accelerator.name"),
+        **attributes(answer, "axis points saturation=saturation.value max_concurrency=most_in_flight"),
         **notes(answer.first),
     }
 

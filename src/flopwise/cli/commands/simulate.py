@@ -100,6 +100,8 @@ def command(**given: Any) -> None:
     requests; with --response-cache repeated prompts are answered from a cache.
     """
     from flopwise.api import simulate as api
+    from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.request import ResponseCache
 
     check_option_groups(given["purchase"])
     model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
@@ -110,8 +112,8 @@ def command(**given: Any) -> None:
         return
     question = options.values(given, Traffic, Scheduling) | shared
     question |= {"slo": _objective(given), "on_compile": announce_compilation}
-    rule = AutoscaleSpec(**options.values(given, AutoscaleSpec)).rule()
-    cache = ResponseCacheSpec(**options.values(given, ResponseCacheSpec)).cache()
+    rule = Autoscaling.of(AutoscaleSpec(**options.values(given, AutoscaleSpec)))
+    cache = ResponseCache.of(ResponseCacheSpec(**options.values(given, ResponseCacheSpec)))
     cached = options.values({"attain": given["attain"], "cache": cache})
     elastic, sizes = None, cast("tuple[Size, ...]", ())
     if rule is not None:
@@ -180,6 +182,7 @@ HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99"
 SPARE = (">at most", ">replica-hours")
 RATE_BINS = 100
 """Steps of the curve of requests a second."""
+ENDS = ("low", "high")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 BINS = 12
 """Bars of the time until a queue is empty."""
@@ -187,21 +190,15 @@ BINS = 12
 
 def document(answer: SimulateAnswer) -> dict[str, Any]:
     """The run as the JSON that scripts rely on."""
-    summary = answer.summary
+    medians = {f"{n}_p50_{end}": v for n, ends in answer.intervals.items() for end, v in zip(ENDS, ends, strict=True)}
+    figures = {name: value for name, value in answer.summary._asdict().items() if name not in TITLES}
     return {
-        "model": answer.job.model.name,
-        "gpu": answer.job.cluster.accelerator.name,
-        "replicas": answer.replicas,
+        **attributes(answer, "model=job.model.name gpu=job.cluster.accelerator.name replicas"),
         "num_gpus": answer.replicas * answer.gpus_per_replica,
-        **attributes(summary, " ".join(TITLES)),
-        **{
-            f"{name}_p50_{end}": value
-            for name, ends in answer.intervals.items()
-            for end, value in zip(("low", "high"), ends, strict=True)
-        },
-        **{name: value for name, value in summary._asdict().items() if name not in TITLES},
-        **attributes(answer, "cost_usd usd_per_million_output_tokens slo"),
-        "timeline": answer.simulated.timeline,
+        **attributes(answer.summary, " ".join(TITLES)),
+        **medians,
+        **figures,
+        **attributes(answer, "cost_usd usd_per_million_output_tokens slo simulated.timeline"),
         **_cache_document(answer),
         **notes(answer),
     }
@@ -279,19 +276,15 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
 
 def _cache_document(answer: SimulateAnswer) -> dict[str, Any]:
     """What a cache of answers did; nothing without one."""
-    report = answer.cache
-    if report is None:
+    if answer.cache is None:
         return {}
+    report = attributes(
+        answer.cache,
+        "hits hit_frac long_run_hit_frac=long_run_frac cost_usd=usd saved_usd attain fewest_replicas=fewest "
+        "fewest_replicas_without=fewest_without",
+    )
     return {
-        "response_cache": {
-            **attributes(report, "hits hit_frac"),
-            "long_run_hit_frac": report.long_run_frac,
-            "cost_usd": report.usd,
-            **attributes(report, "saved_usd attain"),
-            "fewest_replicas": report.fewest,
-            "fewest_replicas_without": report.fewest_without,
-            "without": attributes(report.without, "ttft_s goodput_frac utilisation_frac"),
-        }
+        "response_cache": report | {"without": attributes(answer.cache.without, "ttft_s goodput_frac utilisation_frac")}
     }
 
 
@@ -322,18 +315,16 @@ def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
 
 def autoscale_document(found: AutoscaleAnswer) -> dict[str, Any]:
     """The run as the JSON of `flopwise simulate`, and what belongs to the autoscaler."""
-    held = found.elastic
+    run = found.elastic
     times, rates = _arrivals(found)
     return document(found.answer) | {
         "autoscale": {
-            "rule": attributes(held.rule, " ".join(held.rule.__slots__)) | {"target": held.rule.wanted_at},
-            "mean_replicas": held.mean,
-            "most_replicas": held.most,
-            "cold_starts": held.starts,
-            "starting_hours": held.starting_s / units.HOUR_S,
+            "rule": attributes(run.rule, " ".join(run.rule.__slots__)) | {"target": run.rule.wanted_at},
+            **attributes(run, "mean_replicas=mean most_replicas=most cold_starts=starts"),
+            "starting_hours": run.starting_s / units.HOUR_S,
             **attributes(found, "attain unreached"),
             "provisions": [_provision(p) for p in found.provisions],
-            "timeline": held.line,
+            "timeline": run.line,
             "arrivals": {"time_s": times, "requests_per_s": rates},
         },
         "assumptions": [*found.answer.assumptions, *found.notes],
@@ -341,13 +332,11 @@ def autoscale_document(found: AutoscaleAnswer) -> dict[str, Any]:
 
 
 def _provision(one: Provision) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "mean_replicas": one.replicas,
-        "most_replicas": one.most,
-        **attributes(one.summary, "goodput_frac ttft_s tpot_s"),
-        **attributes(one, "replica_hours cost_usd"),
-    }
+    return attributes(
+        one,
+        "name mean_replicas=replicas most_replicas=most summary.goodput_frac summary.ttft_s summary.tpot_s "
+        "replica_hours cost_usd",
+    )
 
 
 def _arrivals(found: AutoscaleAnswer) -> tuple[list[float], list[float]]:
@@ -402,16 +391,11 @@ def _cells(one: Provision, *, objective: bool) -> list[Any]:
 
 def vertical_document(sizes: tuple[Size, ...]) -> dict[str, Any]:
     """Replicas of every size as JSON; nothing where they were not asked for."""
-    if not sizes:
-        return {}
-    return {
-        "vertical": [
-            {"tp": s.tp, "most_replicas": s.most, "why": s.why or None}
-            | ({} if s.provision is None else _provision(s.provision))
-            | ({} if s.provision is None else {"gpu_hours": s.provision.replica_hours * s.tp})
-            for s in sizes
-        ]
-    }
+    rows: list[dict[str, Any]] = [{"tp": s.tp, "most_replicas": s.most, "why": s.why or None} for s in sizes]
+    for row, size in zip(rows, sizes, strict=True):
+        if size.provision is not None:
+            row.update(_provision(size.provision), gpu_hours=size.provision.replica_hours * size.tp)
+    return {"vertical": rows} if rows else {}
 
 
 def vertical_lines(sizes: tuple[Size, ...], paper: Screen) -> Iterator[str]:
@@ -429,25 +413,21 @@ def vertical_lines(sizes: tuple[Size, ...], paper: Screen) -> Iterator[str]:
 
 def batch_document(found: BatchAnswer) -> dict[str, Any]:
     """A queue on spot workers as JSON."""
-    done, job = found.outcome, found.job
+    done, queue = found.outcome, found.queue
     counts, edges = _histogram(found)
-    cost = {name: done.percentile("usd", share) for name, share in SHARES.items()} if found.priced else None
-    fewest = found.fewest_on_demand
+    seconds, usd = ({name: done.percentile(what, p) for name, p in SHARES.items()} for what in ("seconds", "usd"))
     return {
-        "model": job.model.name,
-        "gpu": job.cluster.accelerator.name,
-        **attributes(found.queue, "requests workers"),
-        "num_gpus": found.queue.workers * int(job.layout.num_gpus),
-        "requests_per_s_per_worker": found.queue.requests_per_s,
-        "completion_s": {name: done.percentile("seconds", share) for name, share in SHARES.items()},
-        "cost_usd": None if cost is None else cost | {"mean": float(done.usd.mean())},
-        "deadline_s": found.queue.deadline_s,
-        "deadline_probability": done.met_frac,
+        **attributes(found, "model=job.model.name gpu=job.cluster.accelerator.name queue.requests queue.workers"),
+        "num_gpus": queue.workers * int(found.job.layout.num_gpus),
+        "requests_per_s_per_worker": queue.requests_per_s,
+        "completion_s": seconds,
+        "cost_usd": usd | {"mean": float(done.usd.mean())} if found.priced else None,
+        **attributes(found, "queue.deadline_s deadline_probability=outcome.met_frac"),
         "interruptions": float(done.interruptions.mean()),
-        "fell_back_frac": float(done.fell_back.mean()) if found.queue.fallback_workers else None,
+        "fell_back_frac": float(done.fell_back.mean()) if queue.fallback_workers else None,
         "useful_frac": found.long_run_frac,
         "on_demand": _workers(found.on_demand),
-        "fewest_on_demand": None if fewest is None else _workers(fewest),
+        "fewest_on_demand": None if found.fewest_on_demand is None else _workers(found.fewest_on_demand),
         "sweep": [_workers(one) for one in found.sweep],
         "histogram": {"edges_s": edges, "trials": counts},
         **notes(found),
@@ -455,8 +435,7 @@ def batch_document(found: BatchAnswer) -> dict[str, Any]:
 
 
 def _workers(one: WorkersForecast) -> dict[str, Any]:
-    likely = {"deadline_probability": one.met_frac, "mean_cost_usd": one.mean_usd}
-    return attributes(one, "workers p50_s p95_s") | likely
+    return attributes(one, "workers p50_s p95_s deadline_probability=met_frac mean_cost_usd=mean_usd")
 
 
 def _histogram(found: BatchAnswer) -> tuple[list[int], list[float]]:

@@ -91,25 +91,22 @@ def document(answer: TrainAnswer) -> dict[str, Any]:
 
     estimate, job = answer.estimate, answer.estimate.job
     degrees = attributes(job.layout, "dp tp pp cp ep zero shard micro_batch interleave recompute recompute_every")
-    layout: dict[str, Any] = {name: int(value) for name, value in degrees.items()}
-    layout |= {"recompute_first": job.layout.recompute_first, "stage_layers": list(job.layout.stage_layers)}
+    layout = {name: int(value) for name, value in degrees.items()}
+    layout |= attributes(job.layout, "recompute_first stage_layers")
     return {
-        "model": job.model.name,
-        "gpu": job.cluster.accelerator.name,
         **attributes(
             estimate,
-            "num_gpus step_s tokens_per_s useful_tokens_per_s tokens_per_s_per_gpu low high lower_bound_s "
-            "upper_bound_s mfu_frac mfu_full_attention_frac hfu_frac bound dropped_frac",
+            "model=job.model.name gpu=job.cluster.accelerator.name num_gpus step_s tokens_per_s useful_tokens_per_s "
+            "tokens_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac mfu_full_attention_frac hfu_frac bound "
+            "dropped_frac",
         ),
         "breakdown": entries(estimate.breakdown, "seconds"),
         "memory": memory_document(answer.memory),
         "fits": answer.fits,
         "run": run_document(answer),
         "layout": layout | {"schedule": NAMES[int(job.layout.schedule)]},
-        "laid_out": answer.laid_out,
-        "seq_len": int(job.recipe.seq_len),
-        "global_batch": int(job.recipe.global_batch),
-        "usd_per_gpu_hour": job.cluster.usd_per_gpu_hour,
+        **attributes(answer, "laid_out seq_len=estimate.job.recipe.seq_len"),
+        **attributes(job, "recipe.global_batch cluster.usd_per_gpu_hour"),
         "price_source": job.cluster.price_source or None,
         "interval": interval(estimate.band),
         "quick": parts.quick(answer.quick),
@@ -122,14 +119,13 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
     run, rules = answer.estimate.run, answer.rules
     if run is None:
         return None
-    optimal = "compute_optimal_tokens critical_batch_tokens"
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
         "breakdown": entries(run.breakdown, "seconds"),
         **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
         "interruptions": run.interruptions,
-        **(dict.fromkeys(optimal.split()) if rules is None else attributes(rules, optimal)),
-        "notes": [] if rules is None else list(rules.notes),
+        **attributes(answer, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
+        "notes": [] if rules is None else rules.notes,
     }
 
 
@@ -195,17 +191,23 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
 
 def scaling_document(answer: CompareAnswer) -> dict[str, Any]:
     """The scaling of each way of spreading a job as the JSON that scripts rely on."""
-    from flopwise.search.scaling import document as comparison
-
+    found = answer.comparison
     return {
-        "model": answer.model.name,
-        "gpu": answer.cluster.accelerator.name,
-        "num_gpus": answer.num_gpus,
-        "seq_len": int(answer.recipe.seq_len),
+        **attributes(answer, "model=model.name gpu=cluster.accelerator.name num_gpus recipe.seq_len"),
         "global_batch": int(answer.recipe.global_batch),
-        **comparison(answer.comparison),
+        "scaling": "weak" if found.weak else "strong",
+        "reference": None if found.reference is None else _point(found.reference),
+        "points": [_point(point) for point in found.points],
+        "bends": [attributes(bend, "strategy num_gpus") | {"reason": bend.reason or None} for bend in found.bends],
         **notes(answer),
     }
+
+
+def _point(point: ScalingPoint) -> dict[str, Any]:
+    from flopwise.training.layout import COLUMNS
+
+    layout = None if point.layout is None else attributes(point.layout, " ".join(COLUMNS))
+    return attributes(point, " ".join(point.__slots__)) | {"layout": layout, "reason": point.reason or None}
 
 
 def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:

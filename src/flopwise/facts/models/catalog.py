@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.architecture import Attend, Model, Published
-from flopwise.facts.models.checkpoints import named_format
-from flopwise.facts.models.config import model_from_config
+from flopwise.facts.architecture import Attend, Model, ModelKind, Published
+from flopwise.facts.models.config import model_from_config, named_format
 from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassDefaults
 from flopwise.facts.models.hub import hub_config, is_hub_id
 from flopwise.facts.models.sizes import size_of, typical_model
@@ -39,21 +38,12 @@ _FORMATS = re.compile(
 )
 _BETWEEN = re.compile(r"(?<=\d)[\W_]+(?=\d)")
 _OTHER = re.compile(r"[^a-z0-9.+-]|(?<!\d)[.-]|[.-](?!\d)")
+_TEXT, _COUNT, _OBJECT = (str, "a text"), (int, "a positive whole number"), (dict, "an object")
 _FIELDS: dict[str, tuple[type, str]] = {
-    "name": (str, "a text"),
-    "hf_id": (str, "a text"),
-    "source": (str, "a text"),
-    "date": (str, "a text"),
-    "confidence": (str, "a text"),
-    "parameters": (int, "a positive whole number"),
-    "active_parameters": (int, "a positive whole number"),
-    "config": (dict, "an object"),
-    "kind": (str, "a text"),
-    "published": (dict, "an object"),
-    "notes": (str, "a text"),
+    "name": _TEXT, "hf_id": _TEXT, "source": _TEXT, "date": _TEXT, "confidence": _TEXT, "parameters": _COUNT,
+    "active_parameters": _COUNT, "config": _OBJECT, "kind": _TEXT, "published": _OBJECT, "notes": _TEXT,
     "checkpoint_format": (str, "a weight format"),
-}
-_KINDS = ("decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional")
+}  # fmt: skip
 
 
 def _local_config(spec: str) -> Path | None:
@@ -77,11 +67,9 @@ class _Index:
         self.records = records
         self.exact: dict[str, Record] = {}
         for record in records:
-            self.exact.setdefault(_key(record["name"]), record)
             hf_id = record.get("hf_id")
-            if hf_id:
-                self.exact.setdefault(_key(hf_id), record)
-                self.exact.setdefault(_key(hf_id.split("/")[-1]), record)
+            for name in (record["name"], *((hf_id, hf_id.split("/")[-1]) if hf_id else ())):
+                self.exact.setdefault(_key(name), record)
         for alias, name in aliases.items():
             target = self.exact.get(_key(name))
             if target is not None:
@@ -135,14 +123,13 @@ def _find(spec: str, index: _Index) -> Record | None:
 def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -> Model:
     """The model that a line of the catalog describes."""
     notes = (record["notes"],) if record.get("notes") else ()
+    origin: Any = {name: record.get(name) or "" for name in ("source", "date", "confidence")}
     config = record.get("config")
     model = _published(record) if config is None else model_from_config(config, name=record["name"], classes=classes)
     return replace(
         model,
         hf_id=record.get("hf_id"),
-        source=record.get("source") or "",
-        date=record.get("date") or "",
-        confidence=record.get("confidence") or "",
+        **origin,
         checkpoint_format=record.get("checkpoint_format") or model.checkpoint_format,
         notes=(*model.notes, *notes),
     )
@@ -151,16 +138,11 @@ def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -
 def _published(record: Record) -> Model:
     """A network known by published figures only."""
     figures = record.get("published") or {}
-    kind = record.get("kind")
-    published = Published(
-        parameters=figures.get("parameters"),
-        forward_flops_per_sample=figures.get("forward_flops_per_sample"),
-        training_flops_per_sample=figures.get("training_flops_per_sample"),
-        sample_bytes=figures.get("sample_bytes"),
-        sample=figures.get("sample") or "one sample",
-    )
-    if kind not in _KINDS:
-        raise SpecError(f"{record['name']}: 'kind' is {kind!r}; allowed: {', '.join(_KINDS)}")
+    kind: Any = record.get("kind")
+    names = ("parameters", "forward_flops_per_sample", "training_flops_per_sample", "sample_bytes")
+    published = Published(sample=figures.get("sample") or "one sample", **{name: figures.get(name) for name in names})
+    if kind not in get_args(ModelKind):
+        raise SpecError(f"{record['name']}: 'kind' is {kind!r}; allowed: {', '.join(get_args(ModelKind))}")
     return Model(name=record["name"], model_type="published", kind=kind, stacks=(), published=published)
 
 
@@ -222,11 +204,9 @@ class ModelCatalog:
             records = [*mine, *(r for r in records if _key(r["name"]) not in taken)]
         if self._aliases is not None:
             own = read_json_object(self._aliases)
-            wrong = next((alias for alias, name in own.items() if not isinstance(name, str)), None)
-            if wrong is not None:
-                raise SpecError(
-                    f"{self._aliases}, {wrong}: got {str(own[wrong])[:60]!r}; the name of a model is needed"
-                )
+            for alias, name in own.items():
+                if not isinstance(name, str):
+                    raise SpecError(f"{self._aliases}, {alias}: got {str(name)[:60]!r}; the name of a model is needed")
             aliases = own | {alias: name for alias, name in aliases.items() if alias not in own}
         return _Index(records, aliases)
 
@@ -271,23 +251,19 @@ class ModelCatalog:
         local = _local_config(spec)
         if local is not None:
             name = local.parent.name if local.name == "config.json" else local.stem
-            return self._configured(read_json_object(local), name or spec, assume_family)
+            return self._from_config(read_json_object(local), name or spec, assume_family)
         size = size_of(spec)
         if size is not None:
             return typical_model(spec, size)
         if is_hub_id(spec):
-            model = self._configured(hub_config(spec, offline=offline), spec, assume_family)
+            model = self._from_config(hub_config(spec, offline=offline), spec, assume_family)
             return replace(model, hf_id=spec, source="config.json of the Hugging Face hub", confidence="high")
         if spec.endswith(".json") or spec.startswith((".", "/", "~")):
             raise SpecError(f"{spec}: no such file or folder")
-        raise UnknownNameError(
-            "model",
-            spec,
-            self.names,
-            "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too",
-        )
+        hint = "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too"
+        raise UnknownNameError("model", spec, self.names, hint)
 
-    def _configured(self, config: Mapping[str, Any], name: str, assume_family: str | None) -> Model:
+    def _from_config(self, config: Mapping[str, Any], name: str, assume_family: str | None) -> Model:
         return model_from_config(config, name=name, assume_family=assume_family, classes=self._classes)
 
 
@@ -321,19 +297,11 @@ def _row(record: Record, model: Model) -> dict[str, Any]:
     items = [i for layer in stack.kinds for i in layer.items] if stack else []
     attend = next((i for i in items if isinstance(i, Attend) and not i.name.startswith("indexer")), None)
     return {
-        "name": model.name,
-        "hf_id": model.hf_id,
-        "model_type": model.model_type,
-        "kind": model.kind,
+        **{name: getattr(model, name) for name in ("name", "hf_id", "model_type", "kind")},
         "parameters": record.get("parameters"),
         "active_parameters": record.get("active_parameters") or record.get("parameters"),
-        "layers": stack.num_layers if stack else None,
-        "width": stack.width if stack else None,
-        "heads": attend.heads if attend else None,
-        "kv_heads": attend.kv_heads if attend else None,
-        "context": model.max_position,
-        "source": model.source,
-        "date": model.date,
-        "confidence": model.confidence,
+        "layers": stack and stack.num_layers, "width": stack and stack.width,
+        "heads": attend and attend.heads, "kv_heads": attend and attend.kv_heads, "context": model.max_position,
+        **{name: getattr(model, name) for name in ("source", "date", "confidence")},
         "notes": record.get("notes") or "",
-    }
+    }  # fmt: skip

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Model
-from flopwise.facts.models.checkpoints import named_format, published_format
 from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import SHIPPED_DEFAULTS, ClassDefaults, Fields
 
+_NAMED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|awq|gptq)([-_.](int[48]|w?4bit|dynamic|block))*$", re.IGNORECASE)
+_METHODS = {"mxfp4": "mxfp4", "fbgemm_fp8": "fp8-meta", "awq": "awq", "quark": "fp8-quark", "nvfp4": "nvfp4"}
+_COMPRESSED = {
+    "float-quantized": "fp8", "naive-quantized": "fp8", "nvfp4-pack-quantized": "nvfp4", "int-quantized": "int8",
+    "pack-quantized": "gptq", "mxfp4-pack-quantized": "mxfp4",
+}  # fmt: skip
+"""Formats of the compressed-tensors library."""
 _ASSUME = "--assume-family llama (assume_family='llama')"
 
 
@@ -40,5 +47,32 @@ def model_from_config(
     notes = model.notes
     if assume_family and assume_family != given:
         notes = (*notes, f"model_type {given!r} read as {assume_family!r}, as asked")
-    held_in = published_format(config) or named_format(name)
-    return replace(model, name=name, model_type=given or chosen, notes=notes, checkpoint_format=held_in)
+    stored_as = published_format(config) or named_format(name)
+    return replace(model, name=name, model_type=given or chosen, notes=notes, checkpoint_format=stored_as)
+
+
+def published_format(config: Mapping[str, Any]) -> str | None:
+    """The weight format that a `config.json` names under `quantization_config`; None: 16 bits, or one not known.
+
+    Source: quantisation methods of transformers, and the compressed-tensors and ModelOpt libraries.
+    """
+    own, key = config.get("text_config"), "quantization_config"
+    settings = config.get(key) or (own.get(key) if isinstance(own, Mapping) else None)
+    if not isinstance(settings, Mapping):
+        return None
+    method = str(settings.get("quant_method") or settings.get("quant_algo") or "").lower().replace("-", "_")
+    known: dict[str, str | None] = {
+        **_METHODS,
+        "fp8": "fp8-block" if settings.get("weight_block_size") else "fp8",
+        "gptq": "gptq-int8" if settings.get("bits") == 8 else "gptq",
+        "bitsandbytes": "nf4" if settings.get("load_in_4bit") else "llm-int8" if settings.get("load_in_8bit") else None,
+        "compressed_tensors": _COMPRESSED.get(str(settings.get("format") or "").lower()),
+        "modelopt": {"FP8": "fp8-tensor", "NVFP4": "nvfp4"}.get(str(settings.get("quant_algo") or "").upper()),
+    }
+    return known.get(method)
+
+
+def named_format(name: str) -> str | None:
+    """The format that the end of a checkpoint's name tells (`...-FP8`, `...-NVFP4`, `...-AWQ`), or None."""
+    found = _NAMED.search(name)
+    return None if found is None else found.group(1).lower()

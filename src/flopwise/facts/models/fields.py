@@ -12,16 +12,21 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flopwise.data import DATA
 from flopwise.errors import SpecError
 from flopwise.facts.tables import read_json_object
 
+T = TypeVar("T")
 DEFAULTS_FILE = "model_defaults.json"
 
 MAX_LAYERS = 100_000
 MAX_SIZE = 10**12
+NEEDED = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size", "d_ff", "d_kv",
+)  # fmt: skip
+"""Sizes that a configuration states itself, whatever its class has."""
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "model_dim", "dim"),
@@ -124,36 +129,21 @@ class Fields:
         return default
 
     def _whole(self, key: str, value: Any, low: int, high: int) -> int:
-        allowed = f"a whole number from {low} to {high:,} is needed"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(key, value, allowed)
-        if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
-            raise self.wrong(key, value, allowed)
-        if not low <= value <= high:
-            raise self.wrong(key, value, allowed)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high or value != int(value):  # no infinity and no NaN lies between
+            raise self.wrong(key, value, f"a whole number from {low} to {high:,} is needed")
         return int(value)
 
     def size(self, key: str, default: int | None = None, *, high: int = MAX_SIZE) -> int:
         """A positive size. One that the file, its class and the caller leave open is an error that names the key."""
         found, value = self._find(key)
-        if value is None and default is None and (self.nested or found or self._optional(key)):
+        if value is None and default is None and (self.nested or found or key not in NEEDED):
             value = self.value(key)
         if value is None:
             if default is None:
                 raise SpecError(f"{self.where}: the key {key!r} is missing; a {self.model_type} configuration needs it")
             return default
         return self._whole(key, value, 1, high)
-
-    def _optional(self, key: str) -> bool:
-        return key not in (
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "vocab_size",
-            "intermediate_size",
-            "d_ff",
-            "d_kv",
-        )
 
     def layers(self, key: str = "num_hidden_layers") -> int:
         """A number of layers."""
@@ -171,32 +161,29 @@ class Fields:
         value = self.value(key, default)
         return None if value is None or value in (0, -1) else self._whole(key, value, 1, MAX_SIZE)
 
-    def flag(self, key: str, *, default: bool = False) -> bool:
-        """True or false."""
+    def _typed(self, key: str, default: T, kind: Any, allowed: str) -> T:
         value = self.value(key, default)
         if value is None:
             return default
-        if not isinstance(value, bool):
-            raise self.wrong(key, value, "true or false is needed")
-        return value
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.wrong(key, value, allowed)
+        typed: T = value
+        return typed
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """True or false."""
+        return self._typed(key, default, bool, "true or false is needed")
 
     def number(self, key: str, default: float = 0.0) -> float:
         """A finite number."""
-        value = self.value(key, default)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        value = self._typed(key, default, int | float, "a finite number is needed")
+        if not math.isfinite(value):
             raise self.wrong(key, value, "a finite number is needed")
         return float(value)
 
     def text(self, key: str, default: str = "") -> str:
         """A string."""
-        value = self.value(key, default)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.wrong(key, value, "a text is needed")
-        return value
+        return self._typed(key, default, str, "a text is needed")
 
     def sequence(self, key: str) -> list[Any] | None:
         """A list or None."""
@@ -243,8 +230,7 @@ class Fields:
         head_dim = self.maybe("head_dim")
         if head_dim is None:
             if width % heads:
-                raise self.wrong(
-                    "hidden_size", width, f"it must be a multiple of {heads_key} = {heads}, or head_dim be given"
-                )
+                allowed = f"it must be a multiple of {heads_key} = {heads}, or head_dim be given"
+                raise self.wrong("hidden_size", width, allowed)
             head_dim = width // heads
         return heads, kv_heads, head_dim

@@ -25,11 +25,6 @@ def is_hub_id(spec: str) -> bool:
     return bool(HUB_ID.match(spec)) and ".." not in spec and "--" not in spec and len(spec) <= 96
 
 
-def _library(problem: BaseException) -> str:
-    """The package that an error comes from."""
-    return type(problem).__module__.split(".", maxsplit=1)[0]
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The client says nothing of its own: no retries, no progress bars."""
@@ -60,27 +55,23 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
 
     here_only = offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE
     instead = "give a catalog name (flopwise models), a folder or a config.json instead"
+    why = {
+        errors.GatedRepoError: "a gated model; accept its licence on the hub and set HF_TOKEN, or",
+        errors.RepositoryNotFoundError: "no such model on the hub, or a private one (set HF_TOKEN);",
+        errors.LocalEntryNotFoundError: "the hub cannot be reached, and its config.json is not cached;",
+        errors.EntryNotFoundError: "the model has no config.json;",
+    }
     try:
         cached = try_to_load_from_cache(model_id, "config.json")
-        path = cached if isinstance(cached, str) else None if here_only else _downloaded(model_id)
-    except errors.GatedRepoError as problem:
-        raise SpecError(
-            f"{model_id}: a gated model; accept its licence on the hub and set HF_TOKEN, or {instead}"
-        ) from problem
-    except errors.RepositoryNotFoundError as problem:
-        raise SpecError(
-            f"{model_id}: no such model on the hub, or a private one (set HF_TOKEN); {instead}"
-        ) from problem
-    except errors.LocalEntryNotFoundError as problem:
-        raise SpecError(
-            f"{model_id}: the hub cannot be reached, and its config.json is not cached; {instead}"
-        ) from problem
-    except errors.EntryNotFoundError as problem:
-        raise SpecError(f"{model_id}: the model has no config.json; {instead}") from problem
+        path = cached if isinstance(cached, str) else None if here_only else _download(model_id)
     except errors.HFValidationError as problem:
         raise SpecError(f"{model_id}: not a valid hub id ({str(problem)[:120]})") from problem
     except Exception as problem:  # transports raise classes of their own; what is not theirs goes on
-        if not isinstance(problem, OSError | errors.HfHubHTTPError) and _library(problem) not in TRANSPORTS:
+        reason = next((text for kind, text in why.items() if isinstance(problem, kind)), None)
+        if reason is not None:
+            raise SpecError(f"{model_id}: {reason} {instead}") from problem
+        library = type(problem).__module__.split(".", maxsplit=1)[0]
+        if not isinstance(problem, OSError | errors.HfHubHTTPError) and library not in TRANSPORTS:
             raise
         raise SpecError(f"{model_id}: the hub cannot be reached ({type(problem).__name__}); {instead}") from problem
     if path is None:
@@ -88,8 +79,8 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
     return read_json_object(Path(path))
 
 
-def _downloaded(model_id: str) -> str:
-    """Where the configuration lies after it was fetched."""
+def _download(model_id: str) -> str:
+    """Fetch the configuration; the path of its file."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415 - as above
 
     get_hf_file_metadata(hf_hub_url(model_id, "config.json"), timeout=PATIENCE_S)  # asks once, where a download insists

@@ -20,17 +20,9 @@ _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 # parameters and layers of GPT-3's models (Brown et al. 2020, table 2.1), LLaMA (Touvron et al. 2023, table 2),
 # and Megatron's 530B and 1T (Narayanan et al. 2021, table 1)
 _DEPTHS = (
-    (1.25e8, 12),
-    (3.5e8, 24),
-    (1.3e9, 24),
-    (7e9, 32),
-    (1.3e10, 40),
-    (3.25e10, 60),
-    (7e10, 80),
-    (1.75e11, 96),
-    (5.3e11, 105),
-    (1e12, 128),
-)
+    (1.25e8, 12), (3.5e8, 24), (1.3e9, 24), (7e9, 32), (1.3e10, 40), (3.25e10, 60), (7e10, 80), (1.75e11, 96),
+    (5.3e11, 105), (1e12, 128),
+)  # fmt: skip
 
 
 def size_of(spec: str) -> float | None:
@@ -79,16 +71,10 @@ def typical_config(size: float) -> dict[str, int | str | bool]:
     _, width, layers = best
     heads, kv_heads, hidden = _shape(size, width)
     return {
-        "model_type": "llama",
-        "hidden_size": width,
-        "intermediate_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": VOCAB,
-        "max_position_embeddings": CONTEXT,
-        "tie_word_embeddings": tied,
-    }
+        "model_type": "llama", "hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": VOCAB,
+        "max_position_embeddings": CONTEXT, "tie_word_embeddings": tied,
+    }  # fmt: skip
 
 
 def typical_model(spec: str, size: float) -> Model:

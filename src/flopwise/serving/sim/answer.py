@@ -68,26 +68,16 @@ def simulation_answer(
     summary = summary._replace(replica_hours=hours)
     rate_job = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
     intervals = {}
-    for name, median, least in (
-        ("ttft", summary.ttft_s.p50, 0.0),
-        ("tpot", summary.tpot_s.p50, least_tpot_s(job)),
-    ):
+    for name, median, least in (("ttft", summary.ttft_s.p50, 0.0), ("tpot", summary.tpot_s.p50, least_tpot_s(job))):
         if isfinite(median):
             low, high = serving_band(rate_job, name).interval(median, floor=min(least, median))
             intervals[f"{name}_s"] = (float(low), float(high))
+    assumed = dict.fromkeys((*request.assumptions, *_technique_notes(job)))
     return SimulateAnswer(
-        job=job,
-        simulated=run,
-        summary=summary,
-        slo=slo,
-        replicas=replicas,
-        gpus_per_replica=request.gpus_per_replica,
-        usd_per_hour=None if each is None else each * replicas,
-        cost_usd=None if each is None else each * hours,
-        intervals=intervals,
-        settings=_settings(request, replicas),
-        assumptions=tuple(dict.fromkeys((*request.assumptions, *_technique_notes(job)))) + tuple(_run_notes(request)),
-    )
+        job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
+        usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
+        intervals=intervals, settings=_settings(request, replicas), assumptions=(*assumed, *_run_notes(request)),
+    )  # fmt: skip
 
 
 def has_objective(slo: Slo) -> bool:
@@ -116,17 +106,10 @@ def cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: i
             saved = (without - with_it) * answer.usd_per_hour / answer.replicas * hours - usd
     hits = int((request.makers >= 0).sum())
     return CacheReport(
-        cache=cache,
-        hits=hits,
-        hit_frac=hits / len(request.requests),
-        long_run_frac=hit_rate(cache),
-        usd=usd,
-        without=bare.run_fixed(replicas).summary(slo),
-        attain=attain if has_objective(slo) else None,
-        fewest=with_it,
-        fewest_without=without,
-        saved_usd=saved,
-    )
+        cache=cache, hits=hits, hit_frac=hits / len(request.requests), long_run_frac=hit_rate(cache), usd=usd,
+        without=bare.run_fixed(replicas).summary(slo), attain=attain if has_objective(slo) else None, fewest=with_it,
+        fewest_without=without, saved_usd=saved,
+    )  # fmt: skip
 
 
 def _technique_notes(job: ServeJob) -> Iterator[str]:

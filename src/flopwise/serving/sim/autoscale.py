@@ -12,6 +12,7 @@ import numpy as np
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.ops.types import Array
+from flopwise.options import without_none
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet
@@ -19,6 +20,7 @@ from flopwise.serving.sim.result import SimulatedRun, Standing
 from flopwise.serving.sim.setup import setup
 from flopwise.serving.sim.simulate import LATEST_PS, Engine, Sample, check_clock, run_result
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
+from flopwise.serving.spec import AutoscaleSpec
 
 MOST_FIXED_REPLICAS = 1024
 """Replicas beyond which the search for the fewest fixed ones gives up."""
@@ -99,6 +101,15 @@ class Autoscaling:
         ):
             if not low <= value <= high:
                 raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+
+    @classmethod
+    def of(cls, spec: AutoscaleSpec) -> Autoscaling | None:
+        """The rule of the options; None where replicas do not come and go. Raises: SpecError: no rule that can be."""
+        if spec.autoscale is None:
+            return None
+        bounds = without_none(target=spec.target, least=spec.min_replicas, most=spec.max_replicas)
+        times = without_none(tick_s=spec.tick, cold_start_s=spec.cold_start, cool_down_s=spec.cool_down)
+        return cls(measure=spec.autoscale, **bounds, **times)
 
     @property
     def starts_in_s(self) -> float:

@@ -138,7 +138,7 @@ def long_run_frac(queue: BatchQueue) -> float:
     return queue.useful_frac * outlasts * max(1.0 / rate - lost, 0.0) / (1.0 / rate + queue.replace_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BatchOutcome:
     """One figure a trial: seconds until the queue is empty, USD, interruptions; shapes (trials,)."""
 
@@ -213,9 +213,7 @@ def simulate_queue(
         if report is not None:
             report(trial, trials)
     seconds, usd, interruptions, fell_back = (np.array(column) for column in zip(*rows, strict=True))
-    return BatchOutcome(
-        seconds=seconds, usd=usd, interruptions=interruptions, fell_back=fell_back, deadline_s=queue.deadline_s
-    )
+    return BatchOutcome(seconds, usd, interruptions, fell_back, queue.deadline_s)
 
 
 def _trial(queue: BatchQueue, rng: Rng) -> tuple[float, float, int, bool]:
@@ -462,21 +460,16 @@ def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: 
     gpus, node = worker.job.num_gpus, max(machines.spot.gpus_per_node, 1)
     drive = machines.facts.storage(DEFAULT_STORAGE)
     return BatchQueue(
-        requests=request.queue or 0,
-        requests_per_s=worker.requests_per_s,
-        workers=request.workers,
+        requests=request.queue or 0, requests_per_s=worker.requests_per_s, workers=request.workers,
         boot_s=replica_start_s(worker.job, drive) if request.cold_start is None else request.cold_start,
-        in_flight=worker.concurrency,
-        interruptions_per_s=rate * -(-gpus // node),
+        in_flight=worker.concurrency, interruptions_per_s=rate * -(-gpus // node),
         workers_per_instance=min(max(node // gpus, 1), request.workers),
         replace_s=REPLACE_S if request.replace_s is None else request.replace_s,
-        checkpoint_every_s=request.checkpoint_every,
-        checkpoint_s=request.checkpoint_time,
-        deadline_s=request.deadline,
+        checkpoint_every_s=request.checkpoint_every, checkpoint_s=request.checkpoint_time,
+        deadline_s=request.deadline, fallback_workers=request.fallback,
         spot_usd_per_hour=(machines.spot.usd_per_gpu_hour or 0.0) * gpus,
         on_demand_usd_per_hour=(machines.on_demand.usd_per_gpu_hour or 0.0) * gpus,
-        fallback_workers=request.fallback,
-    )
+    )  # fmt: skip
 
 
 def _speed_factors(worker: ServeEstimate, count: int) -> list[float]:
@@ -498,15 +491,11 @@ def _trials(
     speeds = np.array(_speed_factors(worker, trials))[rng.permutation(trials)]
     outcome = simulate_queue(queue, rng, trials=trials, speeds=speeds, report=report)
     priced = bool(queue.spot_usd_per_hour) and (bool(queue.on_demand_usd_per_hour) or not outcome.fell_back.any())
-    row = WorkersForecast(
-        name="spot",
-        workers=queue.workers,
-        p50_s=outcome.percentile("seconds", 0.5),
-        p95_s=outcome.percentile("seconds", 0.95),
-        met_frac=outcome.met_frac,
+    p50_s, p95_s = (outcome.percentile("seconds", share) for share in (0.5, 0.95))
+    return outcome, WorkersForecast(
+        name="spot", workers=queue.workers, p50_s=p50_s, p95_s=p95_s, met_frac=outcome.met_frac,
         mean_usd=float(outcome.usd.mean()) if priced else None,
-    )
-    return outcome, row
+    )  # fmt: skip
 
 
 def _constant_workers(name: str, queue: BatchQueue, worker: ServeEstimate, workers: int) -> WorkersForecast:
@@ -515,14 +504,12 @@ def _constant_workers(name: str, queue: BatchQueue, worker: ServeEstimate, worke
     factors = _speed_factors(worker, SWEEP_TRIALS)
     runs = [on_demand(replace(queue, requests_per_s=rate * factor), workers) for factor in factors]
     seconds = [second for second, _ in runs]
+    p50_s, p95_s = (float(np.quantile(seconds, share)) for share in (0.5, 0.95))
     return WorkersForecast(
-        name=name,
-        workers=workers,
-        p50_s=float(np.quantile(seconds, 0.5)),
-        p95_s=float(np.quantile(seconds, 0.95)),
+        name=name, workers=workers, p50_s=p50_s, p95_s=p95_s,
         met_frac=None if deadline is None else sum(s <= deadline for s in seconds) / len(seconds),
         mean_usd=sum(usd for _, usd in runs) / len(runs) if queue.on_demand_usd_per_hour else None,
-    )
+    )  # fmt: skip
 
 
 def _settings(

@@ -106,8 +106,12 @@ def autoscaling_report(
     answer = simulation_answer(request, run.simulated, replicas=run.most, slo=slo, hours=run.paid_s / HOUR_S)
     _, _, what = answer.settings[0][1].partition(" x ")
     replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, of {what}")
-    answer = replace(answer, settings=(replicas, ("autoscaler", _rule_text(rule)), *answer.settings[1:]))
     cold = format_seconds(rule.starts_in_s)
+    text = (
+        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas; every "
+        f"{format_seconds(rule.tick_s)}; cold start {cold}, cool-down {format_seconds(rule.cool_down_s)}"
+    )
+    answer = replace(answer, settings=(replicas, ("autoscaler", text), *answer.settings[1:]))
     notes = (
         f"machines are paid from the wish, {cold} before they serve, until the last answer of those that drain",
         "machines can always be had; a draining replica counts into the most that there may be",
@@ -146,13 +150,12 @@ def replica_sizes(
                 raise
             sizes.append(Size(tp=size, most=total // size, provision=None, why=str(error)))
             continue
+        name = f"tp {size}"
         if rule is None:
-            row = _fixed_row(f"tp {size}", request, slo, total // size, on_compile)
+            row = _fixed_row(name, request, slo, total // size, on_compile)
         else:
             _check(request)
-            row = _elastic_row(
-                f"tp {size}", request, request.run_elastic(scaled_rule(rule, size / tp), on_compile), slo
-            )
+            row = _elastic_row(name, request, request.run_elastic(scaled_rule(rule, size / tp), on_compile), slo)
         sizes.append(Size(tp=size, most=total // size, provision=row))
     return tuple(sizes)
 
@@ -178,15 +181,6 @@ def _peak(request: SimulationRequest, slo: Slo, target: float | None, most: int)
         return None, "the autoscaler answers no request in time, so that there is nothing to hold"
     peak = fewest_replicas(request, slo, target, most)
     return peak, None if peak else f"no number of replicas answers {100 * target:.4g} % of the requests in time"
-
-
-def _rule_text(rule: Autoscaling) -> str:
-    """A rule in words."""
-    return (
-        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas; every "
-        f"{format_seconds(rule.tick_s)}; cold start {format_seconds(rule.starts_in_s)}, cool-down "
-        f"{format_seconds(rule.cool_down_s)}"
-    )
 
 
 def _elastic_row(name: str, request: SimulationRequest, run: AutoscaledRun, slo: Slo) -> Provision:

@@ -11,7 +11,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
-from flopwise.serving.iteration import Runner, StepLoad
+from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
@@ -111,35 +111,23 @@ def replica(
     )  # fmt: skip
     parts = 1 if row.serial else int(job.layout.pp)
     most = max((job.max_batch or row.max_batch) // parts, 1)
-    blocks = int(memory.kv_capacity_tokens * _counted_frac(job)) // row.block_tokens // parts
+    _, steps = request_work(job)  # the simulator counts a cached token for each step, half of an answer on average
+    counted_frac = (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
+    blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens // parts
     if not int(memory.max_concurrency) or not blocks:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {context or job.context:,} tokens")
     longest = max(max_tokens or 0, job.context)
     host_bytes_per_s = job.cluster.accelerator.pcie_bytes_per_s or HOST_BYTES_PER_S
     budget = step_tokens or row.prefill_tokens or longest
+    drafts = how.speculation
     limits = ReplicaLimits(
-        max_batch=most,
-        step_tokens=budget,
-        block_tokens=row.block_tokens,
-        num_blocks=blocks,
-        max_tokens=max_tokens or ENDLESS,
+        max_batch=most, step_tokens=budget, block_tokens=row.block_tokens, num_blocks=blocks,
+        max_tokens=max_tokens or ENDLESS, shared_tokens=how.shared_tokens, hit_frac=how.hit_frac,
         swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / host_bytes_per_s * PS),
-        shared_tokens=how.shared_tokens,
-        hit_frac=how.hit_frac,
-        proposals=0 if how.speculation is None else how.speculation.tokens,
-        acceptance=0.0 if how.speculation is None else how.speculation.acceptance,
-    )
+        proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
+    )  # fmt: skip
     cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
     return Replica(cost=cost, limits=limits, schedulers=int(job.layout.dp) * parts)
-
-
-def _counted_frac(job: ServeJob) -> float:
-    """Cached tokens that the simulator counts over those that are there: it counts one for each step of a sequence.
-
-    Source: `techniques.request_work`. Assumes: sequences are on average half way through their answer.
-    """
-    _, steps = request_work(job)
-    return (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
 
 
 def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int) -> StepCost:
@@ -153,22 +141,18 @@ def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_to
     """
     if not generates(runner.model) or runner.model.kind == "encoder-decoder":
         raise SpecError(f"{runner.model.name} is no decoder: the simulator runs models that generate from their cache")
-    timed = _Assisted(runner, layout) if isinstance(runner, TechniqueRunner) else _Timed(runner, layout)
+    timed = _Timed(runner, layout)
     most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
     grid = np.unique(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
     batch = np.arange(1, max_batch + 1)
     decode, cached, window = timed.decode_s(batch, context, tokens_s)
     return StepCost(
-        tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0),
-        decode_ps=_table(decode),
-        cached_ps=_table(cached),
-        window_ps=_table(window),
-        window=timed.window,
-        prefill=timed.prefill(step_tokens, context),
-        request_ps=round(runner.engine.request_s * PS),
+        tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=_table(decode),
+        cached_ps=_table(cached), window_ps=_table(window), window=timed.window,
+        prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
         decode_tokens=timed.each,
-    )
+    )  # fmt: skip
 
 
 def _table(seconds: Array) -> Column:
@@ -177,19 +161,26 @@ def _table(seconds: Array) -> Column:
 
 
 class _Timed:
-    """Seconds of the parts of a step, by load."""
+    """Seconds of the parts of a step, by load.
+
+    Of a runner with techniques, tokens are timed without drafts; what techniques add to a step that decodes, or reads
+    prompts, counts with what is cached, so that it is as long as `TechniqueRunner.step`.
+    """
 
     def __init__(self, runner: Runner, layout: ServingLayout) -> None:
-        self.runner, self.layout, self.each = runner, layout, 1
-        stack = runner.model.stacks[0]
-        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
+        self.layout, self.each, self.whole = layout, 1, None
+        if isinstance(runner, TechniqueRunner):
+            self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
+            runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
+        self.runner = runner
         self.attention = [
             (item, count, bool(item.window or item.chunk) and not item.compress)
-            for kind, count in zip(stack.kinds, counts, strict=True)
+            for kind, count in layer_kinds(runner.model.stacks[0])
             for item in kind.items
             if isinstance(item, Attend)
         ]
-        self.window = max((_reach(item) for item, _, windowed in self.attention if windowed), default=0)
+        reaches = (int(item.window or item.chunk or 0) for item, _, windowed in self.attention if windowed)
+        self.window = max(reaches, default=0)
 
     def attention_s(self, load: StepLoad, *, windowed: bool) -> Floats:
         """Attention of all layers of one sort."""
@@ -201,8 +192,17 @@ class _Timed:
         return total
 
     def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
-        """What a step takes beside its tokens by what is cached: attention in layers with windows, or in others."""
-        return self.attention_s(load, windowed=windowed)
+        """What a step takes beside its tokens by what is cached: attention in layers with windows, or the rest."""
+        how = self.whole
+        if how is None:
+            return self.attention_s(load, windowed=windowed)
+        cached = (load.decode_context + how.grown_tokens) * how.kept_frac + how.proposals
+        inside = self.attention_s(replace(load, decode_context=cached, decode_tokens=self.each), windowed=True)
+        if windowed:
+            return inside
+        tokens = load.decode_batch * self.each + load.prefill_tokens
+        rest: Floats = how.step(load, self.layout).seconds - self.tokens_s(np.asarray(tokens)) - inside
+        return np.maximum(rest, 1.0 / PS)
 
     def rest_s(self, load: StepLoad) -> Array:
         """A step without its attention."""
@@ -212,10 +212,6 @@ class _Timed:
     def tokens_s(self, tokens: Array) -> Array:
         """Steps of so many tokens of one prompt."""
         return self.rest_s(StepLoad(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0))
-
-    def rows_s(self, batch: Array) -> Array:
-        """Steps of so many decoding sequences: each has a row of the head."""
-        return self.rest_s(StepLoad(decode_batch=batch, decode_context=1024))
 
     def decode_s(self, batch: Array, context: int, tokens_s: Array) -> tuple[Array, Array, Array]:
         """Fixed seconds, seconds a cached token and a token in the window, by batch; `tokens_s` by tokens from 1."""
@@ -227,7 +223,9 @@ class _Timed:
             each, slope = _lines(contexts.astype(np.float64), seconds)
             fixed = fixed + each
             slopes.append(slope / batch)
-        fixed = fixed + np.maximum(self.rows_s(batch) - tokens_s[: len(batch)], 0.0)
+        if self.whole is None:  # each sequence has a row of the head; of a whole step they are a part already
+            rows_s = self.rest_s(StepLoad(decode_batch=batch, decode_context=1024))
+            fixed = fixed + np.maximum(rows_s - tokens_s[: len(batch)], 0.0)
         return fixed, slopes[0], slopes[1]
 
     def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
@@ -236,48 +234,16 @@ class _Timed:
         chunk, before = (a.ravel() for a in np.meshgrid(chunks, np.r_[0, np.geomspace(128, context, 6)].astype(int)))
         chunk, before = chunk[chunk + before <= context], before[chunk + before <= context]
         load = StepLoad(prefill_tokens=chunk, prefill_context=chunk + before, prompts=1.0)
-        found = np.zeros(4)
+        coefficients = np.zeros(4)
         for place, windowed in ((2, False), (3, True)):
             seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), chunk.shape)
             reach = self.window if windowed else 0
             rows = zip(before.tolist(), chunk.tolist(), strict=True)
             pairs = np.array([seen_pairs(b, c, reach) for b, c in rows], dtype=np.float64)
             if np.any(seconds):
-                found[[0, 1, place]] += _positive(np.stack([np.ones(len(chunk)), chunk, pairs], axis=1), seconds)
-        a, b, c, d = (found * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
+                coefficients[[0, 1, place]] += _positive(np.stack([np.ones(len(chunk)), chunk, pairs], axis=1), seconds)
+        a, b, c, d = (coefficients * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
         return a, b, c, d
-
-
-class _Assisted(_Timed):
-    """The same of a runner with techniques: what they add to a step counts with what is cached.
-
-    Tokens are timed without drafts; a step that decodes, or reads prompts, is then as long as `TechniqueRunner.step`.
-    """
-
-    def __init__(self, runner: TechniqueRunner, layout: ServingLayout) -> None:
-        alone = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
-        super().__init__(alone, layout)
-        self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
-
-    def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
-        """What is left of a whole step."""
-        how = self.whole
-        held = (load.decode_context + how.grown_tokens) * how.kept_frac + how.proposals
-        inside = self.attention_s(replace(load, decode_context=held, decode_tokens=self.each), windowed=True)
-        if windowed:
-            return inside
-        tokens = load.decode_batch * self.each + load.prefill_tokens
-        left: Floats = how.step(load, self.layout).seconds - self.tokens_s(np.asarray(tokens)) - inside
-        return np.maximum(left, 1.0 / PS)
-
-    def rows_s(self, batch: Array) -> Array:
-        """Nothing more: rows of the head are in what is left of a step."""
-        return np.zeros(len(batch))
-
-
-def _reach(item: Attend) -> int:
-    """Tokens that a windowed layer sees at most."""
-    return int(item.window or item.chunk or 0)
 
 
 def _lines(x: Array, y: Array) -> tuple[Array, Array]:
@@ -297,12 +263,12 @@ def _lines(x: Array, y: Array) -> tuple[Array, Array]:
 def _positive(columns: Array, seconds: Array) -> Array:
     """Coefficients of the columns, none negative, with the least squares of relative errors."""
     used = list(range(columns.shape[1]))
-    found: Any = np.zeros(columns.shape[1])
+    coefficients: Any = np.zeros(columns.shape[1])
     while used:
         scale = np.abs(columns[:, used] / seconds[:, None]).max(0)
         part = np.linalg.lstsq(columns[:, used] / seconds[:, None] / scale, np.ones(len(seconds)), rcond=None)[0]
         if np.all(part >= 0):
-            found[used] = part / scale
+            coefficients[used] = part / scale
             break
         used.pop(int(np.argmin(part)))
-    return np.asarray(found)
+    return np.asarray(coefficients)

@@ -83,29 +83,23 @@ class FastFleet:
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
         kept = prefix if limits.prefix_cache else 0
         self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
-        self.tables, self.prefill = _tables(setup)
+        columns = (setup.cost.tokens_ps, setup.cost.decode_ps, setup.cost.cached_ps, setup.cost.window_ps)
+        self.tables = np.zeros((4, max(map(len, columns))), dtype=np.int64)
+        for row, column in zip(self.tables, columns, strict=True):
+            row[: len(column)] = column
+        self.prefill = np.array(setup.cost.numbers, dtype=np.int64)
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
         self.sent = np.full(2 * max(prefix, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
         feedback = bool(setup.users) or PREFILL in setup.roles
+        for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix"):
+            self.world[name] = getattr(limits, name)
         values = {
-            "max_batch": limits.max_batch,
-            "step_tokens": limits.step_tokens,
-            "block_tokens": limits.block_tokens,
-            "num_blocks": limits.num_blocks,
-            "mix": limits.mix,
-            "swap": limits.preempt == "swap",
-            "swap_ps": limits.swap_ps_per_block,
-            "prefixes": kept,
-            "window": setup.cost.window,
-            "balancer": setup.balancer,
-            "feedback": feedback,
-            "loads": feedback or (count > 1 and setup.balancer != ROUND_ROBIN),
-            "closed": bool(setup.users),
-            "think": setup.think_ps,
-            "request_ps": setup.cost.request_ps,
+            "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "prefixes": kept,
+            "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
+            "loads": feedback or (count > 1 and setup.balancer != ROUND_ROBIN), "closed": bool(setup.users),
+            "think": setup.think_ps, "request_ps": setup.cost.request_ps, "moving": -1,
             "issued": min(setup.users, rows) if setup.users else rows,
-            "moving": -1,
-        }
+        }  # fmt: skip
         for name, value in values.items():
             self.world[name] = value
         self.replicas["role"], self.replicas["due"] = setup.roles, NEVER
@@ -164,14 +158,8 @@ class FastFleet:
         come = setup.trace.arrival_ps
         if setup.users:
             come = np.where(np.arange(len(come)) < issued, q[layout.CAME], -1)
-        return Outcome(
-            arrival_ps=come,
-            start_ps=q[layout.START],
-            first_ps=q[layout.FIRST],
-            finish_ps=np.where(q[MADE] == q[OUTPUT], q[layout.LAST], -1),
-            preemptions=q[layout.PREEMPTED],
-            replica=q[layout.WHERE],
-        )
+        finish_ps = np.where(q[MADE] == q[OUTPUT], q[layout.LAST], -1)
+        return Outcome(come, q[layout.START], q[layout.FIRST], finish_ps, q[layout.PREEMPTED], replica=q[layout.WHERE])
 
     def itl(self) -> Column:
         """Histogram of the gaps between tokens."""
@@ -219,12 +207,3 @@ def _requests(setup: Setup) -> Column:
     if setup.users:
         table[layout.CAME] = trace.arrival_ps
     return table
-
-
-def _tables(setup: Setup) -> tuple[Column, Column]:
-    """Step costs as rows of one length."""
-    columns = (setup.cost.tokens_ps, setup.cost.decode_ps, setup.cost.cached_ps, setup.cost.window_ps)
-    table = np.zeros((4, max(len(c) for c in columns)), dtype=np.int64)
-    for place, column in enumerate(columns):
-        table[place, : len(column)] = column
-    return table, np.array(setup.cost.numbers, dtype=np.int64)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.options import OptionError, without_none
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
@@ -23,7 +24,8 @@ from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.spec import Scheduling
+from flopwise.serving.sim.traffic import draw_requests
+from flopwise.serving.spec import ResponseCacheSpec, Scheduling
 from flopwise.units import HOUR_S
 
 Rng = np.random.Generator
@@ -66,6 +68,21 @@ class ResponseCache:
         ):
             if not low <= value <= high:
                 raise SpecError(f"{name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+
+    @classmethod
+    def of(cls, spec: ResponseCacheSpec) -> ResponseCache | None:
+        """The cache of the options; None where none is asked for.
+
+        Raises: SpecError: figures that cannot be, or no number of prompts that repeat.
+        """
+        if spec.response_cache is None:
+            return None
+        if spec.distinct is None:
+            raise OptionError("response_cache", "needs to know how many prompts repeat: give distinct (--distinct)")
+        figures = without_none(
+            skew=spec.skew, repeated=spec.repeated, ttl_s=spec.cache_ttl, usd_per_gb_hour=spec.cache_price
+        )
+        return cls(entries=spec.response_cache, prompts=spec.distinct, **figures)
 
     def popularity(self) -> NDArray[np.float64]:
         """Shares of all requests that ask each of the prompts; shape (prompts,), their sum is `repeated`."""
@@ -193,7 +210,7 @@ def simulation_request(
         raise SpecError(
             f"{model.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
         )
-    trace = traffic.drawn()
+    trace = draw_requests(traffic)
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
     job = replace(
         job,

@@ -106,29 +106,19 @@ def setup(
     reasons = np.where(blocks > limits.num_blocks, BEYOND_MEMORY, 0)
     reasons = np.where(trace.prompt + trace.output > limits.max_tokens, BEYOND_CONTEXT, reasons)
     kept = np.flatnonzero(reasons == 0)
-    left = work if len(kept) == len(trace) else work.take(kept)
+    work = work if len(kept) == len(trace) else work.take(kept)
     if users is not None:
-        left = left.arriving(np.full(len(left), left.arrival_ps[0] if len(left) else 0, dtype=np.int64))
-        if len(left) and not together:
-            left = left.arriving(user_start_ps(left, users, replicas, cost, limits))
+        work = work.arriving(np.full(len(work), work.arrival_ps[0] if len(work) else 0, dtype=np.int64))
+        if len(work) and not together:
+            work = work.arriving(user_start_ps(work, users, replicas, cost, limits))
     path = transfer or Transfer()
-    moved = np.rint((path.latency_s + path.s_per_token * left.prompt) * PS).astype(np.int64)
     return Setup(
-        trace=left,
-        kept=kept,
-        reasons=reasons,
-        rank=ranks(left, policy),
-        fcfs=policy == "fcfs",
-        cost=cost,
-        limits=limits,
+        trace=work, kept=kept, reasons=reasons, rank=ranks(work, policy), fcfs=policy == "fcfs", cost=cost,
+        limits=limits, balancer=list(BALANCERS).index(balancer), users=users or 0, think_ps=round(think_s * PS),
         roles=(PREFILL,) * prefill_replicas + (DECODE if prefill_replicas else WHOLE,) * (replicas + spare),
-        on=(True,) * (prefill_replicas + replicas) + (False,) * spare,
-        balancer=list(BALANCERS).index(balancer),
-        users=users or 0,
-        think_ps=round(think_s * PS),
-        transfer_ps=moved,
-        hits=hits[kept],
-    )
+        on=(True,) * (prefill_replicas + replicas) + (False,) * spare, hits=hits[kept],
+        transfer_ps=np.rint((path.latency_s + path.s_per_token * work.prompt) * PS).astype(np.int64),
+    )  # fmt: skip
 
 
 def rounds(output: Column, acceptance: float, proposals: int) -> Column:

@@ -87,15 +87,9 @@ def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: l
     hits[plan.kept], steps[plan.kept] = plan.hits, plan.trace.output
     columns = np.array(samples, dtype=np.int64).reshape(-1, len(Timeline._fields)).T
     return SimulatedRun(
-        trace=trace,
-        reasons=plan.reasons,
-        outcome=outcome,
-        itl=machines.itl(),
-        timeline=Timeline(columns[0] / PS, *columns[1:]),
-        totals=machines.totals(),
-        num_blocks=plan.limits.num_blocks,
+        trace=trace, reasons=plan.reasons, outcome=outcome, itl=machines.itl(), totals=machines.totals(),
+        timeline=Timeline(columns[0] / PS, *columns[1:]), num_blocks=plan.limits.num_blocks,
         end_ps=int(max(outcome.finish_ps.max(initial=0), outcome.first_ps.max(initial=0))),
-        request_ps=plan.cost.request_ps,
-        hits=hits if np.any(hits) else None,
+        request_ps=plan.cost.request_ps, hits=hits if np.any(hits) else None,
         steps=steps if plan.limits.proposals else None,
-    )
+    )  # fmt: skip

@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flopwise import options, units
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
 from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec
-
-if TYPE_CHECKING:
-    from flopwise.serving.sim.trace import RequestTrace
 
 DEFAULT_ARRIVALS = "poisson"
 """How they arrive at a rate."""
@@ -97,13 +93,3 @@ class Traffic(Spec):
             raise SpecError("--together says how --users begin; give --users, or leave it out")
         if self.trace is None and self.scale != 1.0:
             raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
-
-    def drawn(self) -> RequestTrace:
-        """The requests.
-
-        Raises: SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
-        """
-        from flopwise.serving.sim.traffic import draw_requests  # noqa: PLC0415 - commands start without numpy
-
-        self.check()
-        return draw_requests(self)

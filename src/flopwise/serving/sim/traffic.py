@@ -182,10 +182,11 @@ PROCESSES: dict[str, Callable[..., Seconds]] = {
 
 
 def draw_requests(traffic: Traffic) -> RequestTrace:
-    """The requests of checked `traffic`: a trace file's, or drawn from its seed.
+    """The requests of `traffic`: a trace file's, or drawn from its seed.
 
-    Raises: SpecError: a file or a value that cannot be.
+    Raises: SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
     """
+    traffic.check()
     if traffic.trace is not None:
         return _replayed_requests(traffic, traffic.trace)
     rng = np.random.default_rng(traffic.seed)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from flopwise.facts.architecture import Linear, Model
+from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
 from flopwise.facts.models.attend import Latent, latent_attention
 from flopwise.facts.models.blocks import RMS, Block, Items, activation, arranged, mlp, moe, one_of_each
 from flopwise.facts.models.families.llama import language_model
-from flopwise.facts.models.families.moe import FINE_GRAINED, expert_names, mixture, sparse_layers
+from flopwise.facts.models.families.moe import FINE_GRAINED, Manner, expert_names, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
-from flopwise.facts.models.recurrent import kimi_delta
 
 
 def latent(c: Fields) -> Latent:
@@ -41,10 +40,10 @@ def deepseek(c: Fields) -> Model:
     return language_model(c, [*rows, *predicted], names, tied=False, notes=notes)
 
 
-def _feeds(c: Fields, width: int, sparse: list[bool]) -> dict[bool, Block]:
+def _feeds(c: Fields, width: int, sparse: list[bool], manner: Manner = FINE_GRAINED) -> dict[bool, Block]:
     """The feed-forward block of layers with experts (True) and of dense ones."""
     dense = partial(mlp, width, c.size("intermediate_size"), activation(c.text("hidden_act", "silu")))
-    return {False: dense, True: partial(moe, mixture(c, FINE_GRAINED, width)) if any(sparse) else dense}
+    return {False: dense, True: partial(moe, mixture(c, manner, width)) if any(sparse) else dense}
 
 
 def _indexed(c: Fields, a: Latent, layers: int) -> list[Latent]:
@@ -76,6 +75,34 @@ def _predictors(c: Fields, width: int, layer: Items) -> tuple[list[Items], tuple
     return [merged] * count, (f"{count} multi-token-prediction layer(s) counted",)
 
 
+def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:
+    """Kimi Delta Attention (arXiv 2510.26692): a delta rule whose decay has a value for each channel."""
+    inner = heads * head_dim
+    state = inner * (head_dim + 3 * (kernel - 1))
+
+    def column(name: str, inputs: int, outputs: int, reads: str = source) -> Linear:
+        return Linear(f"kda/{name}", inputs, outputs, shard="column", reads=reads)
+
+    def low_rank(name: str) -> Linear:
+        return Linear(f"kda/{name}", width, head_dim, reads=source)
+
+    return (
+        *(column(name, width, inner) for name in ("q_proj", "k_proj", "v_proj")),
+        Convolution("kda/conv", 3 * inner, kernel, bias=False, shard="column"),
+        Pointwise("kda/act", 3 * inner, "silu", shard="column"),
+        low_rank("f_a_proj"),
+        column("f_b_proj", head_dim, inner, ""),
+        Weight("kda/A_log, dt_bias", inner + heads, shard="column"),
+        column("b_proj", width, heads),
+        Recurrence("kda/rule", "kda", heads=heads, key_dim=head_dim, value_dim=head_dim, state=state),
+        low_rank("g_a_proj"),
+        column("g_b_proj", head_dim, inner, ""),
+        RMS("kda/norm", head_dim, groups=heads, shard="column", reads="kda/rule"),
+        Pointwise("kda/gate", inner, "sigmoid", gated=True, shard="column"),
+        Linear("kda/out_proj", inner, width, shard="row"),
+    )
+
+
 def kimi_linear(c: Fields) -> Model:
     """Kimi Linear: three Kimi-delta layers, then one of latent attention; experts after the first layer."""
     a, layers = latent(c), c.layers()
@@ -93,12 +120,11 @@ def kimi_linear(c: Fields) -> Model:
         kinds = ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
     first = c.count("first_k_dense_replace", 1)
     sparse = [i >= first for i in range(layers)] if not c.has("mlp_layer_types") else sparse_layers(c, layers)
-    experts = partial(moe, mixture(c, replace(FINE_GRAINED, experts="num_local_experts"), a.width))
-    dense = partial(mlp, a.width, c.size("intermediate_size"), activation(c.text("hidden_act", "silu")))
+    feeds = _feeds(c, a.width, sparse, replace(FINE_GRAINED, experts="num_local_experts"))
     linear_block = partial(kimi_delta, a.width, heads, dim, kernel)
 
     def layer(key: tuple[str, bool]) -> Items:
         attend = partial(latent_attention, a) if key[0] == "full_attention" else linear_block
-        return arranged("pre", a.width, RMS, attend, experts if key[1] else dense)
+        return arranged("pre", a.width, RMS, attend, feeds[key[1]])
 
     return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), kinds, tied=False)

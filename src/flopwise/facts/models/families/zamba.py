@@ -7,10 +7,9 @@ from functools import partial
 
 from flopwise.facts.architecture import Attend, Item, Linear, Model, Norm, Pointwise
 from flopwise.facts.models.blocks import Block, Items, activation, residual
-from flopwise.facts.models.families.hybrid import alone, mamba1_block, step_rank
+from flopwise.facts.models.families.hybrid import alone, mamba1_block, mamba2, step_rank
 from flopwise.facts.models.families.llama import language_model
 from flopwise.facts.models.fields import Fields
-from flopwise.facts.models.recurrent import mamba2
 
 _ATTEND, _FEED = "attention", "mlp"
 
