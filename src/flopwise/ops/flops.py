@@ -151,7 +151,9 @@ def causal_forward_flops(
     )
 
 
-def backward_flops(model: Model, batch: Ints, seq: Ints, *, trainable: Trainable = "all") -> Floats:
+def backward_flops(
+    model: Model, batch: Ints, seq: Ints, *, encoder: Ints | None = None, trainable: Trainable = "all"
+) -> Floats:
     """Operations of the backward pass without recompute: two products for each forward one, attention in full.
 
     Source: torch.utils.flop_counter on the unfused attention (flash kernels spend 2.5 times forward instead of 2).
@@ -161,7 +163,7 @@ def backward_flops(model: Model, batch: Ints, seq: Ints, *, trainable: Trainable
     if not model.stacks:
         return _published_flops(model, batch, backward=True)
     total: Floats = 0.0
-    for stack, layers, works in _all_works(model, batch, seq):
+    for stack, layers, works in _all_works(model, batch, seq, encoder):
         for work in backward_works(works, trainable=trainable, no_input_grad=_raw_inputs(stack)):
             total = total + layers * work.flops
     return total
