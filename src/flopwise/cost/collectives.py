@@ -140,12 +140,12 @@ def groups_reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int =
     Assumes: copies fall independently on the ranks of the pools that are drawn.
     """
     open_ = top_pools * np.maximum(parts / pools, 1.0)  # parts of the pools that are drawn, where pools have several
-    found = open_ * (1.0 - (1.0 - 1.0 / open_) ** copies)
+    reached = open_ * (1.0 - (1.0 - 1.0 / open_) ** copies)
     if pools == top_pools:  # no limit
         return parts * (1.0 - (1.0 - 1.0 / parts) ** copies)
     sizes, back = np.unique(np.maximum(np.round(pools / np.ravel(parts)), 1.0).astype(int), return_inverse=True)
     missed = np.array([_miss_probability(int(size), int(np.max(copies)), pools, top_pools) for size in sizes])[back]
-    return np.where(parts >= pools, found, parts * (1.0 - missed.reshape(np.shape(parts))))
+    return np.where(parts >= pools, reached, parts * (1.0 - missed.reshape(np.shape(parts))))
 
 
 def _miss_probability(size: int, copies: int, pools: int, top_pools: int) -> float:
@@ -158,19 +158,12 @@ def _miss_probability(size: int, copies: int, pools: int, top_pools: int) -> flo
 
 
 def all_to_all_s(
-    fabric: Fabric,
-    nbytes: Floats,
-    n: Ints,
-    stride: Ints = 1,
-    *,
-    copies: Ints = 1,
-    pools: int = 1,
-    top_pools: int = 1,
+    fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, copies: Ints = 1, pools: int = 1, top_pools: int = 1
 ) -> Floats:
     """Every rank sends 1 / n of its `nbytes` to each rank; levels work at the same time, the slowest decides.
 
     `copies`: how often each row stands in `nbytes`, for as many random ranks; a row crosses an outer level once for
-    each group that has at least one of them. `pools`, `top_pools`: as `reached` has them.
+    each group that has at least one of them. `pools`, `top_pools`: as `groups_reached` has them.
 
     Source: counting; rates calibrated. Assumes: even shares; a rank's traffic outwards uses its own share of the link.
     """

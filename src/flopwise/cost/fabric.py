@@ -103,7 +103,6 @@ def fabric(
     gpus_per_node: int | None = None,
     fast_domain: int | None = None,
     network_bytes_per_s_per_gpu: float | None = None,
-    node_kind: str = "network",
     calibration: Calibration | None = None,
 ) -> Fabric:
     """The levels of links for `accelerator` in the instances of `offer` (or in nodes of `gpus_per_node`).
@@ -152,7 +151,7 @@ def fabric(
         scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
         each = table.find("link_default_bytes_per_s", (*scopes, "any")).value
         assumptions += (f"{UNKNOWN_NETWORK}; {8e-9 * each:.0f} Gbit/s per device assumed",)
-    level, notes = _level(node_kind, UNBOUNDED, float(each), table)
+    level, notes = _level("network", UNBOUNDED, float(each), table)
     return Fabric(levels=(*levels, level), assumptions=assumptions + notes)
 
 

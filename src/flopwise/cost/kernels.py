@@ -15,7 +15,7 @@ import numpy as np
 
 from flopwise.cost.precisions import Precision
 from flopwise.cost.rates import Rates, precision
-from flopwise.ops.types import Array, Floats, Ints
+from flopwise.ops.types import Floats, Ints
 
 if TYPE_CHECKING:
     from flopwise.ops.shapes import Work
@@ -243,14 +243,14 @@ def _quantise_s(rates: Rates, elems: Floats, from_bytes: float, to_bytes: float,
     return rates.value["quantise_kernels"] * rates.value["kernel_s"] + moved_s
 
 
-def with_launch_time(rates: Rates, timing: Timing, *, graph: bool, kernels: float = 1.0) -> Timing:
+def with_launch_time(rates: Rates, timing: Timing, *, graph: bool) -> Timing:
     """`timing` no shorter than the host needs to launch it, unless a graph launches it.
 
     Source: calibrated on kernels measured without graphs. Assumes: the host runs ahead by one kernel.
     """
     if graph:
         return timing
-    return timing._replace(seconds=np.maximum(timing.seconds, kernels * rates.value["eager_s"]))
+    return timing._replace(seconds=np.maximum(timing.seconds, rates.value["eager_s"]))
 
 
 def grouped_matmul_s(
@@ -287,14 +287,13 @@ def grouped_matmul_s(
     return with_launch_time(rates, in_blocks(formula, (m, n, k, touched)), graph=graph)
 
 
-def pointwise_s(rates: Rates, nbytes: Floats, *, flops: Floats = 0.0, cold: bool = True, graph: bool = True) -> Timing:
+def pointwise_s(rates: Rates, nbytes: Floats, *, graph: bool = True) -> Timing:
     """A kernel that streams `nbytes` (read and written): norms, activations, residuals, rope, gathers.
 
-    Source: calibrated fraction of the streaming bandwidth. Assumes: `flops`, if any, run outside the matrix units.
+    Source: calibrated fraction of the streaming bandwidth. Assumes: what is computed on the way takes no time.
     """
-    memory_s = read_s(rates, nbytes, cold=cold) / rates.value["pointwise_frac"]
-    compute_s: Array | float = flops / rates.peak["fp32"] if "fp32" in rates.peak else 0.0 * np.asarray(flops)
-    return with_launch_time(rates, overlap_timing(rates, compute_s, memory_s, rates.value["kernel_s"]), graph=graph)
+    memory_s = read_s(rates, nbytes) / rates.value["pointwise_frac"]
+    return with_launch_time(rates, overlap_timing(rates, 0.0, memory_s, rates.value["kernel_s"]), graph=graph)
 
 
 def flash_dim(dim: Ints) -> Ints:
@@ -400,14 +399,7 @@ def decode_attention_s(
 
 
 def attention_s(
-    rates: Rates,
-    work: Work,
-    *,
-    act_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
-    cold: bool = True,
-    graph: bool = True,
-    dtype: str = "bf16",
+    rates: Rates, work: Work, *, act_bytes: float = 2.0, kv_bytes: float = 2.0, graph: bool = True, dtype: str = "bf16"
 ) -> Timing:
     """Seconds of an attention `Work`; decoding where a sequence has few queries, prefill elsewhere; element by element.
 
@@ -421,7 +413,7 @@ def attention_s(
     window = work.window if work.window is not None else np.inf
     prefill = prefill_attention_s(
         rates, work.pairs, work.batch, work.query, work.heads, work.kv_heads, np.minimum(work.context, window),
-        qk_dim=work.qk_dim, v_dim=work.v_dim, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold, graph=graph,
+        qk_dim=work.qk_dim, v_dim=work.v_dim, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph,
         frac="attention_frac" if work.latent_dim is None else "latent_prefill_frac", dtype=dtype,
     )  # fmt: skip
     prefill = Timing(prefill.seconds * rounds, prefill.compute_s * rounds, prefill.memory_s * rounds)
@@ -436,7 +428,7 @@ def attention_s(
         read = work.kv_elems / np.maximum(work.batch * float(latent), 1.0)
     decode = decode_attention_s(
         rates, work.batch, work.heads, kv_heads, read, qk_dim=qk_dim, v_dim=v_dim, cached_dim=latent,
-        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold, graph=graph,
+        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph,
     )  # fmt: skip
     if few.all():
         return decode

@@ -164,7 +164,7 @@ def resolve_parameters(
 def fold_assumptions(assumptions: Iterable[str]) -> list[str]:
     """The same sentences, those on measurements that stand in for others drawn together into one, at the end.
 
-    Source: the sentences of `resolved`. Assumes: their wording, `LENT`.
+    Source: the sentences of `resolve_parameters`. Assumes: their wording, `LENT`.
     """
     rest: list[str] = []
     lenders: dict[str, list[str]] = {}

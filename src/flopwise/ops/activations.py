@@ -46,15 +46,7 @@ def _total(trace: Trace, *, scores: bool = True) -> Floats:
 
 
 def layer_activation_bytes(
-    layer: Layer,
-    width: int,
-    batch: Ints,
-    seq: Ints,
-    *,
-    recompute: str | Ints = "none",
-    encoder: Ints = 0,
-    input_grad: bool = True,
-    **setting: Any,
+    layer: Layer, width: int, batch: Ints, seq: Ints, *, recompute: str | Ints = "none", **setting: Any
 ) -> Floats:
     """Bytes that one layer keeps on one rank for `batch` sequences of `seq` tokens; broadcasts over arrays.
 
@@ -69,8 +61,8 @@ def layer_activation_bytes(
     fully recomputed layer keeps its shard of the input.
     Raises: SpecError: unknown implementation or recompute mode.
     """
-    given = Setting(shape=Shape(batch=batch, query=seq, context=seq, encoder=encoder), **setting)
-    trace = trace_items(layer.items, given, width, input_grad=input_grad)
+    given = Setting(shape=Shape(batch=batch, query=seq, context=seq), **setting)
+    trace = trace_items(layer.items, given, width)
     return _by_mode(_modes(recompute), trace, outside(width, "tokens", given) * given.elem_bytes)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Item, Model, Recurrence
+from flopwise.ops.flops import encoder_tokens
 from flopwise.ops.types import Floats, Ints, ceil_div, least
 from flopwise.ops.work import cached_elems_per_token
 
@@ -57,22 +58,14 @@ def _kept_keys(item: Attend, context: Ints, *, full_windows: bool) -> Ints:
 
 
 def kv_cache_bytes(
-    model: Model,
-    context: Ints,
-    batch: Ints,
-    elem_bytes: Floats,
-    *,
-    tp: Ints = 1,
-    encoder: Ints | None = None,
-    state_elem_bytes: Floats | None = None,
-    full_windows: bool = False,
+    model: Model, context: Ints, batch: Ints, elem_bytes: Floats, *, tp: Ints = 1, full_windows: bool = False
 ) -> Floats:
     """Bytes that one rank of a tensor-parallel group caches for `batch` sequences of `context` tokens; broadcasts.
 
     Windows and chunks hold at most their size, compression a key for each finished group of tokens besides; the MLA
     latent stands whole on every rank; key-value heads are replicated when tp exceeds them; recurrent layers keep their
-    state, whatever the context; cross-attention keeps the encoder's tokens (`encoder`; None: what the encoder makes of
-    one sample, or `context`). `full_windows` is for engines that do not exploit windows and keep the whole context.
+    state, whatever the context; cross-attention keeps what the encoder makes of one sample, or `context` tokens.
+    `full_windows` is for engines that do not exploit windows and keep the whole context.
 
     Source: as `kv_bytes_per_token`; Gu and Dao 2023 (arXiv 2312.00752) for the state.
     Assumes: no padding to blocks: engines add that; tokens of a group not yet compressed (projections of at most
@@ -83,15 +76,12 @@ def kv_cache_bytes(
     items = list(_caching_items(model))
     if not items:
         raise SpecError(f"{model.name} keeps no cache: it has no layer that generates from past tokens")
-    if encoder is None:
-        source = next((s for s in model.stacks[1:] if s.tokens_per_sample is not None), None)
-        encoder = context if source is None or source.tokens_per_sample is None else source.tokens_per_sample
-    state_elem_bytes = elem_bytes if state_elem_bytes is None else state_elem_bytes
+    encoder = encoder_tokens(model, context)
     total: Floats = 0.0
     for layers, item in items:
         if isinstance(item, Recurrence):
             share = ceil_div(item.heads, tp) / item.heads if item.shard else 1.0
-            total = total + layers * batch * item.state * share * state_elem_bytes
+            total = total + layers * batch * item.state * share * elem_bytes
         elif isinstance(item, Attend):
             keys = _kept_keys(item, encoder if item.cross else context, full_windows=full_windows)
             total = total + layers * batch * keys * cached_elems_per_token(item, tp) * (elem_bytes * 1.0)

@@ -56,8 +56,8 @@ def divisor_list(number: int) -> str:
 
     Source: definition. Assumes: a message needs no more of them.
     """
-    found = [d for d in range(1, min(number, 256) + 1) if number % d == 0]
-    return ", ".join(map(str, found if found[-1] == number else [*found, number]))
+    divisors = [d for d in range(1, min(number, 256) + 1) if number % d == 0]
+    return ", ".join(map(str, divisors if divisors[-1] == number else [*divisors, number]))
 
 
 def check_expert_ranks(ep: int, ranks: int, named: str) -> None:

@@ -64,14 +64,14 @@ def runs(model: Model, stack: Stack) -> bool:
     return stack is model.stacks[0] or model.kind in ("encoder-decoder", "vision")
 
 
-def stack_works(stack: Stack, shape: Shape, split: Split = WHOLE) -> Iterator[tuple[str, int, list[Work]]]:
+def stack_works(stack: Stack, shape: Shape) -> Iterator[tuple[str, int, list[Work]]]:
     """(part, layers, works) of a stack: "before", each kind of layer with how often it occurs, "after".
 
     Source: `item_work`. Assumes: as there; learned tokens (class token, registers) join after the first product.
     """
 
     def works(items: Iterable[Item], shape: Shape = shape) -> list[Work]:
-        return [work for item in items if (work := item_work(item, shape, split)) is not None]
+        return [work for item in items if (work := item_work(item, shape, WHOLE)) is not None]
 
     stem = replace(shape, query=shape.query - stack.extra_tokens)
     yield "before", 1, [*works(stack.before[:1], stem), *works(stack.before[1:])]
@@ -92,7 +92,7 @@ def _raw_inputs(stack: Stack) -> frozenset[str]:
 
 
 def _all_works(
-    model: Model, batch: Ints, seq: Ints, encoder: Ints | None, towers: bool
+    model: Model, batch: Ints, seq: Ints, encoder: Ints | None = None, *, towers: bool = False
 ) -> Iterator[tuple[Stack, int, list[Work]]]:
     """(stack, how often, works) of every part of a model that a pass runs."""
     for stack in model.stacks:
@@ -135,7 +135,7 @@ def forward_flops(model: Model, batch: Ints, seq: Ints, *, encoder: Ints | None 
     Assumes: logits for every token; networks without a table of layers have published figures per sample.
     Raises: MissingFactError: neither a table nor a published figure.
     """
-    return _forward_sum(model, batch, _all_works(model, batch, seq, encoder, towers), lambda work: work.flops)
+    return _forward_sum(model, batch, _all_works(model, batch, seq, encoder, towers=towers), lambda work: work.flops)
 
 
 def causal_forward_flops(
@@ -146,17 +146,13 @@ def causal_forward_flops(
     Source: as `attended_pairs`. Assumes: kernels skip hidden blocks entirely.
     Raises: MissingFactError: as `forward_flops`.
     """
-    return _forward_sum(model, batch, _all_works(model, batch, seq, encoder, towers), lambda work: work.causal_flops)
+    return _forward_sum(
+        model, batch, _all_works(model, batch, seq, encoder, towers=towers), lambda work: work.causal_flops
+    )
 
 
 def backward_flops(
-    model: Model,
-    batch: Ints,
-    seq: Ints,
-    *,
-    encoder: Ints | None = None,
-    towers: bool = False,
-    trainable: Trainable = "all",
+    model: Model, batch: Ints, seq: Ints, *, encoder: Ints | None = None, trainable: Trainable = "all"
 ) -> Floats:
     """Operations of the backward pass without recompute: two products for each forward one, attention in full.
 
@@ -167,31 +163,23 @@ def backward_flops(
     if not model.stacks:
         return _published_flops(model, batch, backward=True)
     total: Floats = 0.0
-    for stack, layers, works in _all_works(model, batch, seq, encoder, towers):
+    for stack, layers, works in _all_works(model, batch, seq, encoder):
         for work in backward_works(works, trainable=trainable, no_input_grad=_raw_inputs(stack)):
             total = total + layers * work.flops
     return total
 
 
-def operations(
-    model: Model,
-    batch: Ints,
-    seq: Ints,
-    *,
-    elem_bytes: float = 2.0,
-    encoder: Ints | None = None,
-    towers: bool = False,
-) -> list[Operation]:
+def operations(model: Model, batch: Ints, seq: Ints) -> list[Operation]:
     """The forward pass operation by operation, summed over layers: operations counted and bytes read and written.
 
     Source: `item_work`. Assumes: every operation reads its inputs and weights once and writes its output once, all in
-    `elem_bytes` an element: what separate kernels with perfect caches move.
+    2 bytes an element: what separate kernels with perfect caches move.
     """
     sums: dict[str, tuple[Floats, Floats]] = {}
-    for stack, layers, works in _all_works(model, batch, seq, encoder, towers):
+    for stack, layers, works in _all_works(model, batch, seq):
         for work in works:
             name = work.name if stack is model.stacks[0] else f"{stack.name}/{work.name}"
-            moved = (work.weight_elems + work.in_elems + work.out_elems) * elem_bytes
+            moved = (work.weight_elems + work.in_elems + work.out_elems) * 2.0
             flops, nbytes = sums.get(name, (0.0, 0.0))
             sums[name] = flops + layers * work.flops, nbytes + layers * moved
     return [Operation(name=name, flops=flops, bytes=nbytes) for name, (flops, nbytes) in sums.items()]

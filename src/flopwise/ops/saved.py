@@ -136,12 +136,12 @@ def outside(dim: Ints, stream: Stream, s: Setting) -> Floats:
     return whole / s.split.tp if s.split.sequence_parallel else whole
 
 
-def inside(dim: Ints, stream: Stream, s: Setting, unit: int = 1) -> Floats:
+def inside(dim: Ints, stream: Stream, s: Setting) -> Floats:
     """Elements of a tensor whose columns are cut.
 
     Source: Korthikanti et al. 2022 (arXiv 2205.05198) section 4.2.1. Assumes: the fullest rank is described.
     """
-    return rows(stream, s.shape, s.split) * local_units(dim, s.split.tp, unit)
+    return rows(stream, s.shape, s.split) * local_units(dim, s.split.tp)
 
 
 def _prefix(name: str) -> str:

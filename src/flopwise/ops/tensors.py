@@ -26,7 +26,6 @@ class TensorGroup:
     numel: int  # in one layer
     layers: int
     active_numel: int  # in one layer
-    item: Item
 
 
 def _weight_and_bias(item: Item) -> tuple[int, int]:  # noqa: PLR0911 - a line for each kind of item
@@ -98,7 +97,6 @@ def tensor_groups(model: Model) -> list[TensorGroup]:
                     numel=numel,
                     layers=layers,
                     active_numel=item_active_parameters(item),
-                    item=item,
                 )
                 for item in items
                 if (numel := item_parameters(item))

@@ -384,11 +384,11 @@ def _whole_expert_s(case: Case, shape: KernelShape, rows: float, cut: set[float]
         return shape.seconds
     sizes[token], sizes[width] = sizes[token] / tp, sizes[width] * tp
     m, n, k = sizes
-    held = max(1.0, shape.groups / tp)
+    groups_here = max(1.0, shape.groups / tp)
     rates = case.clock.cluster.rates
     whole, now = (
         scalar(grouped_matmul_s(rates, *dims, groups, dtype=shape.dtype).seconds)
-        for dims, groups in (((m, n, k), held), ((shape.m or 0.0, shape.n or 0.0, shape.k or 0.0), shape.groups))
+        for dims, groups in (((m, n, k), groups_here), ((shape.m or 0.0, shape.n or 0.0, shape.k or 0.0), shape.groups))
     )
     return shape.seconds * whole / now
 
@@ -465,7 +465,7 @@ def _feed_forwards(items: Sequence[Item]) -> list[_FeedForward]:
 
     A block's items share a path.
     """
-    found = []
+    pairs = []
     mixers = {i.name.rsplit("/", 1)[0] for i in items if isinstance(i, Attend | Recurrence | Convolution)}
     for down in items:
         path = down.name.rsplit("/", 1)[0]
@@ -476,8 +476,8 @@ def _feed_forwards(items: Sequence[Item]) -> list[_FeedForward]:
         names = tuple(i.name for i in ups if i.shard == "column")
         if names:
             wide = isinstance(down, Experts)
-            found.append(_FeedForward(path=path, width=down.inputs, up=names, down=down.name, experts=wide))
-    return found
+            pairs.append(_FeedForward(path=path, width=down.inputs, up=names, down=down.name, experts=wide))
+    return pairs
 
 
 def _with_feed_forward(model: Model, stack: str, layer: str, block: _FeedForward, width: int) -> Model:

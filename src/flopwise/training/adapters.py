@@ -23,14 +23,14 @@ def adapted_products(items: Iterable[Item], lora: Lora) -> list[Linear]:
     """The projections among `items` that get an adapter; fused qkv and MLA's parts when q, k or v is named."""
     roles = {role for target in lora.targets for role in _ROLES[target]}
     attention = bool({"q", "k", "v"} & set(lora.targets))
-    found: list[Linear] = []
+    products: list[Linear] = []
     for item in items:
         if not isinstance(item, Linear):
             continue
         fused = item.name.endswith("qkv_proj") or item.name in _LATENT
         if (attention if fused else tensor_role(item) in roles) and not item.name.endswith("router"):
-            found.append(item)
-    return found
+            products.append(item)
+    return products
 
 
 def adapter_parameters(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:

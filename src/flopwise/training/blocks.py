@@ -53,7 +53,6 @@ class Kernels:
     raised_s: Floats  # part of forward_s in up-projections of latent attention
     weight_s: Floats  # part of backward_s in gradients of weights
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
-    model_flops: Floats  # forward + backward without recompute, causal attention
     forward_flops: Floats
     attention_flops: Floats  # part of forward_flops in attention
     light_flops: Floats  # part of forward_flops in norms and elementwise operations
@@ -187,7 +186,6 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
         work = kernel.work
         for floor in ("memory_s", "peak_s", "traffic_s"):
             total[floor] += getattr(kernel, floor)
-        total["model_flops"] += work.causal_flops
         if not kernel.forward:
             total["backward_s"] += kernel.seconds
             if work.name.endswith(WEIGHT_GRADIENT):

@@ -205,8 +205,8 @@ def filled_frac(documents: Documents) -> float:
                 room[documents.seq_len - rest * length] += rest > 0
                 break
             place = int(free[0]) + length
-            taken = min(left, int(room[place]))
-            room[place] -= taken
-            room[place - length] += taken
-            left -= taken
+            filled = min(left, int(room[place]))
+            room[place] -= filled
+            room[place - length] += filled
+            left -= filled
     return float((lengths * counts).sum() / (opened * documents.seq_len)) if opened else 1.0

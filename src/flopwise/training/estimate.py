@@ -189,10 +189,10 @@ def _schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
     """What is assumed of a training stack that is not known to run the schedule of a layout."""
     pp, chunks = int(layout.pp), int(layout.interleave)
     name = schedule_text(int(layout.schedule), chunks)
-    known = software.schedules
-    if pp == 1 or name in known or (chunks > 1 and {"interleaved", NAMES[int(layout.schedule)]} <= set(known)):
+    schedules = software.schedules
+    if pp == 1 or name in schedules or (chunks > 1 and {"interleaved", NAMES[int(layout.schedule)]} <= set(schedules)):
         return ()
-    return (f"{software.name} is not known to run the schedule {name}; it runs {', '.join(known)}",)
+    return (f"{software.name} is not known to run the schedule {name}; it runs {', '.join(schedules)}",)
 
 
 def training_band(job: TrainJob) -> ErrorBand:
@@ -224,7 +224,7 @@ def step_bounds(job: TrainJob, table: StepTable, software: TrainingStack) -> tup
 def counted_batch(job: TrainJob) -> tuple[float, int]:
     """Sequences and their length that have as many tokens and pairs of tokens as one step computes.
 
-    Source: `flopwise.training.documents.computed_lengths`. Assumes: as there.
+    Source: `Documents.computed_lengths`. Assumes: as there.
     """
     tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed_tokens(job.layout.micro_batch))
     return float(job.recipe.global_batch) * tokens / attended, int(attended)

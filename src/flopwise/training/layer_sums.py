@@ -115,13 +115,13 @@ def _kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
     trained scale: a product's gradient for one factor needs the other.
     """
     if lora.method == "dora":
-        held, copies = adapted_products(items, lora), 2
+        items_kept, copies = adapted_products(items, lora), 2
     elif lora.scales_outputs:
-        held, copies = [i for i in items if isinstance(i, Linear) and not i.name.endswith("router")], 1
+        items_kept, copies = [i for i in items if isinstance(i, Linear) and not i.name.endswith("router")], 1
     else:
         return 0.0
     total: Floats = 0.0
-    for item in held:
+    for item in items_kept:
         total = total + copies * item.outputs / (tp if item.shard == "column" else 1)
     return total
 

@@ -108,23 +108,23 @@ def validation_batch_s(parts: Mapping[str, float]) -> float:
 
 def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
     """What the run adds to the step whose lines are `parts`."""
-    asked, gpus = job.conditions, int(job.layout.num_gpus)
-    rate, every = asked.loader_samples_per_s, asked.validate_every
+    conditions, gpus = job.conditions, int(job.layout.num_gpus)
+    rate, every = conditions.loader_samples_per_s, conditions.validate_every
     forward_s = validation_batch_s(parts)
     return StepInRun(
         step_s=sum(parts.values()),
-        straggler_factor=float(slowdown(gpus, asked.jitter_frac)) if asked.jitter_frac else 1.0,
+        straggler_factor=float(slowdown(gpus, conditions.jitter_frac)) if conditions.jitter_frac else 1.0,
         loader_s=0.0 if rate is None else float(job.recipe.global_batch) / (rate * gpus),
         validation_batch_s=forward_s,
-        validation_s=0.0 if every is None else asked.validate_batches * forward_s / every,
+        validation_s=0.0 if every is None else conditions.validate_batches * forward_s / every,
     )  # fmt: skip
 
 
 def job_goodput(job: TrainJob) -> tuple[float, Goodput]:
     """(bytes of a checkpoint, goodput) of a job under its conditions."""
     nbytes = checkpoint_bytes(MemoryTable(job.model, job.recipe))
-    found = goodput(int(job.layout.num_gpus), nbytes, job.conditions.reliability)
-    return nbytes, Goodput(*(float(value) for value in found))
+    columns = goodput(int(job.layout.num_gpus), nbytes, job.conditions.reliability)
+    return nbytes, Goodput(*(float(value) for value in columns))
 
 
 def run_lines(one: StepInRun, steps: float, good: Goodput, seconds: float) -> tuple[tuple[str, float], ...]:
@@ -167,10 +167,10 @@ def expected_largest(count: Floats) -> Floats:
     """
     x, below = _normal()
     counts, back = np.unique(np.asarray(count, dtype=float), return_inverse=True)
-    held = below ** counts[:, None]
-    values = _REACH - (x[1] - x[0]) * (held.sum(axis=1) - (held[:, 0] + held[:, -1]) / 2.0)
-    found: Array = np.where(counts <= 1, 0.0, values)[back].reshape(np.shape(count))
-    return found if np.ndim(count) else float(found)
+    powers = below ** counts[:, None]
+    values = _REACH - (x[1] - x[0]) * (powers.sum(axis=1) - (powers[:, 0] + powers[:, -1]) / 2.0)
+    largest: Array = np.where(counts <= 1, 0.0, values)[back].reshape(np.shape(count))
+    return largest if np.ndim(count) else float(largest)
 
 
 def slowdown(num_ranks: Floats, jitter_frac: Floats) -> Floats:

@@ -470,12 +470,12 @@ class RunConditionsSpec(Spec):
 
     @property
     def write_assumptions(self) -> tuple[str, ...]:
-        """What is assumed of the storage that checkpoints go to; nothing where it is said."""
+        """What is assumed of the storage that checkpoints go to; nothing where it is given."""
         from flopwise.training.goodput import DEFAULT_RELIABILITY
         from flopwise.units import format_rate
 
-        said = (self.checkpoint_bandwidth, self.checkpoint_storage, self.checkpoint_per_gpu)
-        if any(value is not None for value in said):
+        written = (self.checkpoint_bandwidth, self.checkpoint_storage, self.checkpoint_per_gpu)
+        if any(value is not None for value in written):
             return ()
         usual = DEFAULT_RELIABILITY
         each, most = format_rate(usual.write_bytes_per_s_per_gpu), format_rate(usual.write_bytes_per_s)

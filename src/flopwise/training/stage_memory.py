@@ -311,13 +311,7 @@ class StageMemory:
         return loss * (1.0 + parts)
 
     def _moments(
-        self,
-        stage: Stage,
-        gradients: Floats,
-        step: Floats,
-        cast: Floats,
-        fixed: dict[str, Floats],
-        activations: Floats,
+        self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats], activations: Floats
     ) -> tuple[dict[str, Floats], ...]:
         """What each of MOMENTS adds to what stands."""
         compute, working = self.table.elem_bytes, self._working

@@ -101,10 +101,11 @@ def stage_layer_counts(
     return counts
 
 
+@lru_cache(maxsize=256)
 def stage_weights(
     order: tuple[int, ...],
     num_kinds: int,
-    degrees: NDArray[np.int64],
+    degrees: tuple[int, ...],
     sizes: tuple[int, ...] = (),
     some: Partial | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -112,13 +113,6 @@ def stage_weights(
 
     Blocks are what stands before the layers, the kinds as `stage_layer_counts` has them, and what stands after.
     """
-    return _stage_weights(order, num_kinds, tuple(degrees.tolist()), sizes, some)
-
-
-@lru_cache(maxsize=256)
-def _stage_weights(
-    order: tuple[int, ...], num_kinds: int, degrees: tuple[int, ...], sizes: tuple[int, ...], some: Partial | None
-) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     stages = []
     for pp in degrees:
         ends = np.zeros((pp, 2))

@@ -116,7 +116,7 @@ def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedul
 def hidden_beside_s(schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
     """Seconds a step of messages that hide beside other passes, `beside_s` of each micro-batch that has one beside it.
 
-    Source: `paired_frac`; `stage_lines`. Assumes: as there.
+    Source: `paired_frac`; `BlockTimes.lines`. Assumes: as there.
     """
     return paired_frac(schedule, pipe) * pipe.micro_batches * beside_s * (np.asarray(pipe.stages) > 1)
 
@@ -160,12 +160,7 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
 
 
 def _messages_s(
-    table: StepTable,
-    inner: Index,
-    degree: Index,
-    dp: Ints,
-    shard: Ints,
-    wanted: tuple[bool, bool, bool],
+    table: StepTable, inner: Index, degree: Index, dp: Ints, shard: Ints, wanted: tuple[bool, bool, bool]
 ) -> tuple[Array, ...]:
     """Seconds of messages across replicas, hidden or not.
 
@@ -230,14 +225,14 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
         open_s = np.maximum(message - hide * behind, message * prologue)
         return open_s + contention * (message - open_s)
 
-    found: Floats = exposed_s(whole, backward) if replicated else 0.0
+    total: Floats = exposed_s(whole, backward) if replicated else 0.0
     if ((zero > 0) & (zero < 3)).any():
-        found = np.where(zero == 0, found, exposed_s(reduce_, backward) + exposed_s(gather, forward))
+        total = np.where(zero == 0, total, exposed_s(reduce_, backward) + exposed_s(gather, forward))
     if full:
         each = num_micro * (exposed_s(gather_all, forward) + exposed_s(gather_all + reduce_, backward))
-        found = np.where(zero < 3, found, each) if zero.min() < 3 else each
-    found = found + exposed_s(across, backward) if hybrid else found
-    return found * copies(layout.schedule, table.degrees[degree])
+        total = np.where(zero < 3, total, each) if zero.min() < 3 else each
+    total = total + exposed_s(across, backward) if hybrid else total
+    return total * copies(layout.schedule, table.degrees[degree])
 
 
 def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:

@@ -76,8 +76,7 @@ class StepTable:
     dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
     expert_params: NDArray[np.float64]
     frozen_bytes: NDArray[np.float64]  # of what is not trained, as it is gathered
-    model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
-    forward_flops: NDArray[np.float64]
+    forward_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
     partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
@@ -129,7 +128,7 @@ def step_table(
     kernels = kernels or [_block_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
     lines = _block_lines(loaded, software, recipe.selective or software.selective, rates.value["train_contention"])
-    weights, starts = stage_weights(stack.order, len(stack.kinds), degrees, sizes)
+    weights, starts = stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes)
     most = with_first(heaviest, starts, weights)
     if like is not None:
         dense, expert, still, host = like.dense_params, like.expert_params, like.frozen_bytes, like.host_s
@@ -294,7 +293,7 @@ def _block_sums(
         blocks = lines
         if some is not None:
             blocks = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
-        weights, starts = stage_weights(stack.order, kinds, degrees, sizes, some)
+        weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some)
         stages.append(_heaviest_parts(weights, starts, blocks[:, :, :-1], lines.shape[2] - BESIDE))
         counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some).sum(axis=0)
         whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
@@ -309,7 +308,7 @@ def _block_sums(
         "weight_s": model[0, -3],
         "model_beside_s": model[:, -2],
         "again_flops": model[:, -1],
-        **{name: np.tensordot(times, _rows(kernels, name), 1) for name in ("model_flops", "forward_flops")},
+        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
     }
 
 
