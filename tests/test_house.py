@@ -14,15 +14,8 @@ WRITTEN = sorted(
     for path in (*MODULES, *(ROOT / "docs").rglob("*"), *(ROOT / "benchmarks").rglob("*"), *ROOT.glob("*.*"))
     if path.suffix in {".py", ".md", ".toml", ".csv", ".json", ".yaml"}
 )
-MOST = {
-    "circles": 7,
-    "repeated classes": 12,
-    "far helpers": 194,
-    "borrowed privates": 1,
-    "pass-through modules": 0,
-    "odd names": 134,
-}
-"""What is left of each to mend; a change may only lower it. Far helpers end at 40: true seams with one caller today."""
+MOST_FAR_HELPERS = 95
+"""Functions with one caller, in another file: seams between packages and stages of one answer. Only ever lower it."""
 NAMED_ELSEWHERE = {"cli/app.py get_command": "click asks for a command by this name"}
 ELSEWHERE = re.compile(
     r"(?<![\w.~-])/(?:work|tmp|home|root)/|pypi\.org|pythonhosted\.org|anaconda\.org|registry\.npmjs"
@@ -64,24 +57,24 @@ def test_every_module_that_is_imported_is_there() -> None:
 
 def test_modules_import_in_one_direction() -> None:
     """Imports inside functions and for annotations count: import-linter sees neither."""
-    assert len(circles := house.circles()) <= MOST["circles"], circles
+    assert house.circles() == []
 
 
 def test_a_class_name_has_one_meaning() -> None:
-    assert len(repeated := house.repeated_classes()) <= MOST["repeated classes"], repeated
+    assert house.repeated_classes() == {}
 
 
 def test_helpers_live_in_the_file_of_their_only_caller() -> None:
-    assert len(borrowed := house.borrowed_privates()) <= MOST["borrowed privates"], borrowed
-    assert len(far := house.far_helpers()) <= MOST["far helpers"], far
+    assert house.borrowed_privates() == []
+    assert len(far := house.far_helpers()) <= MOST_FAR_HELPERS, far
 
 
 def test_no_module_merely_passes_through() -> None:
-    assert len(modules := house.pass_through_modules()) <= MOST["pass-through modules"], modules
+    assert house.pass_through_modules() == []
 
 
 def test_functions_are_named_by_what_they_return_or_do() -> None:
-    assert len(names := house.odd_names()) <= MOST["odd names"], names
+    assert house.odd_names() == []
 
 
 def test_formulas_say_their_source_and_what_they_assume() -> None:

@@ -9,19 +9,19 @@ from flopwise.provenance import (
     assumption,
     assumptions,
     calibration,
-    derived,
     fact,
     format_value,
-    given,
     render_tree,
+    setting,
+    term,
     to_json,
     walk,
 )
 
 PEAK = fact("peak", 989.4e12, "FLOP/s", source="NVIDIA H100 datasheet", date="2026-11-20", confidence="high")
 SUSTAINED = calibration("sustained share", 0.71, "frac", fitted_on="kernels, 120 rows", source="kernels.csv")
-WORK = given("work", 1e15, "FLOP")
-TIME = derived("compute time", 1e15 / (989.4e12 * 0.71), "s", "work / (peak x sustained share)", WORK, PEAK, SUSTAINED)
+WORK = setting("work", 1e15, "FLOP")
+TIME = term("compute time", 1e15 / (989.4e12 * 0.71), "s", "work / (peak x sustained share)", WORK, PEAK, SUSTAINED)
 
 
 def test_the_tree_names_formula_source_fit_and_what_was_given() -> None:
@@ -34,9 +34,7 @@ def test_the_tree_names_formula_source_fit_and_what_was_given() -> None:
 
 
 def test_nested_figures_hang_under_their_own_branch() -> None:
-    total = derived(
-        "step", 2.8, "s", "2 x compute time", TIME, assumption("overlap", 0.0, "frac", "no overlap is known")
-    )
+    total = term("step", 2.8, "s", "2 x compute time", TIME, assumption("overlap", 0.0, "frac", "no overlap is known"))
     lines = render_tree(total).splitlines()
     assert lines[1] == "├── compute time = work / (peak x sustained share): 1.42 s"
     assert lines[2].startswith("│   ├── work")
@@ -44,7 +42,7 @@ def test_nested_figures_hang_under_their_own_branch() -> None:
 
 
 def test_a_figure_used_twice_is_drawn_once() -> None:
-    twice = derived("sum", 2.8, "s", "a + b", TIME, TIME)
+    twice = term("sum", 2.8, "s", "a + b", TIME, TIME)
     text = render_tree(twice)
     assert text.count("NVIDIA H100 datasheet") == 1
     assert text.splitlines()[-1] == "└── compute time = work / (peak x sustained share): 1.42 s  (see above)"
@@ -71,12 +69,12 @@ def test_json_holds_the_tree_and_an_unknown_value() -> None:
         "date": "2026-11-20",
         "confidence": "high",
     }
-    assert to_json(given("price", None, "USD/h"))["value"] is None
+    assert to_json(setting("price", None, "USD/h"))["value"] is None
 
 
 def test_assumptions_below_a_figure_are_sentences_each_once() -> None:
     overlap = assumption("overlap", 0.5, "frac", "typical of Megatron")
-    both = derived("step", 1.0, "s", "a", derived("a", 1.0, "s", "f(overlap)", overlap), overlap)
+    both = term("step", 1.0, "s", "a", term("a", 1.0, "s", "f(overlap)", overlap), overlap)
     assert assumptions(both) == ("overlap: typical of Megatron",)
     assert assumptions(TIME) == ()
 
@@ -84,15 +82,15 @@ def test_assumptions_below_a_figure_are_sentences_each_once() -> None:
 @pytest.mark.parametrize(
     ("figure", "text"),
     [
-        (given("n", 1234), "1,234"),
-        (given("n", 8.03e9), "8.03 B"),
-        (given("x", 0.123456), "0.1235"),
-        (given("x", None, "s"), "unknown"),
-        (given("dtype", "bf16"), "bf16"),
-        (given("memory", 2**30, "B"), "1.00 GiB"),
-        (given("price", 2.5, "USD/h"), "$2.50/h"),
-        (given("power", 700.0, "W"), "700 W"),
-        (given("rate", 12.0, "tokens/s"), "12 tokens/s"),
+        (setting("n", 1234), "1,234"),
+        (setting("n", 8.03e9), "8.03 B"),
+        (setting("x", 0.123456), "0.1235"),
+        (setting("x", None, "s"), "unknown"),
+        (setting("dtype", "bf16"), "bf16"),
+        (setting("memory", 2**30, "B"), "1.00 GiB"),
+        (setting("price", 2.5, "USD/h"), "$2.50/h"),
+        (setting("power", 700.0, "W"), "700 W"),
+        (setting("rate", 12.0, "tokens/s"), "12 tokens/s"),
     ],
 )
 def test_values_are_written_as_people_read_them(figure: Figure, text: str) -> None:
@@ -110,5 +108,5 @@ def test_a_figure_without_its_origin_is_our_bug(kind: str, lacks: str) -> None:
 
 def test_array_scalars_become_plain_numbers() -> None:
     numpy = pytest.importorskip("numpy")
-    assert type(given("x", numpy.float64(1.5)).value) is float
-    assert type(given("n", numpy.int64(3)).value) is int
+    assert type(setting("x", numpy.float64(1.5)).value) is float
+    assert type(setting("n", numpy.int64(3)).value) is int

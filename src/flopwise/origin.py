@@ -16,7 +16,7 @@ import numpy as np
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import families, lent, precision
-from flopwise.provenance import Figure, assumption, calibration, derived, fact, given
+from flopwise.provenance import Figure, assumption, calibration, fact, setting, term
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -43,7 +43,7 @@ def number(value: object) -> float:
 def total(name: str, unit: str, parts: Iterable[Figure], *, note: str = "") -> Figure:
     """The sum of `parts`."""
     held = tuple(parts)
-    return derived(name, sum(float(p.value or 0.0) for p in held), unit, SUM, *held, note=note)
+    return term(name, sum(float(p.value or 0.0) for p in held), unit, SUM, *held, note=note)
 
 
 class Ledger:
@@ -60,23 +60,23 @@ class Ledger:
 
     def add_given(self, name: str, value: float | str | None, unit: str = "") -> Figure:
         """A figure that the user gave."""
-        return self.add_figure(given(name, value, unit))
+        return self.add_figure(setting(name, value, unit))
 
     def add(
         self, name: str, value: float, unit: str, formula: str, *inputs: Figure, source: str = "", note: str = ""
     ) -> Figure:
         """A figure that follows by `formula` from `inputs`, or from the figures that the formula names."""
         return self.add_figure(
-            derived(name, value, unit, formula, *(inputs or self._inputs_of(formula)), source=source, note=note)
+            term(name, value, unit, formula, *(inputs or self._inputs_of(formula)), source=source, note=note)
         )
 
     def add_count(self, name: str, value: float, unit: str, what: str, *inputs: Figure, source: str = "") -> Figure:
         """A figure that is counted from `inputs`, not computed by a formula in one line."""
-        return self.add_figure(derived(name, value, unit, f"{COUNTED}: {what}", *inputs, source=source))
+        return self.add_figure(term(name, value, unit, f"{COUNTED}: {what}", *inputs, source=source))
 
     def add_time(self, name: str, seconds: float, what: str, *inputs: Figure) -> Figure:
         """A time by the kernel model."""
-        return self.add_figure(derived(name, seconds, "s", f"{KERNEL}: {what}", *inputs))
+        return self.add_figure(term(name, seconds, "s", f"{KERNEL}: {what}", *inputs))
 
     def add_total(self, name: str, unit: str, parts: Iterable[Figure]) -> Figure:
         """The sum of `parts`."""
@@ -123,7 +123,7 @@ class Device:
         if key not in self._known:
             peak, fraction = self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(f"matmul_frac.{_rate_of(dtype)}")
             value = self.rates.matmul_flops_per_s(dtype)
-            self._known[key] = derived(
+            self._known[key] = term(
                 f"achieved {dtype} rate", value, "FLOP/s", f"{peak.name} x {fraction.name}", peak, fraction
             )
         return self._known[key]
@@ -132,7 +132,7 @@ class Device:
         """Sustained bytes/s of streaming reads."""
         if "memory rate" not in self._known:
             peak, fraction = self.datasheet("hbm_bytes_per_s", "B/s"), self.parameter("dram_frac")
-            self._known["memory rate"] = derived(
+            self._known["memory rate"] = term(
                 "achieved bandwidth", self.rates.read_bytes_per_s, "B/s", f"{peak.name} x {fraction.name}", peak,
                 fraction,
             )  # fmt: skip
@@ -142,19 +142,19 @@ class Device:
         """Seconds of one kernel, its FLOP and bytes, and the rates they are held against."""
         nbytes = work_bytes(work, weight_bits=weight_bits, kv_bytes=kv_bytes)
         products = work.kind in {"matmul", "grouped", "attention"}
-        moved = derived("bytes moved", number(nbytes), "B", COUNTED)
+        moved = term("bytes moved", number(nbytes), "B", COUNTED)
         if not products:
-            return derived(work.name, seconds, "s", KERNEL, moved, self.memory_rate())
-        flops = derived("FLOP", number(work.causal_flops), "FLOP", _counting(work))
+            return term(work.name, seconds, "s", KERNEL, moved, self.memory_rate())
+        flops = term("FLOP", number(work.causal_flops), "FLOP", _counting(work))
         rate, bandwidth = self.product_rate(dtype), self.memory_rate()
-        return derived(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, bandwidth)
+        return term(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, bandwidth)
 
     def power(self, watts: float) -> tuple[Figure, Figure, Figure, Figure]:
         """(draw of a device at `watts`, share of the host, power limit, PUE): what energy is made of."""
         limit = self.datasheet("tdp_w", "W")
         formula = "power model: shares of the power limit by what the time goes to"
         shares = power_shares(("compute", "memory", "communication", "idle"))
-        draw = derived("draw of a GPU", watts, "W", formula, limit, *shares)
+        draw = term("draw of a GPU", watts, "W", formula, limit, *shares)
         around = 0.0 if self.chip.kind == "cpu" else DEFAULT_POWER.host
         host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
         return draw, host, limit, power_shares(("pue",))[0]
@@ -183,7 +183,7 @@ class Device:
             note=row.meaning,
         )  # fmt: skip
         value = level.bytes_per_s * level.frac
-        return derived(f"achieved {level.kind} rate", value, "B/s", f"{peak.name} x link_frac", peak, fraction)
+        return term(f"achieved {level.kind} rate", value, "B/s", f"{peak.name} x link_frac", peak, fraction)
 
     def links(self, ranks: int) -> tuple[Figure, ...]:
         """The links that a message over `ranks` neighbouring devices may cross."""
@@ -196,9 +196,9 @@ class Device:
 
     def message(self, name: str, seconds: float, nbytes: float, ranks: int, kind: str, *further: Figure) -> Figure:
         """Seconds of one message of `nbytes` over `ranks` devices; `kind` says which."""
-        size = derived("message", nbytes, "B", f"{COUNTED}: elements x bytes each")
-        held = (size, given("ranks", ranks), *self.links(ranks), *further)
-        return derived(name, seconds, "s", f"message model: {kind}", *held)
+        size = term("message", nbytes, "B", f"{COUNTED}: elements x bytes each")
+        held = (size, setting("ranks", ranks), *self.links(ranks), *further)
+        return term(name, seconds, "s", f"message model: {kind}", *held)
 
 
 def estimate_of(name: str, figures: Iterable[Figure]) -> Figure:
@@ -231,7 +231,7 @@ def price(cluster: Cluster) -> Figure | None:
     if value is None:
         return None
     if cluster.price_source == "given":
-        return given("price per device and hour", value, "USD/h")
+        return setting("price per device and hour", value, "USD/h")
     return fact("price per device and hour", value, "USD/h", source=cluster.price_source)
 
 
@@ -252,10 +252,10 @@ def interval(name: str, value: Figure, band: ErrorBand, low: float, high: float)
         formula, inputs = f"{value.name} x {ratio.name}", (value, ratio)
         plain = number(value.value) * share
         if abs(end - plain) > CUT * abs(plain):  # cut off where physics ends
-            bound = derived("physical bound", end, value.unit, f"{COUNTED}: at datasheet rates")
+            bound = term("physical bound", end, value.unit, f"{COUNTED}: at datasheet rates")
             formula = f"{'max' if end > plain else 'min'}({formula}, {bound.name})"
             inputs = (*inputs, bound)
-        ends.append(derived(f"{name}, {word}", end, value.unit, formula, *inputs))
+        ends.append(term(f"{name}, {word}", end, value.unit, formula, *inputs))
     return ends[0], ends[1]
 
 

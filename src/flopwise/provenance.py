@@ -69,7 +69,7 @@ class Figure:
             raise ValueError(f"the {self.kind} figure {self.name!r} lacks its {' and '.join(missing)}")
 
 
-def derived(
+def term(
     name: str, value: float | None, unit: str, formula: str, *inputs: Figure, source: str = "", note: str = ""
 ) -> Figure:
     """Return a figure that follows from its `inputs` by `formula`."""
@@ -102,7 +102,7 @@ def assumption(name: str, value: float | str | None, unit: str, note: str) -> Fi
     return Figure(name, value, unit, note=note, kind="assumption")
 
 
-def given(name: str, value: float | str | None, unit: str = "") -> Figure:
+def setting(name: str, value: float | str | None, unit: str = "") -> Figure:
     """Return a figure that the user gave."""
     return Figure(name, value, unit, kind="given")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.render import NARROWEST, Screen, bars, cell, heading, pairs, plain_text, screen, table, tree, write
-from flopwise.provenance import derived, fact
+from flopwise.provenance import fact, term
 
 PIPE = Screen()
 NARROW = Screen(width=50)
@@ -149,7 +149,7 @@ def test_plain_text_is_one_printable_line(text: str) -> None:
 
 def test_a_tree_is_wrapped_and_holds_no_control_character() -> None:
     peak = fact("peak", 989.4e12, "FLOP/s", source="a datasheet with\x1b[31m a rather long title, page 12")
-    figure = derived("time", 1.0, "s", "work / peak", peak)
+    figure = term("time", 1.0, "s", "work / peak", peak)
     lines = tree(figure, NARROW).split("\n")
     assert max(map(len, lines)) <= 50
     assert len(lines) > 2

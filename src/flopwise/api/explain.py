@@ -94,7 +94,7 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:
     from flopwise.origin import chip_fact, estimate_of, interval
-    from flopwise.provenance import derived, given
+    from flopwise.provenance import setting, term
 
     if answer.training is not None:
         from flopwise.training.explain import step_memory_figure
@@ -113,9 +113,9 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
     if answer.accelerator is not None and answer.usable_bytes is not None:
         usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
         if answer.usable_bytes != answer.capacity_bytes:
-            rule = given("engine", answer.deployment.engine if answer.deployment is not None else "")
-            usable = derived(
+            rule = setting("engine", answer.deployment.engine if answer.deployment is not None else "")
+            usable = term(
                 "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
             )
-        figures.append(derived("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
+        figures.append(term("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
     return estimate_of(f"{answer.model.name} to {answer.task}", figures)

@@ -92,7 +92,7 @@ class WeightFormat(ABC):
 
     @property
     @abstractmethod
-    def quantised(self) -> bool:
+    def is_quantised(self) -> bool:
         """Whether any tensor is stored in fewer bits than others, or in blocks."""
 
     @property
@@ -127,7 +127,7 @@ class CheckpointFormat(WeightFormat):
         return self.bits
 
     @property
-    def quantised(self) -> bool:
+    def is_quantised(self) -> bool:
         """Whether only some tensors are in this many bits."""
         return self.roles != "all"
 
@@ -190,7 +190,7 @@ class GgufFormat(WeightFormat):
         return 8 * self.blocks[self.base].block_bytes / self.blocks[self.base].block_elements
 
     @property
-    def quantised(self) -> bool:
+    def is_quantised(self) -> bool:
         """Always: vectors are kept in 32 bits."""
         return True
 

@@ -217,7 +217,7 @@ class FactTable(Generic[R]):
         return [name for name, default in self._defaults.items() if default is MISSING]
 
     @cached_property
-    def filled(self) -> tuple[str, ...]:
+    def required_columns(self) -> tuple[str, ...]:
         """Columns that every row of every file fills."""
         optional = [name for name in self.key if self._defaults[name] is not MISSING]
         return tuple(n for n in (*self.key, *self.dated) if n not in optional)
@@ -246,7 +246,7 @@ class FactTable(Generic[R]):
             SpecError: the file or a row is wrong; names file, row and column.
         """
         read = _read_records if path.suffix == ".json" else read_table
-        rows = read(path, self.columns, keys=self.filled)
+        rows = read(path, self.columns, keys=self.required_columns)
         anew = {tuple(row.values.get(n) for n in self.group) for row in rows} if self.group else ()
         found = {k: r for k, r in below.items() if not anew or tuple(getattr(r, n) for n in self.group) not in anew}
         own: dict[Key, R] = {}

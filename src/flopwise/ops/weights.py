@@ -61,7 +61,7 @@ def _is_tied(stack: Stack) -> bool:
 
 def _formats(model: Model, fmt: WeightFormat) -> Iterable[tuple[Stack, WeightFormat]]:
     """The format of each stack: vision and audio towers stay unquantised; GGUF files hold the text stack only."""
-    quantised = fmt.quantised
+    quantised = fmt.is_quantised
     for index, stack in enumerate(model.stacks):
         text = index == 0 or stack.name in ("encoder", "decoder")
         if text or not quantised:

@@ -208,7 +208,7 @@ def imported_files() -> list[ImportedFile]:
     for where, changed_ns, _ in stamps():
         fault, rows = None, list[tables.Row]()
         try:
-            rows = tables.read_table(Path(where), OFFERS.columns, keys=OFFERS.filled)
+            rows = tables.read_table(Path(where), OFFERS.columns, keys=OFFERS.required_columns)
         except SpecError as wrong:
             fault = str(wrong)
         dates = [row.values["price_date"] for row in rows]

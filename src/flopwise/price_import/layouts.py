@@ -128,7 +128,7 @@ def own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
         SpecError: with file, row and column.
     """
     known, seen, rows = {offer.key: offer for offer in facts.offers}, set[Key](), []
-    for row in tables.read_table(path, offers.OFFERS.columns, keys=offers.OFFERS.filled):
+    for row in tables.read_table(path, offers.OFFERS.columns, keys=offers.OFFERS.required_columns):
         key = (row.values["provider"], row.values["instance"], row.values["region"])
         if key in seen:
             raise row.error("instance", key[1], f"{key[0]} has it in {key[2]} twice in this file")

@@ -9,7 +9,7 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
-from flopwise.provenance import Figure, derived, fact, given
+from flopwise.provenance import Figure, fact, setting, term
 from flopwise.serving.estimate import steady_state, step_lines
 from flopwise.serving.iteration import StepLoad, StepTime, layer_kinds, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
@@ -39,13 +39,13 @@ def serving_memory_figure(
     model: Model, layout: ServingLayout, memory: ServingMemory, form: WeightFormat, kv_dtype: CacheFormat, row: Engine
 ) -> Figure:
     """The memory of the fullest GPU, item by item."""
-    degrees = tuple(given(n, int(getattr(layout, n))) for n in ("tp", "pp", "ep", "dp"))
-    each = derived(
+    degrees = tuple(setting(n, int(getattr(layout, n))) for n in ("tp", "pp", "ep", "dp"))
+    each = term(
         "cache bytes a token, all layers",
         number(kv_bytes_per_token(model, kv_dtype.elem_bytes)),
         "B",
         f"{COUNTED}: keys and values of every layer",
-        given("KV dtype", kv_dtype.name),
+        setting("KV dtype", kv_dtype.name),
         source=model.source,
         note="the growing part: windows and state-space layers keep a fixed amount",
     )
@@ -62,7 +62,7 @@ def serving_memory_figure(
     for name, size in memory.items.items():
         if number(size):
             text, inputs = how.get(name, (name, ()))
-            items.append(derived(name, number(size), "B", f"memory model: {text}", *inputs))
+            items.append(term(name, number(size), "B", f"memory model: {text}", *inputs))
     return total("memory per GPU", "B", items)
 
 
@@ -90,10 +90,10 @@ def _tokens_figure(job: ServeJob) -> Figure | None:
     how = job.techniques.speculation
     if how is None:
         return None
-    proposed = given("acceptance", how.acceptance), given("proposals", how.tokens, "tokens")
+    proposed = setting("acceptance", how.acceptance), setting("proposals", how.tokens, "tokens")
     formula = "(1 - acceptance^(proposals + 1)) / (1 - acceptance)"
     source = "Leviathan et al. 2023 (arXiv:2211.17192) equation 1"
-    return derived("tokens a step", tokens_a_round(job), "tokens", formula, *proposed, source=source)
+    return term("tokens a step", tokens_a_round(job), "tokens", formula, *proposed, source=source)
 
 
 def _technique_figures(job: ServeJob) -> list[Figure]:
@@ -101,10 +101,10 @@ def _technique_figures(job: ServeJob) -> list[Figure]:
     how, tokens = job.techniques, _tokens_figure(job)
     figures = [] if tokens is None else [tokens]
     if cached := prefix_tokens(job):
-        shared, hits = given("shared prefix", how.shared_tokens, "tokens"), given("hits", how.hit_frac)
+        shared, hits = setting("shared prefix", how.shared_tokens, "tokens"), setting("hits", how.hit_frac)
         cause = shared if how.shared_tokens else hits
         formula = f"{COUNTED}: found in the cache"
-        figures.append(derived("prompt tokens not computed", cached, "tokens", formula, cause))
+        figures.append(term("prompt tokens not computed", cached, "tokens", formula, cause))
     return figures
 
 
@@ -121,7 +121,7 @@ def cold_start_figure(start: ColdStart) -> Figure:
 def _lines(parts: tuple[tuple[str, float], ...]) -> list[Figure]:
     """The parts of a step by what its time goes to."""
     host = f"{COUNTED}, and the fixed times of kernels"
-    return [derived(name, seconds, "s", host if name == "host" else KERNEL) for name, seconds in parts]
+    return [term(name, seconds, "s", host if name == "host" else KERNEL) for name, seconds in parts]
 
 
 def _step_figure(name: str, step: StepTime, note: str) -> Figure:
@@ -135,10 +135,10 @@ class _Tree:
     def __init__(self, estimate: ServeEstimate) -> None:
         self.estimate, self.job = estimate, estimate.job
         self.device, self.row, self.machine = Device(self.job.cluster), self.job.engine, runner(self.job)
-        self.output = given("output tokens", self.job.output_tokens, "tokens")
+        self.output = setting("output tokens", self.job.output_tokens, "tokens")
         self.prompt = prompt(self.job.model, self.job.input_tokens)
         read = self.job.input_tokens if self.job.decodes else int(self.prompt.tokens)
-        self.input = given("input tokens", read, "tokens")
+        self.input = setting("input tokens", read, "tokens")
         self.step = self._mean_step()
 
     def _mean_step(self) -> Figure:
@@ -154,9 +154,9 @@ class _Tree:
                     "step with prefill", steady.mixed, "decoding and a chunk of prefill go through together"
                 )
                 counting = f"{COUNTED}: prompt tokens due / tokens of a chunk"
-                part = derived("share of steps with prefill", share, "", counting, self.input, self.output)
+                part = term("share of steps with prefill", share, "", counting, self.input, self.output)
                 formula = f"{decode.name} + {part.name} x ({mixed.name} - {decode.name})"
-                return derived("mean step", mean, "s", formula, decode, part, mixed)
+                return term("mean step", mean, "s", formula, decode, part, mixed)
         return total("mean step", "s", _lines(self.estimate.breakdown))
 
     def _decode_step(self, steady: Steady) -> Figure:
@@ -175,9 +175,9 @@ class _Tree:
                 if number(k.timing.seconds)
             ]
             one = total(f"one block {name}", "s", kernels)
-            times = derived(f"blocks {name}", count, "", f"{COUNTED}: layers of this kind")
+            times = term(f"blocks {name}", count, "", f"{COUNTED}: layers of this kind")
             seconds = count * number(one.value)
-            parts.append(derived(f"all {name}", seconds, "s", f"{times.name} x {one.name}", times, one))
+            parts.append(term(f"all {name}", seconds, "s", f"{times.name} x {one.name}", times, one))
         parts += [self._messages(number(steady.decode.communication_s), batch), self._host()]
         whole, note = number(steady.decode.seconds), f"{batch:.4g} sequences, one token each"
         if abs(sum(number(p.value) for p in parts) - whole) > _SAME * whole:
@@ -187,7 +187,7 @@ class _Tree:
     def _messages(self, seconds: float, batch: float) -> Figure:
         ranks = int(self.job.layout.num_gpus)
         if ranks == 1:
-            return derived("communication", seconds, "s", "0 x ranks", given("ranks", 1))
+            return term("communication", seconds, "s", "0 x ranks", setting("ranks", 1))
         nbytes = batch * self.job.model.stacks[0].width * 2.0
         kind = "an all-reduce behind each row-parallel product, hops between stages, all-to-alls of experts"
         return self.device.message("communication", seconds, nbytes, ranks, kind)
@@ -196,7 +196,7 @@ class _Tree:
         count = self.job.model.stacks[0].num_layers
         layer, step = _engine(self.row, "time a layer"), _engine(self.row, "time a step")
         value = self.row.layer_s * count + self.row.step_s
-        return derived("host", value, "s", f"{layer.name} x layers + {step.name}", layer, given("layers", count), step)
+        return term("host", value, "s", f"{layer.name} x layers + {step.name}", layer, setting("layers", count), step)
 
     def timing(self) -> list[Figure]:
         """TTFT, TPOT, the whole request and throughput."""
@@ -204,19 +204,19 @@ class _Tree:
         first, each = estimate.ttft_s, estimate.tpot_s
         request = _engine(self.row, "host time of a request")
         formula = "queue model: handling, the prompt's chunks, what is ahead"
-        ttft = derived("TTFT", first.value, "s", formula, request, step, self.input)
+        ttft = term("TTFT", first.value, "s", formula, request, step, self.input)
         figures = [ttft, *interval("TTFT", ttft, first.band, first.low, first.high)]
         if each is None:
             return [*figures, *self._throughput(ttft, None)]
         seconds, tokens = number(step.value), _tokens_figure(self.job)
         if tokens is not None and abs(seconds / number(tokens.value) / each.value - 1) <= _SAME:
-            tpot = derived("TPOT", each.value, "s", f"{step.name} / {tokens.name}", step, tokens)
+            tpot = term("TPOT", each.value, "s", f"{step.name} / {tokens.name}", step, tokens)
         else:
             same = abs(seconds - each.value) <= _SAME * each.value
             formula = step.name if same else "queue model: the mean step of a batch that comes and goes"
-            tpot = derived("TPOT", each.value, "s", formula, step)
+            tpot = term("TPOT", each.value, "s", formula, step)
         formula = "TTFT + (output tokens - 1) x TPOT"
-        whole = derived("whole request", estimate.e2e_s, "s", formula, ttft, self.output, tpot)
+        whole = term("whole request", estimate.e2e_s, "s", formula, ttft, self.output, tpot)
         ends = interval("TPOT", tpot, each.band, each.low, each.high)
         return [*figures, tpot, *ends, whole, *self._throughput(ttft, tpot)]
 
@@ -224,15 +224,15 @@ class _Tree:
         estimate, inputs = self.estimate, (ttft,) if tpot is None else (ttft, tpot, self.output)
         source = "arrivals" if self.job.arrivals_per_s is not None else "in flight / time of a request"
         formula = f"queue model: {source}, or what the batch sustains"
-        rate = derived("requests per second", estimate.requests_per_s, "1/s", formula, *inputs)
-        gpus = given("GPUs", estimate.num_gpus)
+        rate = term("requests per second", estimate.requests_per_s, "1/s", formula, *inputs)
+        gpus = setting("GPUs", estimate.num_gpus)
         self.rate, self.tokens, self.gpus = rate, rate, gpus
         name, unit, ranged = rate.name, rate.unit, estimate.throughput
         if estimate.output_tokens_per_s is not None:
             name, unit, ranged = "throughput", "tokens/s", estimate.output_tokens_per_s
             formula = f"{rate.name} x {self.output.name}"
-            self.tokens = derived(name, ranged.value, unit, formula, rate, self.output)
-        each = derived(f"{name} per GPU", ranged.value / estimate.num_gpus, unit, f"{name} / GPUs", self.tokens, gpus)
+            self.tokens = term(name, ranged.value, unit, formula, rate, self.output)
+        each = term(f"{name} per GPU", ranged.value / estimate.num_gpus, unit, f"{name} / GPUs", self.tokens, gpus)
         return [self.tokens, each, *interval(name, self.tokens, ranged.band, ranged.low, ranged.high)]
 
     def bounds(self) -> list[Figure]:
@@ -241,14 +241,14 @@ class _Tree:
         peak = self.device.datasheet(f"peak {self.machine.dtype}", "FLOP/s")
         bandwidth = self.device.datasheet("hbm_bytes_per_s", "B/s")
         formula = f"{COUNTED}: the longer of FLOP at peak and bytes at full bandwidth"
-        lower = derived("lower bound of a step", estimate.lower_bound_s, "s", formula, peak, bandwidth)
-        budget = derived(
+        lower = term("lower bound of a step", estimate.lower_bound_s, "s", formula, peak, bandwidth)
+        budget = term(
             "cache budget of a GPU",
             number(estimate.memory.kv_budget_bytes),
             "B",
             f"{memory}what the engine's rule leaves after weights and workspace",
             _engine(self.row, "memory rule"),
-            given("memory fraction", self.job.memory_frac or self.row.memory_frac),
+            setting("memory fraction", self.job.memory_frac or self.row.memory_frac),
             self.device.datasheet("hbm_bytes", "B"),
         )
         growing = f"{memory}sequences in the budget while answers grow, at most a batch"
@@ -256,9 +256,9 @@ class _Tree:
         tokens, largest = f"{memory}tokens in the cache budget", "largest batch"
         return [
             lower,
-            derived("maximum concurrency", estimate.max_concurrency, "", growing, budget, _engine(self.row, largest)),
-            derived("whole contexts", estimate.max_whole_contexts, "", whole, budget, _engine(self.row, largest)),
-            derived("cache capacity", estimate.kv_capacity_tokens, "tokens", tokens, budget),
+            term("maximum concurrency", estimate.max_concurrency, "", growing, budget, _engine(self.row, largest)),
+            term("whole contexts", estimate.max_whole_contexts, "", whole, budget, _engine(self.row, largest)),
+            term("cache capacity", estimate.kv_capacity_tokens, "tokens", tokens, budget),
         ]
 
     def bill(self) -> list[Figure]:
@@ -266,7 +266,7 @@ class _Tree:
         estimate, figures = self.estimate, []
         each = price(self.job.cluster)
         if each is not None and estimate.usd_per_hour is not None:
-            hourly = derived("cost per hour", estimate.usd_per_hour, "USD/h", f"{each.name} x GPUs", each, self.gpus)
+            hourly = term("cost per hour", estimate.usd_per_hour, "USD/h", f"{each.name} x GPUs", each, self.gpus)
             figures += self._token_prices(hourly)
         if estimate.joules_per_output_token is not None:
             figures.append(self._energy("energy per output token", estimate.joules_per_output_token))
@@ -278,10 +278,10 @@ class _Tree:
         """The bill over input and output tokens, by the time that each takes."""
         estimate, rate = self.estimate, self.rate
         formula = "queue model: steps with prefill"
-        share = derived("share of time on prompts", estimate.prefill_frac, "", formula, self.step)
+        share = term("share of time on prompts", estimate.prefill_frac, "", formula, self.step)
         read = estimate.requests_per_s * number(self.input.value)
         formula = f"{rate.name} x {self.input.name}"
-        inputs = derived("input tokens per second", read, "tokens/s", formula, rate, self.input)
+        inputs = term("input tokens per second", read, "tokens/s", formula, rate, self.input)
         prices = []
         for usd, name, part, tokens in (
             (estimate.usd_per_million_output_tokens, "output", f"(1 - {share.name})", self.tokens),
@@ -289,7 +289,7 @@ class _Tree:
         ):
             if usd is not None:
                 formula = f"{hourly.name} x {part} / ({tokens.name} x {HOUR_S:g}) x 1e6"
-                prices.append(derived(f"cost per million {name} tokens", usd, "USD", formula, hourly, share, tokens))
+                prices.append(term(f"cost per million {name} tokens", usd, "USD", formula, hourly, share, tokens))
         return prices
 
     def _energy(self, name: str, joules: float) -> Figure:
@@ -298,4 +298,4 @@ class _Tree:
         limit_w = number(self.device.datasheet("tdp_w", "W").value)
         draw, host, limit, pue = self.device.power(number(device_watts(limit_w, compute, memory, messages)))
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / {self.tokens.name}"
-        return derived(name, joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)
+        return term(name, joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flopwise.facts.software import CONTEXT
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import KERNEL, estimate_of, interval, number, total
-from flopwise.provenance import Figure, derived, fact, given
+from flopwise.provenance import Figure, fact, setting, term
 from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch, counted_passes
 from flopwise.training.run_figures import RunFigures
 from flopwise.training.widths import trained_widths
@@ -64,7 +64,7 @@ class _Tree(RunFigures):
         peak = self.add_figure(self.device.datasheet(f"peak {self.recipe.precision}", "FLOP/s"))
         self.add_count(
             "passes again", again_frac(self.table, self.layout), "", "of a forward pass, what recompute runs again",
-            given("recompute", self.layout.recompute_text),
+            setting("recompute", self.layout.recompute_text),
         )  # fmt: skip
         return [
             self.add(name, value, "frac", f"{flops} / ({self.step.name} x GPUs x {peak.name})")
@@ -101,7 +101,7 @@ def step_memory_figure(model: Model, recipe: Recipe, layout: Layout, memory: Mem
     for name, size in memory.items.items():
         if value := number(size):
             formula = f"memory model: {_MEMORY_ITEMS.get(name, name)}"
-            items.append(derived(name, value, "B", formula, *leaves.get(name, ())))
+            items.append(term(name, value, "B", formula, *leaves.get(name, ())))
     return total("memory per GPU", "B", items, note=f"fullest: {memory.worst_rank}")
 
 
@@ -116,16 +116,16 @@ def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tu
     def optimizer(name: str, value: float) -> Figure:
         return fact(name, value, "B", source=f"data/optimizers.csv, {chosen.name}: {chosen.source}")
 
-    degrees = [given(name, int(getattr(layout, name))) for name in ("dp", "tp", "pp", "cp", "ep")]
-    shards = [*degrees, given("ZeRO stage", int(layout.zero))]
+    degrees = [setting(name, int(getattr(layout, name))) for name in ("dp", "tp", "pp", "cp", "ep")]
+    shards = [*degrees, setting("ZeRO stage", int(layout.zero))]
     if layout.shard:
-        shards.append(given("ranks that share the shards", int(layout.shard)))
+        shards.append(setting("ranks that share the shards", int(layout.shard)))
     states = [optimizer("bytes of optimizer states a parameter", widths.states)]
     if widths.others:
         states.append(optimizer("more of embedding, head and norms", widths.others))
-    batch = given("micro-batch", int(layout.micro_batch)), given("sequence length", int(recipe.seq_len))
-    kept = (*batch, *degrees, given("recompute", layout.recompute_text), software("kernels", row.activations, ""))
-    adapters = () if lora is None else (given("LoRA rank", lora.rank), given("base format", lora.base.name))
+    batch = setting("micro-batch", int(layout.micro_batch)), setting("sequence length", int(recipe.seq_len))
+    kept = (*batch, *degrees, setting("recompute", layout.recompute_text), software("kernels", row.activations, ""))
+    adapters = () if lora is None else (setting("LoRA rank", lora.rank), setting("base format", lora.base.name))
     logits = software("bytes of a logit and its loss", row.loss_bytes)
     return {
         "weights": (software("bytes of a trained weight", widths.weights), *adapters, *shards),
@@ -134,7 +134,7 @@ def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tu
         "gradients": (software("bytes of a gradient", widths.gradients), *adapters, *shards),
         "activations": kept,
         "working set of one layer": kept,
-        "logits and loss": (*batch, given("vocabulary", model.vocab), logits),
+        "logits and loss": (*batch, setting("vocabulary", model.vocab), logits),
         "gathered layers": (software("layers gathered at once", row.gathered_units, ""), *shards),
         "communication buffers": (software("buckets", row.buffer_bytes),),
         "allocator": (software("share reserved beyond tensors", row.fragmentation_frac, "frac"),),

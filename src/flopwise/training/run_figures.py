@@ -6,7 +6,7 @@ from math import isinf
 
 from flopwise.cost.money import num_instances
 from flopwise.origin import number, price
-from flopwise.provenance import Figure, assumption, given
+from flopwise.provenance import Figure, assumption, setting
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import write_rate_bytes_per_s
 from flopwise.training.run import NOT_IN_VALIDATION, PASSES, Run, StepInRun, expected_largest, job_goodput, step_in_run
@@ -83,7 +83,7 @@ class RunFigures(StepFigures):
 
     def _validation(self, one: StepInRun, every: int, batches: int) -> Figure:
         lines = [name for name in NOT_IN_VALIDATION if name in self.lines]
-        inputs = [given(name.replace("_", " "), self.lines[name], "s") for name in (*lines, *PASSES)]
+        inputs = [setting(name.replace("_", " "), self.lines[name], "s") for name in (*lines, *PASSES)]
         less = " - ".join([self.step.name, *(name.replace("_", " ") for name in lines)])
         formula = f"({less}) x {PASSES[0]} / ({' + '.join(PASSES)})"
         self.add("validation batch", one.validation_batch_s, "s", formula, self.step, *inputs)
@@ -96,7 +96,9 @@ class RunFigures(StepFigures):
         """One field of the reliability, with where it comes from."""
         value, (name, unit, why) = getattr(self.reliability, field), _RELIABILITY[field]
         origin = dict(self.job.conditions.origins).get(field, why)
-        return self.add_figure(given(name, value, unit) if origin == "given" else assumption(name, value, unit, origin))
+        return self.add_figure(
+            setting(name, value, unit) if origin == "given" else assumption(name, value, unit, origin)
+        )
 
     def _between(self) -> Figure:
         """Time between interruptions of the job."""
@@ -163,7 +165,7 @@ class RunFigures(StepFigures):
         reliability, value = self.reliability, number(self.goodput.interval_s)
         formula, inputs, source = "interval asked for", [], ""
         if reliability.interval_s is not None:
-            inputs.append(given("interval asked for", reliability.interval_s, "s"))
+            inputs.append(setting("interval asked for", reliability.interval_s, "s"))
         else:
             half = f"{stall.name} / (2 x {_BETWEEN})"
             root = f"sqrt(2 x {stall.name} x {_BETWEEN})"

@@ -12,7 +12,7 @@ from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import precision
 from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, clock_frac
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
-from flopwise.provenance import Figure, derived, fact, given
+from flopwise.provenance import Figure, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
@@ -70,7 +70,7 @@ class TrainingDevice(Device):
             if self.chip.tdp_w is not None:
                 inputs.append(self.datasheet("tdp_w", "W"))
             text = f"{KERNEL}: power limit less idle draw over the draw of the matrix units at full rate, to a power"
-            self._known["clock"] = derived("sustained clock", clock_frac(self.rates), "frac", text, *inputs)
+            self._known["clock"] = term("sustained clock", clock_frac(self.rates), "frac", text, *inputs)
         return self._known["clock"]
 
     def product_rate(self, dtype: str) -> Figure:
@@ -99,17 +99,17 @@ class TrainingDevice(Device):
         return self._known[key]
 
     def _achieved_rate(self, what: str, value: float, factors: list[Figure]) -> Figure:
-        return derived(f"achieved {what} rate", value, "FLOP/s", " x ".join(f.name for f in factors), *factors)
+        return term(f"achieved {what} rate", value, "FLOP/s", " x ".join(f.name for f in factors), *factors)
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:
         """As `Device.kernel`, attention held against the rate of its own kernel."""
         if work.kind != "attention" or work.latent_dim is not None or dtype == "fp32":
             return super().kernel(work, dtype, seconds, weight_bits=weight_bits, kv_bytes=kv_bytes)
-        flops = derived("FLOP", number(work.causal_flops), "FLOP", f"{COUNTED}: pairs that the mask lets through")
+        flops = term("FLOP", number(work.causal_flops), "FLOP", f"{COUNTED}: pairs that the mask lets through")
         rate = self.attention_rate(backward=work.name.endswith("/grad"))
         nbytes = work_bytes(work, weight_bits=weight_bits, kv_bytes=kv_bytes)
-        moved = derived("bytes moved", number(nbytes), "B", COUNTED)
-        return derived(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, self.memory_rate())
+        moved = term("bytes moved", number(nbytes), "B", COUNTED)
+        return term(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, self.memory_rate())
 
 
 class StepFigures(Ledger):
@@ -247,7 +247,7 @@ class StepFigures(Ledger):
                 one = self.add_total(f"{name} of one block {block}", "s", parts)
                 times = self.add_count(f"blocks {block}", count, "", "blocks of a stage, on average")
                 seconds, formula = count * number(one.value), f"{times.name} x {one.name}"
-                blocks.append(derived(f"{name} of {block}", seconds, "s", formula, times, one))
+                blocks.append(term(f"{name} of {block}", seconds, "s", formula, times, one))
         return self.add_total(f"{name} of a micro-batch", "s", blocks)
 
     def _recompute(self) -> Figure:
@@ -260,7 +260,7 @@ class StepFigures(Ledger):
         degree, kind = _EXCHANGES[name]
         ranks = int(getattr(self.layout, degree))
         if ranks == 1:
-            return self._sum_of(name, "0 x ranks", given("ranks", 1), note=f"{degree} is 1: no message")
+            return self._sum_of(name, "0 x ranks", setting("ranks", 1), note=f"{degree} is 1: no message")
         overlap = {"tp": self.software.tp_overlap, "ep": self.software.ep_overlap}.get(degree)
         share = () if overlap is None else (self._software(f"share hidden behind compute ({degree})", overlap),)
         nbytes = self._micro_batch_tokens() * self.table.width * ACT_BYTES
@@ -278,7 +278,7 @@ class StepFigures(Ledger):
             return None
         name = schedule_text(int(self.layout.schedule), int(self.layout.interleave))
         text = f"what {name} hides behind other passes, while they run side by side, less what it slows them"
-        return self.add_time("hidden beside other passes", hidden, text, self.num_micro, given("stages", self.pp))
+        return self.add_time("hidden beside other passes", hidden, text, self.num_micro, setting("stages", self.pp))
 
     def _busiest(self, *inputs: Figure) -> Figure:
         seconds = float(self.table.stage_parts[:, self.mode, 0, 0].sum())
@@ -287,7 +287,7 @@ class StepFigures(Ledger):
     def _uneven_stages(self) -> Figure:
         """What the busiest stage takes longer than the mean one."""
         layers = self.layout.stage_layers
-        self._busiest(*((given("layers of the stages", ", ".join(map(str, layers))),) if layers else ()))
+        self._busiest(*((setting("layers of the stages", ", ".join(map(str, layers))),) if layers else ()))
         self.add_time("mean stage", sum(self.stage.values()), "one micro-batch, all stages / stages")
         return self._sum_of("stage_imbalance", f"{self.num_micro.name} x max(busiest stage - mean stage, 0)")
 
@@ -300,7 +300,7 @@ class StepFigures(Ledger):
         whole = self.add_time("all stages", float(table.model_s[self.mode, 0]), "one micro-batch, every stage in turn")
         idle_s = max(number(whole.value) - number(self._busiest().value), 0.0)
         others = self.add(OTHERS, idle_s, "s", "max(all stages - busiest stage, 0)")
-        inputs = [others, given("interleave", chunks), stages, self.num_micro]
+        inputs = [others, setting("interleave", chunks), stages, self.num_micro]
         row = tuple(SCHEDULES.values())[code]
         if row.splits_backward:
             weights = float(table.weight_s[0] - table.stage_weight_s[self.mode, 0, 0])
@@ -314,7 +314,7 @@ class StepFigures(Ledger):
 
     def _hops(self) -> Figure:
         if self.pp == 1:
-            return self._sum_of("pipeline_p2p", "0 x stages", given("stages", 1))
+            return self._sum_of("pipeline_p2p", "0 x stages", setting("stages", 1))
         nbytes = self._micro_batch_tokens() * self.table.width * ACT_BYTES / int(self.layout.tp)
         kind = "activations forward and gradients back between stages, every micro-batch"
         seconds, gpus = self.lines["pipeline_p2p"], self.estimate.num_gpus
@@ -332,7 +332,7 @@ class StepFigures(Ledger):
         layout, zero = self.layout, int(self.layout.zero)
         ranks = int(layout.dp) * int(layout.cp)
         if ranks == 1:
-            return self._sum_of("data_parallel", "0 x replicas", given("replicas", 1))
+            return self._sum_of("data_parallel", "0 x replicas", setting("replicas", 1))
         params = self._params()
         width = self._software("bytes of a gradient as sent", sent_grad_bytes(self.recipe, self.software))
         nbytes, formula = number(params.value) * number(width.value), f"{params.name} x {width.name}"
@@ -345,8 +345,8 @@ class StepFigures(Ledger):
             "data_parallel",
             f"message model: {kind}, less what compute hides, more what that slows",
             self.add("gradients on a rank", nbytes, "B", formula),
-            given("ranks", ranks),
-            given("ZeRO stage", zero),
+            setting("ranks", ranks),
+            setting("ZeRO stage", zero),
             self._software("share of compute that messages hide behind", self.software.dp_overlap),
             self.device.parameter("train_contention"),
             self._software("messages for a layer", self.software.layer_messages),
@@ -358,14 +358,14 @@ class StepFigures(Ledger):
         moved = self.add_count(
             "bytes an optimizer step moves a parameter", optimizer_traffic_bytes(self.recipe, self.software), "B",
             "states read and written, gradient read, weights read and written",
-            given("optimizer", self.recipe.optimizer.name),
+            setting("optimizer", self.recipe.optimizer.name),
         )  # fmt: skip
         owned = self.add_count(
             "parameters that a rank updates", number(owned_params(self.table, _ONE, _ONE, layout)), "",
             f"{params.name}, from ZeRO 1 on over the ranks that hold the same",
-            params, given("ZeRO stage", int(layout.zero)), given("dp x cp", int(layout.dp) * int(layout.cp)),
+            params, setting("ZeRO stage", int(layout.zero)), setting("dp x cp", int(layout.dp) * int(layout.cp)),
             *((self._degree("ep"),) if self.table.expert_params.any() else ()),
-            *((given("shard", int(layout.shard)),) if int(layout.shard) else ()),
+            *((setting("shard", int(layout.shard)),) if int(layout.shard) else ()),
         )  # fmt: skip
         nbytes = f"{owned.name} x {moved.name}"
         if self.table.matrices is not None:
@@ -391,14 +391,14 @@ class StepFigures(Ledger):
             NEWTON_SCHULZ,
             f"{KERNEL}: a rank's share of the matrices, what of them it gathers, all at the sustained rate",
             self.add_count("operations on a stage's matrices", flops, "FLOP", "4 m^2 n + 2 m^3 each", steps),
-            derived("sustained rate", self.table.rates.matmul_flops_per_s("bf16"), "FLOP/s", f"{KERNEL}: bf16"),
-            given("ranks", int(layout.dp) * int(layout.cp)),
-            given("ZeRO stage", int(layout.zero)),
+            term("sustained rate", self.table.rates.matmul_flops_per_s("bf16"), "FLOP/s", f"{KERNEL}: bf16"),
+            setting("ranks", int(layout.dp) * int(layout.cp)),
+            setting("ZeRO stage", int(layout.zero)),
             source=row.source,
         )
 
     def _offload(self) -> Figure:
-        rate = given("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s")
+        rate = setting("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s")
         if self.table.moved_bytes is None:
             text = "gradients down and weights up, less what backward, update and prefetching hide"
             return self._sum_of("offload", text, self._params(), rate)
@@ -421,19 +421,22 @@ class StepFigures(Ledger):
 
     def _waiting(self) -> Figure:
         """What replicas wait for the one with the longest documents."""
-        mean = given("mean length of a document", number(self.useful.inputs[0].value), "tokens")
+        mean = setting("mean length of a document", number(self.useful.inputs[0].value), "tokens")
         text = f"{self.num_micro.name} x one micro-batch on the busiest stage"
-        busy = derived("busy time", self.micro_batches * sum(self.stage.values()), "s", text)
+        busy = term("busy time", self.micro_batches * sum(self.stage.values()), "s", text)
         formula = "busy time x (the widest replica / the mean replica - 1), expected"
         return self._sum_of(WAITING, formula, busy, self.dp, self.micro_batch, mean)
 
     def _imbalance(self) -> Figure:
         """What the fullest rank of experts takes longer than even routing would."""
         recipe, ep = self.recipe, int(self.layout.ep)
-        skew = given("load of the fullest expert over the mean", recipe.expert_skew)
-        formula, inputs = "ep (p + (E / ep - 1) (1 - p) / (E - 1)), p = skew / E", [skew, given("ranks of experts", ep)]
+        skew = setting("load of the fullest expert over the mean", recipe.expert_skew)
+        formula, inputs = (
+            "ep (p + (E / ep - 1) (1 - p) / (E - 1)), p = skew / E",
+            [skew, setting("ranks of experts", ep)],
+        )
         if recipe.capacity_factor is not None:
-            formula, inputs = "the capacity, filled up or not", [given("capacity factor", recipe.capacity_factor)]
+            formula, inputs = "the capacity, filled up or not", [setting("capacity factor", recipe.capacity_factor)]
         name, source = "load of the fullest rank over the mean", "Gale et al. 2022 (arXiv:2211.15841) section 2"
         load = number(expert_load(self.job.model, recipe, np.array([ep])))
         fullest = self.add(name, load, "", formula, *inputs, source=source)
