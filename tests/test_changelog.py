@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from flopwise import __version__
 from flopwise.cli.app import COMMANDS
 
 FOLDER = Path(__file__).parent.parent / "changelog.d"
@@ -22,3 +23,11 @@ def test_every_command_is_announced() -> None:
     for command in (name for section in COMMANDS.values() for name in section):
         named = (f"`flopwise {command}", f"`{command}`")
         assert any(name in text for name in named for text in texts), f"no fragment names {command}: see changelog.d"
+
+
+def test_the_version_is_released_with_its_changes() -> None:
+    assert re.search(
+        rf"^## {re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)$",
+        (FOLDER.parent / "CHANGELOG.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
