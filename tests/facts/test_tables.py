@@ -101,6 +101,14 @@ def test_an_engine_is_one_record_that_may_be_like_another(tmp_path: Path) -> Non
     )  # fmt: skip
 
 
+def test_other_names_stay_with_the_record_that_a_new_one_is_like(tmp_path: Path) -> None:
+    (tmp_path / "stacks.json").write_text('{"ours": {"like": "megatron-te", "meaning": "with our kernels"}}')
+    facts = load_facts(tmp_path)
+    assert "megatron" in FACTS.stack("megatron-te").aliases
+    assert facts.stack("ours").aliases == ()
+    assert facts.stack("megatron").name == "megatron-te"
+
+
 @pytest.mark.parametrize(
     ("record", "complaint"),
     [
