@@ -51,11 +51,16 @@ def test_the_example_folder_adds_and_overrides() -> None:
 
 
 def test_unknown_takes_a_fact_back(tmp_path: Path) -> None:
-    _write(tmp_path, "accelerators.csv", "name,tdp_w,bf16_flops_per_s,source,date\nT4,unknown,,s,2026-01-01\n")
+    _write(
+        tmp_path,
+        "accelerators.csv",
+        "name,tdp_w,bf16_flops_per_s,fp64_flops_per_s,source,date\nT4,unknown,,unknown,s,2026-01-01\n",
+    )
     _write(tmp_path, "instances.csv", OFFER + "aws,g4dn.xlarge,us-east-1,,,Unknown,2026-01-01,s\n")
     facts = load_facts(tmp_path)
     assert facts.accelerators["T4"].tdp_w is None
-    assert facts.accelerators["T4"].peak == load_facts().accelerators["T4"].peak
+    shipped = load_facts().accelerators["T4"].peak
+    assert facts.accelerators["T4"].peak == {dtype: rate for dtype, rate in shipped.items() if dtype != "fp64"}
     (offer,) = facts.offers_for(instance="g4dn.xlarge", region="us-east-1")
     assert offer.on_demand_usd_per_hour is None
     assert offer.reserved_1y_usd_per_hour is not None
