@@ -132,6 +132,7 @@ QUEUE_STRAYS = (
 
 CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("memory",), ("train",), ("serve",), ("roofline",), ("plan",), ("backtest",), ("backtest", "weights"),
+    ("simulate",), ("simulate", "config.json"), ("explain",), ("assess",), ("compare",), ("compare", "config.json"),
     ("memory", "no-such-model-anywhere"), ("train", "no-such-model-anywhere", "--gpu", "h100"), ("memory", "0B"),
     ("serve", "no-such-model-anywhere", "--gpu", "h100"), ("train", "config.json"), ("serve", "config.json"),
     ("io",), ("io", "config.json"), ("io", "--gpu", "h100"), ("io", "no-such-model-anywhere", "--gpu", "h100"),

@@ -78,8 +78,10 @@ def flag(
         default = int(default)  # as the help shows it
     no_default = default is options.NEEDED or default == ()
     typed: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": value, "multiple": declared.repeated}
+    if not required:  # click takes a default of None for a value that was given
+        typed["default"] = None if no_default else default
     return click.option(
-        *declared.flags, field, cls=Flag, declared=declared, required=required, default=None if no_default else default,
+        *declared.flags, field, cls=Flag, declared=declared, required=required,
         show_default=not no_default and default is not None and not isinstance(default, bool),
         metavar=declared.metavar or (f"[{kind.metavar}]" if kind.choices else None),
         help=declared.help + (" May be given several times." if declared.repeated else ""), **typed,
