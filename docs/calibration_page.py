@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.software import Engine, TrainingStack
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.software import Engine, Software, TrainingStack
 
 PAGE = Path(__file__).parent / "calibration.md"
+KINDS: dict[type[Software], tuple[str, str, str, str]] = {
+    TrainingStack: (
+        "Training stacks", "stacks.json", "stack",
+        "with the parameters of training above on published training runs (`benchmarks/fit_training.py`).",
+    ),
+    Engine: (
+        "Serving engines", "engines.json", "engine", "on published serving results (`benchmarks/fit_serving.py`).",
+    ),
+}  # fmt: skip
+"""Title, data file and noun of what has fitted columns, and what they are fitted on."""
 
 
 def page() -> str:
@@ -27,44 +38,24 @@ def page() -> str:
         lines += ["", f"## {name}", "", f"{rows[0].meaning} Unit: {rows[0].unit}.", ""]
         lines += ["| scope | value | fitted on | source | date |", "|---|---|---|---|---|"]
         lines += [f"| {p.scope} | {p.value:.4g} | {p.fitted_on} | {p.source} | {p.date} |" for p in rows]
-    return "\n".join([*lines, *_stack_lines(facts), *_engine_lines(facts)]) + "\n"
+    stacks = _fitted_lines(TrainingStack, facts.stacks.values(), digits=4)
+    engines = _fitted_lines(Engine, facts.engines.values(), digits=3)
+    return "\n".join([*lines, *stacks, *engines]) + "\n"
 
 
-def _stack_lines(facts: Facts) -> list[str]:
-    """The fitted columns of the training stacks."""
+def _fitted_lines(kind: type[Software], rows: Iterable[Software], digits: int) -> list[str]:
+    """The fitted columns of the training stacks, or of the serving engines."""
+    title, file, name, fitted_on = KINDS[kind]
+    columns = kind.fitted_columns()
     lines = [
         "",
-        "## Training stacks",
+        f"## {title}",
         "",
-        "Columns of `src/flopwise/data/stacks.json` that several stacks share, fitted",
+        f"Columns of `src/flopwise/data/{file}` that several {name}s share, fitted",
+        fitted_on,
+        "",
     ]
-    lines += ["with the parameters of training above on published training runs (`benchmarks/fit_training.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in TrainingStack.fitted_columns().items()]
-    lines += [
-        "",
-        f"| stack | {' | '.join(TrainingStack.fitted_columns())} |",
-        f"|---|{'---|' * len(TrainingStack.fitted_columns())}",
-    ]
-    for name, stack in facts.stacks.items():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(stack, c):.4g}' for c in TrainingStack.fitted_columns())} |")
-    return lines
-
-
-def _engine_lines(facts: Facts) -> list[str]:
-    """The fitted columns of the serving engines."""
-    lines = [
-        "",
-        "## Serving engines",
-        "",
-        "Columns of `src/flopwise/data/engines.json` that several engines share, fitted",
-    ]
-    lines += ["on published serving results (`benchmarks/fit_serving.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in Engine.fitted_columns().items()]
-    lines += [
-        "",
-        f"| engine | {' | '.join(Engine.fitted_columns())} |",
-        f"|---|{'---|' * len(Engine.fitted_columns())}",
-    ]
-    for name, engine in facts.engines.items():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(engine, c):.3g}' for c in Engine.fitted_columns())} |")
+    lines += [f"- `{column}`: {meaning}" for column, meaning in columns.items()]
+    lines += ["", f"| {name} | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    lines += [f"| {row.name} | {' | '.join(f'{getattr(row, c):.{digits}g}' for c in columns)} |" for row in rows]
     return lines
