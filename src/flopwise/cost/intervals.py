@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.calibration import Calibration
+from flopwise.facts.calibration import Calibration, ErrorQuantiles
 from flopwise.ops.types import Floats
 
 Z90 = 1.2815515655446004
@@ -20,16 +20,9 @@ Z90 = 1.2815515655446004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorBand:
-    """Measured / predicted: its 10th percentile, median and 90th percentile over `rows` measurements."""
+class ErrorBand(ErrorQuantiles):
+    """The measured quantiles of a class of prediction, for one prediction: as wide as measured, or wider."""
 
-    name: str
-    low: float
-    median: float
-    high: float
-    rows: int
-    source: str
-    date: str
     spread: float = 1.0  # how often wider than measured, for cases far from those measured
     asked: str = ""  # the class that was asked for, where this is one above it
 
