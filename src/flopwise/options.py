@@ -129,7 +129,6 @@ def kind_of(value: object) -> str:
 COUNT = quantity("count", units.parse_count)
 COUNT_OR_ZERO = quantity("count", units.parse_count, closed=True)
 RATIO = quantity("x", units.parse_count)
-RATIO_OR_ZERO = quantity("x", units.parse_count, closed=True)
 HOUR = quantity("hour", units.parse_count, high=24.0, closed=True)
 FLOPS = quantity("flop", units.parse_flops, high=1e36)
 BYTES = quantity("bytes", units.parse_bytes, high=1e21)

@@ -364,7 +364,7 @@ class Facts:
     @cached_property
     def volume_prices(self) -> Mapping[tuple[str, str], VolumePrice]:
         """What storage and traffic cost, by provider and kind."""
-        from flopwise.facts.price_book import volume_prices  # noqa: PLC0415 - as above
+        from flopwise.facts.price_book import volume_prices  # noqa: PLC0415 - only fleets ask for them
 
         return volume_prices(self.rows("price_book.VOLUMES").values())
 
@@ -493,7 +493,7 @@ class Facts:
     @cached_property
     def models(self) -> ModelCatalog:
         """The known models."""
-        from flopwise.facts.models.catalog import ModelCatalog  # noqa: PLC0415 - as above
+        from flopwise.facts.models.catalog import ModelCatalog  # noqa: PLC0415 - who lists accelerators needs no models
 
         return ModelCatalog(self.folder)
 

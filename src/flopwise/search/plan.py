@@ -30,11 +30,11 @@ def check(workload: Resolved, facts: Facts) -> None:
     """
     model = _model(workload, facts)
     if workload.task in TRAINING:
-        from flopwise.search.plan_training import check_training  # noqa: PLC0415 - half of the code is enough for each
+        from flopwise.search.plan_training import check_training  # noqa: PLC0415 - half is enough
 
         check_training(workload, model, facts)
     else:
-        from flopwise.search.plan_serving import check_serving  # noqa: PLC0415 - as above
+        from flopwise.search.plan_serving import check_serving  # noqa: PLC0415 - half is enough
 
         check_serving(workload, model, facts)
 
@@ -65,11 +65,11 @@ def plan(
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
     if workload.task in TRAINING:
-        from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half of the code is enough for each
+        from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half is enough
 
         draft = plan_training(workload, model, facts, advance, alone=alone)
     else:
-        from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - as above
+        from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
 
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
@@ -93,13 +93,13 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
     model = facts.model(workload.model)
     if answer.task in TRAINING:
-        from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - as above
-        from flopwise.training.estimate import estimate  # noqa: PLC0415 - as above
-        from flopwise.training.explain import train_figure  # noqa: PLC0415 - as above
+        from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+        from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
+        from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
         return train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
-    from flopwise.search.serving_option import candidate_job as deployment  # noqa: PLC0415 - as above
-    from flopwise.serving.estimate import estimate as serving_estimate  # noqa: PLC0415 - as above
-    from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - as above
+    from flopwise.search.serving_option import candidate_job as deployment  # noqa: PLC0415 - half is enough
+    from flopwise.serving.estimate import estimate as serving_estimate  # noqa: PLC0415 - half is enough
+    from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - half is enough
 
     return serve_figure(serving_estimate(deployment(workload, model, facts, offer, chosen)))

@@ -163,7 +163,7 @@ def both_ways_in_flight(behind: Floats, pipe: Pipe) -> Floats:
 
 
 def folded_both_ways_in_flight(behind: Floats, pipe: Pipe) -> Floats:
-    """As many as there are ranks and half of one more: chunks are half as large, and one more than twice as many.
+    """Micro-batches that a rank keeps: ranks + 1/2, for it keeps 2 x ranks + 1 chunks, each half of its layers.
 
     Source: DeepSeek, github.com/deepseek-ai/DualPipe: p + 1 for p chunks, two a rank.
     Assumes: as `both_ways_in_flight`.

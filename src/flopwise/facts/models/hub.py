@@ -50,8 +50,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
 
     Raises: SpecError: not cached and offline, no network, no such model, a gated model, or no `config.json`.
     """
-    # the hub's client is slow to import and needed by nobody who asks for a known model
-    from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415 - as above
+    from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415 - a slow client
 
     here_only = offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE
     instead = "give a catalog name (flopwise models), a folder or a config.json instead"
@@ -81,7 +80,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
 
 def _download(model_id: str) -> str:
     """Fetch the configuration; the path of its file."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415 - as above
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415 - a slow client
 
     get_hf_file_metadata(hf_hub_url(model_id, "config.json"), timeout=PATIENCE_S)  # asks once, where a download insists
     with _quiet():
