@@ -212,7 +212,7 @@ def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> 
     """
     if not 0 <= nbytes < float("inf"):
         raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
-    price = facts.volume_price(provider, kind)
+    price = facts.volume_prices.get((provider, kind))
     return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)
 
 
