@@ -12,6 +12,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
 from flopwise.fleet.model import Allocation, Platform
 from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
@@ -82,6 +83,7 @@ def assess(
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
+        scaled=scaling(chosen, facts),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))

@@ -64,6 +64,26 @@ class Allotment(_Plain, frozen=True):
     num_gpus: int = 0  # of all its machines; 0 of an API
 
 
+class ScaledService(_Plain, frozen=True):
+    """A service whose machines follow the profile of its traffic."""
+
+    workload: str
+    policy: str  # of the autoscaler on top of the machines of the hour
+    peak_requests_per_s: float
+    mean_requests_per_s: float
+    machines_peak: int
+    machines_mean: float  # paid, over the hours of the service
+    machines_always: int  # of those, paid all month
+    machines_by_hour: list[int]  # of the week, from Monday 0:00
+    cold_start_s: float
+    usd_per_month: float
+    usd_fixed: float  # of the cheapest fixed number of machines
+    fixed: str  # which those are
+    saved_usd: float
+    simulated: dict[str, Any] | None  # a day of it through the simulator: latencies, machine-hours
+    note: str = ""
+
+
 class MonthlyCost(_Plain, frozen=True):
     """A month's bill, in USD."""
 
@@ -191,4 +211,5 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    scaled: list[ScaledService] = []  # services that follow their traffic
     version: int = FORMAT

@@ -279,6 +279,8 @@ def _day_shares(chosen: ChosenWorkload) -> list[float]:
     """The share of a month's cost that each day of the week may bring."""
     job, minutes = chosen.job, chosen.job.schedule.minutes_by_weekday
     times = job.schedule.days_per_month
+    if job.levels is not None:
+        return job.levels.day_shares
     if not job.ends:
         return [m / (60 * job.schedule.hours_per_day * times) for m in minutes]
     runs, hours = job.runs, max(chosen.option.candidate.seconds / HOUR_S, 1e-9)
@@ -299,6 +301,7 @@ def _workload_spend(job: ResolvedJob, rows: Sequence[Allotment]) -> Iterable[Ale
     if not usd:
         return
     one, times = ("run", job.runs) if job.ends else ("day", job.schedule.days_per_month)
+    times = times if job.levels is None else 1 / max(job.levels.day_shares)  # that of its busiest day
     threshold, why = _with_slack(usd, high)
     why += f"; ${usd / times:,.2f} is planned, {times:,.3g} {one}s a month"
     yield Alert(metric=f"spend per {one}", workload=job.name, threshold=threshold / times, unit="USD", why=why)
