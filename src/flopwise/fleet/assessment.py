@@ -112,14 +112,21 @@ class CostSaving(_Plain, frozen=True):
     why: str = ""  # below zero: why the plan pays more than the alternative
 
 
-class Risk(_Plain, frozen=True):
-    """What may go wrong; `score` from 0 (no matter) to 1, computed from the `evidence`."""
+class Risk(_Plain, frozen=True, kw_only=True):
+    """What may go wrong, computed from the `evidence`: how likely it is, and how much of what it hits, 0 to 1."""
 
-    kind: str  # availability, memory, interruption, price, single provider, budget, latency
+    kind: str  # availability, memory, interruption, capacity, degradation, loading, idle, price, budget, latency ...
     workload: str
-    score: float
+    probability: float = 1.0
+    impact: float = 1.0  # share of the workload, of the quota or of the bill; a target or a limit that is missed is 1
+    score: float = -1.0  # their product, by which risks are ranked
     evidence: str
     mitigation: str
+
+    def __post_init__(self) -> None:
+        """Make the score, where a file does not say it."""
+        if self.score < 0:
+            msgspec.structs.force_setattr(self, "score", self.probability * self.impact)
 
 
 class Binding(_Plain, frozen=True):

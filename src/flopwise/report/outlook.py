@@ -20,14 +20,16 @@ def risks(assessment: Assessment) -> Iterator[Block]:
     """The register, worst first."""
     if assessment.risks:
         rows = [
-            (f"{r.score:.2f}", level(r.score), r.kind, r.workload or "the fleet", sentence(r.evidence),
-             sentence(r.mitigation))
+            (f"{r.score:.2f}", level(r.score), f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
+             r.workload or "the fleet", sentence(r.evidence), sentence(r.mitigation))
             for r in sorted(assessment.risks, key=lambda r: -r.score)
         ]  # fmt: skip
         yield Table(
-            [">score", "", "risk", "workload", "evidence", "what to do"], rows,
-            "Scores are computed: the probability of the event (within a month; within a year for machines that fail) "
-            "times the share of the workload, of the quota or of the bill that it hits.",
+            [">score", "", ">probability", ">impact", "risk", "workload", "evidence", "what to do"], rows,
+            "Computed: the probability of the event (within a month; within a year for machines that fail and "
+            "providers that are given up), its impact as the share of the workload, of the quota or of the bill that "
+            "it hits (a target or a limit that is missed: all of it), and their product, the score. Where nobody "
+            "publishes a rate, the probability is taken as 50 %.",
         )  # fmt: skip
 
 

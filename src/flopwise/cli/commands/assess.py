@@ -129,8 +129,12 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
         yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
-        rows = [(f"{r.score:.2f}", r.kind, r.workload or "the fleet", r.evidence, r.mitigation) for r in risks]
-        yield table([">risk", "kind", "workload", "evidence", "what to do"], rows, paper)
+        told = [
+            (f"{r.score:.2f}", f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
+             r.workload or "the fleet", r.evidence, r.mitigation)
+            for r in risks
+        ]  # fmt: skip
+        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], told, paper)
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
