@@ -19,7 +19,7 @@ from flopwise.search.serving_option import candidate_job
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.training.goodput import DEFAULT_RELIABILITY
-from flopwise.units import DAY_S, HOUR_S, format_count, format_seconds
+from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH, format_count, format_seconds
 
 MONTHS_PER_YEAR = 12
 BACKED = 0.2
