@@ -161,14 +161,45 @@ class Scenarios(_Plain, frozen=True):
     drivers: dict[str, float]  # share of the variance that each draw explains
 
 
+class PhaseTask(_Plain, frozen=True):
+    """A task of a phase: from which of its weeks, for how many, and after which others."""
+
+    name: str
+    week: int
+    weeks: int
+    after: list[str]
+
+
+class QuotaRequest(_Plain, frozen=True):
+    """Machines to ask a provider for, by which day at the latest."""
+
+    provider: str
+    region: str
+    instance: str
+    purchase: str
+    count: int
+    gpu: str
+    num_gpus: int
+    count_in_a_year: int  # with the growth that the fleet states
+    weeks: int  # from asking to having it; assumed
+    ask_by: str | None
+    workloads: list[str]
+
+
 class Phase(_Plain, frozen=True):
     """A step of the roadmap."""
 
     name: str
     start: str | None  # month
     workloads: list[str]
-    usd_per_month: float
+    usd_per_month: float  # that it adds
     text: str
+    weeks: int = 0  # of its tasks, before its workloads run
+    begins: str | None = None  # Monday of the first of them
+    weeks_late: int = 0  # by which that is over already
+    tasks: list[PhaseTask] = []
+    quotas: list[QuotaRequest] = []
+    usd: float | None = None  # the bill from its start until the next phase starts; None where that is not known
 
 
 class Month(_Plain, frozen=True):
