@@ -201,6 +201,7 @@ class ExistingMachines(Spec):
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Spec):
     """How a service follows the profile of its traffic: machines by the hour, and a policy for what comes besides."""
 
