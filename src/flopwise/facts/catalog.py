@@ -25,7 +25,7 @@ from flopwise.facts import price_files
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
-from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, region_names
+from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
 
 if TYPE_CHECKING:
@@ -348,7 +348,10 @@ class Facts:
             SpecError: no such purchase option.
         """
         provider = _one_of("provider", provider, (o.provider for o in self.offers))
-        instance = _one_of("instance", instance, (o.instance for o in self.offers))
+        types = dict.fromkeys(o.instance for o in self.offers)
+        named = types if instance is None else {t for t in types if names_instance(instance, t)}
+        if not named:
+            raise UnknownNameError("instance", str(instance), types)
         kind = _one_of("kind of accelerator", kind, KINDS)
         canonical = None if accelerator is None else self.accelerator(accelerator).name
         if region is not None and not known_region(region, regions := region_names(self.offers)):
@@ -359,7 +362,7 @@ class Facts:
             o
             for o in self.offers
             if provider in (None, o.provider)
-            and instance in (None, o.instance)
+            and o.instance in named
             and canonical in (None, o.accelerator)
             and (kind is None or self.accelerators[o.accelerator].kind == kind)
             and (region is None or o.serves(region))

@@ -10,7 +10,7 @@ from typing import Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import known_region, region_names
+from flopwise.facts.offers import known_region, names_instance, region_names
 from flopwise.fleet import spec
 from flopwise.fleet.model import FileSource, Platform, ResolvedJob
 from flopwise.fleet.offers import OwnOffer, site, with_own
@@ -283,7 +283,8 @@ class _KnownNames:
             for kind, pattern, names in (
                 ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),
             ):  # fmt: skip
-                if pattern is not None and not any(fnmatchcase(name.lower(), pattern.lower()) for name in names):
+                means = _means_provider if kind == "provider" else names_instance
+                if pattern is not None and not any(means(pattern, name) for name in names):
                     raise _with_path(f"policies.quotas.{number}.{kind}", UnknownNameError(kind, pattern, names))
 
     def _check_share_region(self, provider: str, share: float) -> None:
@@ -334,6 +335,10 @@ class _KnownNames:
         if name.strip().lower() not in known:
             hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
             raise UnknownNameError("tag", name, known, hint)
+
+
+def _means_provider(pattern: str, name: str) -> bool:
+    return fnmatchcase(name.lower(), pattern.lower())
 
 
 def _with_path(path: str, error: SpecError) -> SpecError:

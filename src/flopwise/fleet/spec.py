@@ -14,6 +14,7 @@ from typing import Any
 from flopwise import options, units
 from flopwise.cost.spec import PURCHASES as RENTED
 from flopwise.errors import SpecError
+from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
 from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, WorkloadSpec
 
@@ -258,10 +259,9 @@ class Quota(Spec):
 
     def counts(self, provider: str, instance: str) -> bool:
         """Whether it counts machines of this type."""
-        return all(
-            pattern is None or fnmatchcase(name.lower(), pattern.lower())
-            for pattern, name in ((self.provider, provider), (self.instance, instance))
-        )
+        if self.provider is not None and not fnmatchcase(provider.lower(), self.provider.lower()):
+            return False
+        return self.instance is None or names_instance(self.instance, instance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.ops.columns import keep_freed_memory
 from flopwise.provenance import Figure
 from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.spec import TRAINING
@@ -44,6 +45,19 @@ def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -
     if not model.stacks:
         raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
     return model
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory of columns that are done with, not hand it back after each operation.
+
+    Columns of 16,000 candidates lie at the size from which glibc maps and unmaps pages for every array, and most of a
+    search then goes to page faults. Freeing one large block raises that limit for the process.
+
+    Source: mallopt(3), M_MMAP_THRESHOLD: the threshold follows the largest mapped block that was freed.
+    Assumes: glibc; elsewhere it does nothing.
+    """
+    block = np.empty(31 << 17)
+    del block
 
 
 def plan(
