@@ -18,7 +18,7 @@ _HOMES = {
         "api.backtest": "backtest",
         "api.buy_or_build": "compare",
         "api.explain": "explain",
-        "api.facts": "gpus instances models",
+        "api.facts": "gpus instances largest_models models",
         "api.io": "io",
         "api.memory": "memory",
         "api.plan": "plan",

@@ -209,5 +209,7 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
+    largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     version: int = FORMAT
