@@ -39,7 +39,7 @@ from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spelli
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.facts.formats import CacheFormat, WeightFormat
+    from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumeKind, VolumePrice
     from flopwise.facts.regions import GridRecord
@@ -56,7 +56,7 @@ TABLES = (
     "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS",
     "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
-    "formats.CACHE_FORMATS", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -539,6 +539,8 @@ class Facts:
         if found is None:
             raise SpecError(f"unknown KV cache type {dtype[:40]!r}; allowed: {', '.join(self.cache_formats)}")
         return found
+
+    quality: tuple[QualityRecord, ...] = _all_rows("formats.QUALITY")  # what evaluations found of weight formats
 
     # models and samples
 

@@ -38,6 +38,7 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Risks", tuple(outlook.risks(assessment))),
         Section("Roadmap", tuple(outlook.roadmap(assessment))),
         Section("Monitoring", tuple(outlook.monitoring(assessment))),
+        Section("Setting it up", tuple(outlook.advice(assessment))),
         Section("Model sizes", (*machines.sizes(assessment), *machines.largest_models(assessment))),
         Section("Accelerators compared", tuple(machines.gpus(assessment))),
         Section("Instances considered", tuple(machines.instances(assessment))),
