@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.api.memory import MemoryAnswer, layout_text, of_training
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.training.corpus import Corpus
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.job import TrainJob
     from flopwise.training.layout import Layout, Recipe
@@ -33,6 +34,8 @@ class TrainAnswer:
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]
     rules: TokenRules | None  # of the tokens and the batch
+    corpus: Corpus | None  # what is gone through, as files; None where the run's length is not given
+    corpus_storage: tuple[float, str] | None  # USD a month of its ids and text, and at whose price; None: not known
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -71,7 +74,23 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     job = TrainJob(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
-    return _answer(job, facts, laid_out, notes)
+    found_corpus, storage_usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
+    return replace(_answer(job, facts, laid_out, notes), corpus=found_corpus, corpus_storage=storage_usd)
+
+
+USUAL_CLOUD = "aws"
+"""Whose object storage is priced where no provider is named."""
+
+
+def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[float, str] | None]:
+    """The corpus of a run, and what its ids and its text cost a month in object storage."""
+    from flopwise.fleet.prices import volume_usd
+    from flopwise.training.corpus import corpus
+
+    found = corpus(job.model.vocab, tokens)
+    provider = USUAL_CLOUD if job.cluster.offer is None else job.cluster.offer.provider
+    price = volume_usd(provider, "storage", found.ids_bytes + found.text_bytes, facts)
+    return found, None if price is None else (price[0], f"{provider}, {price[1].date}")
 
 
 def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
@@ -118,6 +137,8 @@ def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) 
         laid_out=laid_out,
         quick=(*step_rules(result), *memory.quick),
         rules=token_rules(job),
+        corpus=None,
+        corpus_storage=None,
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),

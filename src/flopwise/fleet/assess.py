@@ -12,6 +12,7 @@ import msgspec
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
+from flopwise.fleet.advice import advice
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.autoscaling import scaling
@@ -86,8 +87,7 @@ def assess(
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
-        by_provider=provider_choices(fleet),
-        scaled=scaling(chosen, facts),
+        by_provider=provider_choices(fleet), scaled=scaling(chosen, facts), advice=advice(fleet),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))

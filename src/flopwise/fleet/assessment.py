@@ -240,6 +240,15 @@ class Alert(_Plain, frozen=True):
     why: str
 
 
+class SetupNote(_Plain, frozen=True):
+    """What to mind when a workload is set up, computed from its plan."""
+
+    kind: str  # quantisation, fp16, placement, corpus
+    workload: str
+    text: str
+    source: str  # of what it says beside the plan; empty where there is none
+
+
 class Assessment(_Plain, frozen=True):
     """The whole answer."""
 
@@ -267,6 +276,9 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    advice: list[SetupNote] = []
+    size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
+    largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     scaled: list[ScaledService] = []  # services that follow their traffic
     version: int = FORMAT
