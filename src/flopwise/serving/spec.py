@@ -325,23 +325,6 @@ class BatchRequest(Spec):
         if self.fallback and self.deadline is None:
             raise OptionError("fallback", "these workers take over when a deadline calls for them: give --deadline")
 
-    def mean_lengths(self) -> tuple[float, float]:
-        """Mean tokens of a prompt and of an answer.
-
-        Raises: SpecError: lengths given twice, or that cannot be.
-        """
-        from flopwise.serving.sim.lengths import Lengths
-        from flopwise.serving.sim.trace import read_trace_columns
-
-        lengths = (self.input_tokens or DEFAULT_INPUT, self.output_tokens or DEFAULT_OUTPUT)
-        if self.lengths_from is None:
-            prompt, answer = (Lengths.parse(str(length)).mean for length in lengths)
-            return prompt, answer
-        if self.input_tokens or self.output_tokens:
-            raise OptionError("lengths_from", "says how long requests are; leave --input and --output out")
-        columns = read_trace_columns(self.lengths_from)
-        return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseCacheSpec(Spec):
