@@ -87,9 +87,9 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
         from flopwise.training.explain import train_figure
 
         return train_figure(answer.estimate)
-    from flopwise.serving.explain import cold_start_figure, serve_figure
+    from flopwise.serving.explain import serve_figure
 
-    return serve_figure(answer.estimate, cold_start_figure(answer.cold_start))
+    return serve_figure(answer.estimate, answer.cold_start)
 
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:

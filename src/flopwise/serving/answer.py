@@ -13,6 +13,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.storage import Storage
 from flopwise.ops.weights import weight_bytes
 from flopwise.options import OptionError
 from flopwise.serving.disaggregated import disaggregated_percentiles
@@ -22,7 +23,7 @@ from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import memory_answer
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
-from flopwise.serving.startup import ColdStart, cold_start
+from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import Percentile, closed_loop, open_loop, open_loop_percentile
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
@@ -151,13 +152,23 @@ def serve_answer(
             ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
         ),
         cold_start=cold_start(
-            job, start.kind_of_storage(facts), image_bytes=start.image_size or 0.0,
+            job, _storage_of(start, facts), image_bytes=start.image_size or 0.0,
             image_bytes_per_s=start.image_bandwidth or 0.0,
         ),
         speculation=_draft_gain(job, result),
         host_bytes=host_bytes(job),
         assumptions=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _storage_of(start: StartSpec, facts: Facts) -> Storage:
+    """Where weights are read from at a start.
+
+    Raises: UnknownNameError: no such kind.
+    """
+    if start.storage_bandwidth is None:
+        return facts.storage(start.storage or DEFAULT_STORAGE)
+    return Storage(name="given", read_bytes_per_s=start.storage_bandwidth, source="given", date="")
 
 
 def _request_tokens(model: Model, request: RequestSpec) -> tuple[int, int, tuple[str, ...]]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.software import Engine
-    from flopwise.facts.storage import Storage
     from flopwise.serving.memory import ServingLayout
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
@@ -145,18 +144,6 @@ class StartSpec(Spec):
             raise SpecError("the image's size and bandwidth go together (--image-size, --image-bandwidth)")
         if self.storage is not None and self.storage_bandwidth is not None:
             raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
-
-    def kind_of_storage(self, facts: Facts) -> Storage:
-        """Where weights are read from at a start.
-
-        Raises: UnknownNameError: no such kind.
-        """
-        from flopwise.facts.storage import Storage
-        from flopwise.serving.startup import DEFAULT_STORAGE
-
-        if self.storage_bandwidth is None:
-            return facts.storage(self.storage or DEFAULT_STORAGE)
-        return Storage(name="given", read_bytes_per_s=self.storage_bandwidth, source="given", date="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
