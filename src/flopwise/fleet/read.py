@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import known_region, region_names
+from flopwise.facts.offers import known_region, names_instance, region_names
 from flopwise.fleet import spec
 from flopwise.fleet.model import FileSource, Platform, ResolvedJob
 from flopwise.fleet.offers import OwnOffer, site, with_own
@@ -208,7 +208,7 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     """
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
-        facts = with_own(facts, platform.fleet.own_machines)
+        facts = with_own(facts.with_custom(_gpu_names(platform)), platform.fleet.own_machines)
         known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
         known.check_policies()
         for number, job in enumerate(platform.jobs):
@@ -222,6 +222,13 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
         replace(q, provider=q.provider and spelling.get(q.provider.lower(), q.provider)) for q in rules.quotas
     )
     return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
+
+
+def _gpu_names(platform: Platform) -> Iterator[str]:
+    """Accelerators that the fleet names, as it writes them."""
+    for job in platform.jobs:
+        yield from (*job.spec.constraints.gpus, *(() if job.spec.machines is None else job.spec.machines.gpus))
+    yield from (machine.gpu for machine in platform.fleet.own_machines)
 
 
 @dataclass(slots=True)
@@ -276,7 +283,8 @@ class _KnownNames:
             for kind, pattern, names in (
                 ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),
             ):  # fmt: skip
-                if pattern is not None and not any(fnmatchcase(name.lower(), pattern.lower()) for name in names):
+                means = _means_provider if kind == "provider" else names_instance
+                if pattern is not None and not any(means(pattern, name) for name in names):
                     raise _with_path(f"policies.quotas.{number}.{kind}", UnknownNameError(kind, pattern, names))
 
     def _check_share_region(self, provider: str, share: float) -> None:
@@ -327,6 +335,10 @@ class _KnownNames:
         if name.strip().lower() not in known:
             hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
             raise UnknownNameError("tag", name, known, hint)
+
+
+def _means_provider(pattern: str, name: str) -> bool:
+    return fnmatchcase(name.lower(), pattern.lower())
 
 
 def _with_path(path: str, error: SpecError) -> SpecError:

@@ -164,7 +164,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:
         """(what is priced, day of the price) of the first `top` candidates, or of the nearest misses."""
         shown = (self.plans or self.misses)[:top]
-        return [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown]
+        return [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown if c.price_date]
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "plan") -> Plan:

@@ -76,6 +76,7 @@ def plan(
     """
     started = time.perf_counter()
     keep_freed_memory()
+    facts = facts.with_custom(workload.limits.gpus)
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
     if workload.task in TRAINING:
@@ -102,6 +103,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         SpecError: the facts no longer hold the candidate's instance.
     """
     workload, place = workload_from(answer.workload), (chosen.provider, chosen.instance, chosen.region)
+    facts = facts.with_custom(workload.limits.gpus)
     offer = next((o for o in facts.offers if (o.provider, o.instance, o.region) == place), None)
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
