@@ -23,8 +23,8 @@ from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, Train
 
 if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
-    from flopwise.api.train import TrainAnswer
     from flopwise.search.scaling import ScalingPoint
+    from flopwise.training.answer import TrainAnswer
 
 OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(RunConditionsSpec), "explain")
 """Options that mean nothing to --compare."""
