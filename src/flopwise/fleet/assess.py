@@ -59,9 +59,8 @@ def assess(
     """
     started = time.perf_counter()
     advance = advance or (lambda _stage, _done, _whole: None)
-    platform, facts = resolve_names(platform, facts)
-    problem, allocation = _allocation(platform, facts, advance)
-    fleet = solved_fleet(platform, facts, problem, allocation)
+    fleet = recommended_fleet(platform, facts, advance)
+    platform, facts, problem, allocation = fleet.platform, fleet.facts, fleet.problem, fleet.allocation
     chosen = fleet.chosen
     advance(STAGES[2], 0, 3)
     binding = bindings(problem, allocation)
@@ -90,6 +89,13 @@ def assess(
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
+
+
+def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> SolvedFleet:
+    """The cheapest machines that policies and targets allow. Raises as `assess`."""
+    platform, facts = resolve_names(platform, facts)
+    problem, allocation = _allocation(platform, facts, advance)
+    return solved_fleet(platform, facts, problem, allocation)
 
 
 def _allocation(
