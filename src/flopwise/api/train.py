@@ -33,6 +33,7 @@ class TrainAnswer:
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]
     rules: TokenRules | None  # of the tokens and the batch
+    unit_usd: dict[str, float]  # of the run: an hour, a million tokens, an epoch, a step
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -71,7 +72,7 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     job = TrainJob(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
-    return _answer(job, facts, laid_out, notes)
+    return _answer(job, facts, laid_out, notes, data.epochs)
 
 
 def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
@@ -101,15 +102,20 @@ def _run_tokens(data: DataSpec, recipe: Recipe, run: RunConditionsSpec) -> float
     return tokens
 
 
-def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) -> TrainAnswer:
-    """The answer for one job."""
+def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...], epochs: float) -> TrainAnswer:
+    """The answer for one job, which goes through its data so many times."""
+    from flopwise.cost.money import unit_usd
     from flopwise.training.estimate import estimate
     from flopwise.training.rules import step_rules, token_rules
-    from flopwise.units import format_percent, format_price
+    from flopwise.units import HOUR_S, format_percent, format_price
 
     result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster
     memory = of_training(job.model, recipe, layout, cluster.accelerator, facts)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
+    run, costs = result.run, dict[str, float]()
+    if run is not None:
+        amounts = {"hour": run.seconds / HOUR_S, "million_tokens": run.tokens / 1e6, "epoch": epochs, "step": run.steps}
+        costs = unit_usd(run.cost_usd, amounts)
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
     return TrainAnswer(
         estimate=result,
@@ -118,6 +124,7 @@ def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) 
         laid_out=laid_out,
         quick=(*step_rules(result), *memory.quick),
         rules=token_rules(job),
+        unit_usd=costs,
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),
