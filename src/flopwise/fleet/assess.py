@@ -80,7 +80,8 @@ def assess(
     notes = dict.fromkeys(_price_notes(fleet, ages))
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
-        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
+        workloads=[workload_result(one, facts, fleet.cost.by_workload.get(one.name, 0.0)) for one in chosen],
+        allocation=list(fleet.rows),
         usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
         whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,

@@ -39,6 +39,8 @@ class WorkloadResult(_Plain, frozen=True):
     schedule: dict[str, Any] | None = None  # start, stop, days, hours_per_day, days_per_month; None: on all the time
     targets: dict[str, dict[str, Any]] = {}
     """What is asked of the figures of the same name: `value`, and the `percentile` of a latency."""
+    unit_usd: dict[str, float] = {}
+    """Of its month's bill: what a run, an hour, a request, a million tokens or an epoch costs."""
 
 
 class ProviderChoice(_Plain, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import unit_usd
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -32,7 +33,7 @@ from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.serving.job import serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
-from flopwise.units import format_bytes, format_seconds
+from flopwise.units import HOUR_S, format_bytes, format_seconds
 
 WORTH_SHARING = 40
 """Estimates from which other processes are worth starting."""
@@ -181,8 +182,8 @@ def size_of(parameters: int) -> str:
     return next(name for most, name in SIZES if parameters < most)
 
 
-def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
-    """The result of one workload."""
+def workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> WorkloadResult:
+    """The result of one workload, whose month costs `usd`."""
     job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
     candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
     if figures is not None:
@@ -208,7 +209,15 @@ def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
         runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
         why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
+        unit_usd=_unit_usd(chosen, usd),
     )  # fmt: skip
+
+
+def _unit_usd(chosen: ChosenWorkload, usd: float) -> dict[str, float]:
+    """What one of each unit costs of a month's bill; hours are those of machines that stay, and of runs."""
+    job, workload = chosen.job, chosen.planned.workload
+    hours = chosen.option.candidate.seconds / HOUR_S if job.ends else job.hours_per_month
+    return unit_usd(usd / job.runs, {"hour": hours} if workload is None else workload.amounts(hours))
 
 
 def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
