@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwise.errors import InfeasibleError
@@ -13,24 +13,23 @@ from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
-from flopwise.fleet.model import Allocation, Platform
+from flopwise.fleet.model import Allocation, PlannedWorkload, Platform
 from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
-from flopwise.fleet.planned import KEPT, planned_workloads
+from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import resolve_names
-from flopwise.fleet.results import plans_by_workload, workload_result
+from flopwise.fleet.results import plans_by_workload, workload_results
 from flopwise.fleet.risks import alerts, risks
 from flopwise.fleet.savings import savings
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.answer import Plan
+from flopwise.units import format_percent
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25
 """Share of the on-demand price below which a spot price deserves a second look."""
 STAGES = ("searching", "allocating", "what if", "scenarios")
-WIDER = 3
-"""Times the kinds of machines that are searched of a large fleet before shares of the bill are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +50,14 @@ def assess(
 
     Raises:
         SpecError, UnknownNameError: something in the fleet is wrong.
-        InfeasibleError: a workload that nothing can run, or policies that contradict one another; says which.
+        InfeasibleError: nothing can run any workload, or policies contradict one another; says which.
     """
     started = time.perf_counter()
     advance = advance or (lambda _stage, _done, _whole: None)
     platform, facts = resolve_names(platform, facts)
-    problem, allocation = _allocation(platform, facts, advance)
+    items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole))
+    warnings = list[str]()
+    platform, problem, allocation = _allocation(platform, items, facts, advance, warnings)
     fleet = solved_fleet(platform, facts, problem, allocation)
     chosen = fleet.chosen
     advance(STAGES[2], 0, 3)
@@ -75,8 +76,9 @@ def assess(
     notes = dict.fromkeys(_price_notes(fleet, ages))
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
-        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
-        usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
+        workloads=workload_results(items, chosen, facts), allocation=list(fleet.rows),
+        usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months),
+        binding=binding, warnings=warnings, optimality=_optimality(items, allocation.gap),
         whatif=questions, scenarios=drawn, roadmap=roadmap(chosen, fleet.cost), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
@@ -88,31 +90,53 @@ def assess(
 
 
 def _allocation(
-    platform: Platform, facts: Facts, advance: Advance, times: int = 1
-) -> tuple[AllocationProblem, Allocation]:
-    """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
-    items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole), times=times)
-    lost = [item for item in items if not item.options]
+    platform: Platform, items: Sequence[PlannedWorkload], facts: Facts, advance: Advance, warnings: list[str]
+) -> tuple[Platform, AllocationProblem, Allocation]:
+    """The cheapest allocation of the workloads that something runs, and the platform of these alone.
+
+    Where some cannot run and the rest cannot hold the shares of the bill, these are left out, which `warnings` say.
+
+    Raises: InfeasibleError: nothing runs any of them, or the policies contradict one another.
+    """
+    kept = [item for item in items if item.options]
+    lost = [f"{item.name[:60]}: {reason}" for item in items if not item.options for reason in item.reasons[:6]]
+    if not kept:
+        names = ", ".join(item.name[:60] for item in items[:10])
+        raise InfeasibleError(f"nothing on offer can run any of the {len(items)} workloads: {names}", lost)
     if lost:
-        raise InfeasibleError(
-            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: "
-            + ", ".join(item.name[:60] for item in lost[:10]),
-            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
-        )
-    problem = allocation_problem(platform, items, facts)
+        platform = replace(platform, jobs=tuple(item.job for item in kept))
+        kept = [_at_number(item, number) for number, item in enumerate(kept)]
+    problem = allocation_problem(platform, kept, facts)
     advance(STAGES[1], 0, 1)
     try:
-        allocation = allocate(problem)
+        allocation = allocate(problem, bound=True)
     except InfeasibleError as error:
-        few = [item.num_kinds for item in items if item.num_kinds is not None]
-        if not few:
-            raise
-        if platform.rules.shares and times == 1:
-            return _allocation(platform, facts, advance, WIDER)
-        seen = f"among the {min(few)} kinds of machines that were searched for each workload of this large fleet"
-        raise InfeasibleError(f"{seen}: {error}", error.reasons) from None
+        if not lost or not platform.rules.shares:
+            raise InfeasibleError(str(error), [*error.reasons, *lost]) from None
+        warnings.append(f"shares of the bill are left out, as what nothing runs is not in it: {error}")
+        platform = replace(platform, rules=replace(platform.rules, providers=None))
+        problem = allocation_problem(platform, kept, facts)
+        allocation = allocate(problem, bound=True)
     advance(STAGES[1], 1, 1)
-    return problem, allocation
+    return platform, problem, allocation
+
+
+def _optimality(items: Sequence[PlannedWorkload], gap: float) -> str:
+    """What is proven of the bill, in words."""
+    options = sum(len(item.options) for item in items)
+    text = f"within {format_percent(gap)} of the least that the {options:,} ways to run the workloads allow"
+    few = [item.num_kinds for item in items if item.num_kinds is not None]
+    if not few:
+        return text
+    return (
+        f"{text}; of {len(few):,} workloads only the {min(few)} most promising kinds of machines were searched, and "
+        "what others would cost is not proven"
+    )
+
+
+def _at_number(item: PlannedWorkload, number: int) -> PlannedWorkload:
+    """A planned workload at another place of its fleet."""
+    return replace(item, index=number, options=tuple(replace(option, workload=number) for option in item.options))
 
 
 def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
@@ -167,8 +191,6 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
     if early := [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]:
         yield f"{_first_names(early)}: to start before the day of this assessment, and taken to run already"
     yield from dict.fromkeys(note for item in fleet.problem.items for note in item.notes)
-    if fleet.problem.kept < KEPT:
-        yield f"of each provider and purchase the {fleet.problem.kept} cheapest instance types were weighed"
     by_text: dict[str, list[str]] = {}
     for chosen in fleet.chosen:
         spot = [taken.option for taken in chosen.parts if taken.option.purchase == "spot"]

@@ -102,12 +102,24 @@ class Risk(_Plain, frozen=True):
     mitigation: str
 
 
+class ShareStep(_Plain, frozen=True):
+    """The bill where a provider has at `bound` (least, most) so much of it; None: only by waste."""
+
+    provider: str
+    bound: str
+    share: float
+    usd_per_month: float | None
+    change_usd: float | None
+    text: str
+
+
 class Binding(_Plain, frozen=True):
-    """What one constraint costs a month: the bill with it less the bill without it."""
+    """What one constraint costs a month: the bill with it less the bill without it; `steps` of a share of the bill."""
 
     constraint: str
     usd_per_month: float
     text: str
+    steps: list[ShareStep] = []
 
 
 class WhatIf(_Plain, frozen=True):
@@ -182,7 +194,7 @@ class Assessment(_Plain, frozen=True):
     gpus: list[dict[str, Any]]  # compared: facts, USD for a PFLOP-hour, USD for a GB/s
     sizes: list[dict[str, Any]]  # categories of model sizes with their memory
     instances: list[dict[str, Any]]  # by provider: what was considered
-    optimality_gap: float
+    optimality_gap: float  # proven: by how much of it the bill may be above the least
     budget_per_month: float | None
     assumptions: list[str]
     price_notes: list[str]
@@ -191,4 +203,6 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    optimality: str = ""  # the same in words, and of which ways to run the workloads
+    warnings: list[str] = []  # policies that are left out, as part of the fleet cannot run
     version: int = FORMAT

@@ -184,7 +184,18 @@ def size_of(parameters: int) -> str:
     return next(name for most, name in SIZES if parameters < most)
 
 
-def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
+def workload_results(
+    items: Sequence[PlannedWorkload], chosen: Sequence[ChosenWorkload], facts: Facts
+) -> list[WorkloadResult]:
+    """The results of all workloads in the order of the fleet file, those that nothing runs among them."""
+    by_name = {one.name: one for one in chosen}
+    return [
+        _workload_result(by_name[item.name], facts) if item.name in by_name else _infeasible_result(item, facts)
+        for item in items
+    ]
+
+
+def _workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
     """The result of one workload."""
     job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
     candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
@@ -211,6 +222,19 @@ def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
         runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
         why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
+    )  # fmt: skip
+
+
+def _infeasible_result(item: PlannedWorkload, facts: Facts) -> WorkloadResult:
+    """The result of a workload that nothing runs: why, and the nearest miss."""
+    job = item.job
+    count = None if item.workload is None else int(parameters(facts.model(item.workload.model)))
+    return WorkloadResult(
+        name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
+        size="machines" if count is None else size_of(count), memory_bytes=None, intensity=None,
+        pattern="nothing runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
+        feasible=False, reasons=list(item.reasons), best={}, why_not_cheaper="", energy_kwh_per_month=None,
+        carbon_kg_per_month=None, starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(item),
     )  # fmt: skip
 
 
