@@ -81,11 +81,14 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
         return allocation.objective - free.objective
 
     costs = _side_by_side([partial(policy_usd, left_out) for *_, left_out in groups])
-    rows = []
+    rows, told = [], False
     for (name, words, left_out), cost in zip(groups, costs, strict=True):
         if cost > max(TELLING * allocation.objective, 0.5):
-            binding = [policy for policy in left_out if isinstance(policy, ProviderShare)]
-            steps = _share_steps(problem, allocation, binding[0], seconds) if len(left_out) == len(binding) == 1 else []
+            only = all(isinstance(policy, ProviderShare) for policy in left_out)
+            first = only and not (told and len(left_out) > 1)  # shares that bind one by one are not told twice
+            moved = [policy for policy in shares if policy in left_out and first]
+            told = told or bool(moved)
+            steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, seconds)]
             text = f"{words} ${cost:,.0f} a month"
             rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps))
     return sorted(rows, key=lambda row: -row.usd_per_month)

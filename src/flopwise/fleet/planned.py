@@ -20,7 +20,7 @@ import msgspec
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import Offer, names_instance
 from flopwise.fleet.model import MonthlyOption, PlannedWorkload, Platform, ResolvedJob, is_rented
 from flopwise.fleet.offers import OwnOffer, api_offers, providers_with_tags, why_not_allowed, with_own
 from flopwise.fleet.option import api_option, monthly_option
@@ -173,7 +173,7 @@ def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Reso
     have: dict[str, Callable[[str], bool]] = {
         "providers": lambda name: any(o.provider.lower() == name.lower() for o in offers),
         "regions": lambda name: any(o.serves(name) for o in offers),
-        "instances": lambda name: any(o.instance.lower() == name.lower() for o in offers),
+        "instances": lambda name: any(names_instance(name, o.instance) for o in offers),
         "gpus": lambda name: any(o.accelerator == facts.accelerator(name).name for o in offers),
     }
     kept = {field: tuple(name for name in getattr(limits, field) if known(name)) for field, known in have.items()}
