@@ -132,8 +132,8 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
             )
             for a in assessment.allocation
         ],
-        f"The bill is within {format_percent(assessment.optimality_gap)} of the least that these choices allow. Hours "
-        "are of one machine; paid prices hold rework, checkpoints and hours that are paid and not used.",
+        f"The bill is {assessment.optimality}. Hours are of one machine; paid prices hold rework, checkpoints "
+        "and hours that are paid and not used.",
     )  # fmt: skip
     pools: dict[tuple[str, str, str, str], list[Allotment]] = defaultdict(list)
     for a in assessment.allocation:
@@ -210,6 +210,18 @@ def policies(assessment: Assessment) -> Iterator[Block]:
         yield Table(["policy", ">a month"], rows, note)
     elif assessment.allocation:
         yield Text("No policy makes the bill higher than it would be without it.")
+    if steps := [step for b in assessment.binding for step in b.steps]:
+        yield Table(
+            ["share of the bill that binds, moved", ">a month", ">change"],
+            [
+                (f"{step.provider}: at {step.bound} {100 * step.share:g} %",
+                 "none found without waste" if step.usd_per_month is None else usd(step.usd_per_month),
+                 change_text(step.change_usd))
+                for step in steps
+            ],
+            "Under the other policies. Waste is machines that cost more than others of the same provider which do the "
+            "same, and workloads moved to where no share asks for them.",
+        )  # fmt: skip
 
 
 def what_ifs(assessment: Assessment) -> Iterator[Block]:
