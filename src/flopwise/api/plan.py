@@ -68,13 +68,13 @@ def read_plan(path: str | Path) -> Plan:
     Raises:
         SpecError: the file cannot be read or is no plan.
     """
-    from flopwise.search.answer import from_json
+    from flopwise.search.answer import Plan
 
     file = Path(path)
     try:
         if file.stat().st_size > MAX_PLAN_BYTES:
             raise SpecError(f"{file}: larger than {MAX_PLAN_BYTES:,} bytes; not a plan file")
-        return from_json(file.read_bytes(), str(file))
+        return Plan.from_json(file.read_bytes(), str(file))
     except OSError as error:
         raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a plan file") from None
 

@@ -68,4 +68,5 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     """
     whole = offer.price_usd_per_hour(purchase)
     source = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}, {offer.price_date}: {offer.source}"
+    source = source if offer.price_date else offer.source  # a hypothetical machine's
     return None if whole is None else whole / max(1, offer.count), source

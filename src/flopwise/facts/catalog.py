@@ -24,6 +24,7 @@ from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
+from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
 
@@ -205,13 +206,18 @@ class Facts:
     def resolve(self, name: str) -> Resolution:
         """Return what `name` stands for, in any common spelling (`h100`, `H100-SXM-80GB`, `NVIDIA GeForce RTX 3090`).
 
+        `custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB` is a hypothetical device: see `CustomDevice`.
+
         Raises:
             UnknownNameError: nothing by that name; names the nearest.
+            SpecError: a hypothetical device that cannot be.
         """
         given = name if isinstance(name, str) else str(name)
         exact = self.accelerators.get(given)
         if exact is not None:
             return Resolution(exact)
+        if (custom := CustomDevice.of(given)) is not None:
+            return Resolution(replace(custom.accelerator, calibration=self.calibration))
         alias = self.spellings.get(spelling_key(given)) if len(given) <= 200 else None
         if alias is None:
             hint = "`flopwise gpus` lists all; a facts folder (--facts DIR) adds more"
@@ -225,6 +231,28 @@ class Facts:
             UnknownNameError: nothing by that name; names the nearest.
         """
         return self.resolve(name).accelerator
+
+    def with_custom(self, names: Iterable[str | None]) -> Facts:
+        """These facts with the hypothetical devices among `names`, and offers of those that have a price.
+
+        Raises:
+            SpecError: one cannot be, or is called as another accelerator is.
+        """
+        accelerators, offers = dict(self.accelerators), list(self.offers)
+        for custom in dict.fromkeys(CustomDevice.of(name) for name in names if name is not None):
+            if custom is None:
+                continue
+            device = replace(custom.accelerator, calibration=self.calibration)
+            known = accelerators.setdefault(device.name, device)
+            if known is device:
+                offers += custom.offers
+            elif known != device:
+                raise SpecError(f"custom device: another accelerator is called {device.name}; give it another name=")
+        return (
+            self
+            if len(accelerators) == len(self.accelerators)
+            else self.with_tables(accelerators=accelerators, offers=tuple(offers))
+        )
 
     def accelerators_for(
         self,

@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
-from flopwise.fleet.model import Allocation, Platform
+from flopwise.fleet.model import Allocation, ChosenWorkload, Platform
 from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import resolve_names
-from flopwise.fleet.results import plans_by_workload, workload_result
+from flopwise.fleet.results import workload_result
 from flopwise.fleet.risks import alerts, risks
 from flopwise.fleet.savings import savings
 from flopwise.fleet.tables import comparison_tables
@@ -119,6 +121,45 @@ def _allocation(
         raise InfeasibleError(f"{seen}: {error}", error.reasons) from None
     advance(STAGES[1], 1, 1)
     return problem, allocation
+
+
+KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
+"""Candidates in the files of a whole fleet, at most and at least in one file: a thousand workloads stay a few MB."""
+
+
+def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
+    """The plan of each planned workload by its name: what the fleet takes first, then what else was considered."""
+    most = min(MOST, max(LEAST, KEPT_IN_ALL // max(1, len(chosen))))
+    return {c.name: _short_plan(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
+
+
+def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
+    """`plan` with what the fleet took as the first candidates, then the cheapest others by the fleet's own bill.
+
+    Of others one of each kind of machine and purchase: a list of twenty regions of the same would tell nothing.
+    """
+    parts = sorted(chosen.parts, key=lambda taken: taken.option is not chosen.option)
+    taken = {id(part.option.candidate): part.option.candidate for part in parts}
+    others = [o.candidate for o in chosen.planned.options if id(o.candidate) not in taken]
+    varied = {(c.provider, c.instance, c.purchase): c for c in reversed(others)}
+    varied_first = [c for c in others if varied[c.provider, c.instance, c.purchase] is c]
+    first, kept = len(taken), [*taken.values(), *varied_first[: max(0, most - len(taken))]]
+    note = (
+        f"the first {'candidate is' if first == 1 else f'{first} candidates are'} what the fleet takes; then come "
+        f"{len(kept) - first:,} of {len(others):,} others, by what a month of them costs in the fleet"
+    )
+    workload, window = chosen.planned.workload, list[str]()
+    if workload is not None and workload.deadline_s is not None and chosen.job.ends:
+        window = [f"each run ends within its window of {workload.deadline_s / 3600:,.1f} h"]
+    return msgspec.structs.replace(
+        plan,
+        plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(kept, start=1)],
+        front=plan.front[:most],
+        fronts={},
+        demoted=[],
+        misses=plan.misses[:LEAST],
+        assumptions=[note, *window, *plan.assumptions],
+    )
 
 
 def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:

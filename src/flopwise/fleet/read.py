@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -246,7 +246,7 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     """
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
-        facts = with_own(facts, platform.fleet.own_machines)
+        facts = with_own(facts.with_custom(_gpu_names(platform)), platform.fleet.own_machines)
         known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
         known.check_policies()
         for number, job in enumerate(platform.jobs):
@@ -260,6 +260,13 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
         replace(q, provider=q.provider and spelling.get(q.provider.lower(), q.provider)) for q in rules.quotas
     )
     return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
+
+
+def _gpu_names(platform: Platform) -> Iterator[str]:
+    """Accelerators that the fleet names, as it writes them."""
+    for job in platform.jobs:
+        yield from (*job.spec.constraints.gpus, *(() if job.spec.machines is None else job.spec.machines.gpus))
+    yield from (machine.gpu for machine in platform.fleet.own_machines)
 
 
 @dataclass(slots=True)

@@ -106,7 +106,8 @@ class Workstations(Spec):
 
     count: int = _key(options.whole(high=MOST_MACHINES), "How many machines.", default=1)
     gpus: tuple[str, ...] = _key(
-        options.name("gpu"), "Which accelerators will do; any with enough memory when none is named.", repeated=True,
+        options.name("gpu", 400), "Which accelerators will do; any with enough memory when none is named.",
+        repeated=True,
     )
     gpus_each: int = _key(options.whole(high=64), "Accelerators of each machine, at least.", default=1)
     memory: float | None = _key(options.BYTES, "Least memory of each accelerator: 16GB.")
@@ -148,7 +149,7 @@ class OwnMachines(Spec):
     """Machines of one kind that the fleet owns, or may buy."""
 
     name: str = _key(_NAME, "As the bill calls them.", default=NEEDED)
-    gpu: str = _key(options.name("gpu"), "The accelerator, by any common spelling.", default=NEEDED)
+    gpu: str = _key(options.name("gpu", 400), "The accelerator, by any common spelling.", default=NEEDED)
     gpus: int = _key(options.whole(high=128), "Accelerators in one machine.", default=8)
     count: int = _key(options.whole(low=0, high=MOST_MACHINES), "Machines that are there already.", default=0)
     buy_up_to: int = _key(options.whole(low=0, high=MOST_MACHINES), "Machines more that may be bought.", default=0)

@@ -337,10 +337,11 @@ def layout(c: Candidate) -> str:
 
 def _best(best: Candidate, paper: Screen) -> str:
     """The best plan in full."""
+    dated = f", of {best.price_date}" if best.price_date else ""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
-        ("price", f"{units.format_usd(best.usd_per_hour)}/h, of {best.price_date}: {best.price_source}"),
+        ("price", f"{units.format_usd(best.usd_per_hour)}/h{dated}: {best.price_source}"),
     ]
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:
