@@ -23,7 +23,7 @@ from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import workload_result
 from flopwise.fleet.risks import alerts, risks
-from flopwise.fleet.savings import savings
+from flopwise.fleet.savings import baseline_of, savings
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.answer import Plan
 
@@ -83,6 +83,7 @@ def assess(
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
+        baseline=baseline_of(platform),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))

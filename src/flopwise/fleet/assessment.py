@@ -80,16 +80,15 @@ class MonthlyCost(_Plain, frozen=True):
 
 
 class CostSaving(_Plain, frozen=True):
-    """What could be, or has been, saved a month, against the alternative that `how` names; below zero: lost."""
+    """What the allocation saves a month against the assessment's baseline; below zero: it pays more."""
 
-    what: str  # spot, reserved, schedule, quantisation, right-sizing
+    what: str  # spot, reserved, schedule; quantisation, right-sizing ... against a baseline that the fleet names
     workload: str
     usd_per_month: float
     how: str
-    taken: bool  # whether the allocation already has it
-    counted: bool = True  # in the sum: taken, and against what would else be paid; runs end whoever plans them
+    counted: bool = True  # in the sum: what an invoice for the same machines would show
     purchase: str = ""  # how what it is of is bought; empty where it is of none
-    why: str = ""  # below zero: why the plan pays more than the alternative
+    why: str = ""  # below zero: why the plan pays more
 
 
 class Risk(_Plain, frozen=True):
@@ -191,4 +190,5 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    baseline: str = "on_demand"  # of the savings: on_demand, existing, or an accelerator
     version: int = FORMAT

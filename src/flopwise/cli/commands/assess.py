@@ -17,7 +17,7 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE, WHOLE_OR_ZERO
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
-from flopwise.report.costs import savings_by_kind
+from flopwise.report.costs import baseline_text, savings_by_kind
 from flopwise.report.words import between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
@@ -105,7 +105,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
-        rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against the next best: {named}"))
+        rows.append(("savings", f"{usd(sum(sums.values()))} a month: {named}; against {baseline_text(found)}"))
     return rows
 
 
@@ -118,11 +118,10 @@ def _row(a: Any) -> tuple[str, ...]:
 
 
 def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
-    worth = [s for s in found.savings if s.counted or not s.taken]
-    savings = sorted(worth, key=lambda s: -abs(s.usd_per_month))[:MOST]
+    savings = sorted((s for s in found.savings if s.counted), key=lambda s: -abs(s.usd_per_month))[:MOST]
     if savings:
-        rows = [(s.what, s.workload, usd(s.usd_per_month), "taken" if s.taken else "open", s.how) for s in savings]
-        yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
+        steps = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
+        yield table(["saving", "workload", ">a month", "how"], steps, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
         rows = [(f"{r.score:.2f}", r.kind, r.workload or "the fleet", r.evidence, r.mitigation) for r in risks]
