@@ -12,6 +12,7 @@ import msgspec
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
+from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
@@ -20,9 +21,10 @@ from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
 from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import workload_result
-from flopwise.fleet.risks import alerts, risks
+from flopwise.fleet.risks import risks
 from flopwise.fleet.savings import baseline_of, savings
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.answer import Plan
@@ -84,6 +86,7 @@ def assess(
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         baseline=baseline_of(platform),
+        by_provider=provider_choices(fleet),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
@@ -137,14 +140,18 @@ def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
 def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     """`plan` with what the fleet took as the first candidates, then the cheapest others by the fleet's own bill.
 
-    Of others one of each kind of machine and purchase: a list of twenty regions of the same would tell nothing.
+    Of others one of each kind of machine and purchase, the cheapest of every provider among them: a list of twenty
+    regions of the same would tell nothing.
     """
     parts = sorted(chosen.parts, key=lambda taken: taken.option is not chosen.option)
     taken = {id(part.option.candidate): part.option.candidate for part in parts}
     others = [o.candidate for o in chosen.planned.options if id(o.candidate) not in taken]
     varied = {(c.provider, c.instance, c.purchase): c for c in reversed(others)}
-    varied_first = [c for c in others if varied[c.provider, c.instance, c.purchase] is c]
-    first, kept = len(taken), [*taken.values(), *varied_first[: max(0, most - len(taken))]]
+    listed = [c for c in others if varied[c.provider, c.instance, c.purchase] is c]
+    room, cheapest = max(0, most - len(taken)), {c.provider: id(c) for c in reversed(listed)}
+    first_of_each = [id(c) for c in listed if cheapest[c.provider] == id(c)][:room]  # no provider is left out
+    rest = [id(c) for c in listed if id(c) not in first_of_each][: room - len(first_of_each)]
+    first, kept = len(taken), [*taken.values(), *(c for c in listed if id(c) in {*first_of_each, *rest})]
     note = (
         f"the first {'candidate is' if first == 1 else f'{first} candidates are'} what the fleet takes; then come "
         f"{len(kept) - first:,} of {len(others):,} others, by what a month of them costs in the fleet"
@@ -152,8 +159,11 @@ def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     workload, window = chosen.planned.workload, list[str]()
     if workload is not None and workload.deadline_s is not None and chosen.job.ends:
         window = [f"each run ends within its window of {workload.deadline_s / 3600:,.1f} h"]
+    usd, hours = sum(part.usd for part in chosen.parts), chosen.option.paid_hours
+    times = f"{chosen.job.runs:,.4g} runs a month" if chosen.job.ends else f"{hours:,.4g} h a month"
     return msgspec.structs.replace(
         plan,
+        cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, ${usd:,.2f} for these machines",
         plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(kept, start=1)],
         front=plan.front[:most],
         fronts={},

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import PRICE_FIELDS, Offer
-from flopwise.fleet.allocate import volume_bills
 from flopwise.fleet.model import Platform, ResolvedJob, paid_all_month
 from flopwise.fleet.offers import OwnOffer, providers_with_tags, why_not_allowed
 from flopwise.fleet.planned import searched_workload, workstation_options
-from flopwise.fleet.prices import MOST_HOURS, effective
+from flopwise.fleet.prices import MOST_HOURS, effective, volume_bills
 from flopwise.fleet.spec import ExistingMachines
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan

@@ -17,6 +17,7 @@ from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
+from flopwise.units import HOURS_PER_MONTH
 
 Advance = Callable[[int, int], None]
 SHOWN = 10
@@ -90,6 +91,8 @@ def plan(
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
+    month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
+    parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
     return Plan(
         workload=dict(workload.document), task=workload.task, objective=workload.objective,

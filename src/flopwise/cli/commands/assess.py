@@ -18,6 +18,8 @@ from flopwise.options import FILE, WHOLE_OR_ZERO
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
 from flopwise.report.costs import baseline_text, savings_by_kind
+from flopwise.report.outlook import lasts, threshold
+from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.words import between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
@@ -82,6 +84,9 @@ def blocks(
         yield bars(
             [(name, value, f"{usd(value)} ({format_percent(value / cost.total)})") for name, value in split], paper
         )
+    ways = streams(found)
+    if len({way.nodes[1] for way in ways}) > 1:
+        yield table([*COLUMNS, ">a month"], [(*way.nodes, way.text) for way in ways], paper)
     yield from _lists(found, paper)
     if written:
         plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""
@@ -126,6 +131,11 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
     if risks:
         rows = [(f"{r.score:.2f}", r.kind, r.workload or "the fleet", r.evidence, r.mitigation) for r in risks]
         yield table([">risk", "kind", "workload", "evidence", "what to do"], rows, paper)
+    dearest = next(iter(found.usd_per_month.by_workload), "")
+    watched = [a for a in found.monitoring if a.workload in {"", dearest}]
+    if watched:
+        alerts = [(a.metric, a.workload or "the fleet", threshold(a), lasts(a.for_s), a.action) for a in watched]
+        yield table(["alert", "workload", "when", ">for", "what to do"], alerts, paper)
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
