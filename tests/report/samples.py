@@ -52,7 +52,7 @@ def assessment(name: str = "platform", **changed: Any) -> Assessment:
     )  # fmt: skip
     plain: dict[str, Any] = {
         "name": name, "date": "2026-11-21", "workloads": [workload()], "allocation": [allot], "usd_per_month": cost,
-        "savings": [CostSaving(what="spot", workload="chat", usd_per_month=300.0, how="replicas", taken=False)],
+        "savings": [CostSaving(what="spot", workload="chat", usd_per_month=300.0, how="replicas", counted=False)],
         "risks": [
             Risk(kind="memory", workload="chat", probability=0.4, evidence="margin 3 GiB", mitigation="fp8 cache")
         ],

@@ -17,20 +17,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload
 
 
-def saving(what: str, usd: float, *, taken: bool = True, counted: bool = True) -> CostSaving:
-    return CostSaving(what=what, workload="chat", usd_per_month=usd, how="how", taken=taken, counted=counted)
+def saving(what: str, usd: float, *, counted: bool = True) -> CostSaving:
+    return CostSaving(what=what, workload="chat", usd_per_month=usd, how="how", counted=counted)
 
 
 def test_only_what_adds_up_is_summed() -> None:
     found = assessment(savings=[
         saving("spot", 100.0), saving("spot", 50.0), saving("reserved", 300.0), saving("schedule", 9e4, counted=False),
-        saving("quantisation", 70.0, taken=False, counted=False),
+        saving("quantisation", 70.0, counted=False),
     ])  # fmt: skip
     assert savings_by_kind(found) == {"reserved": 300.0, "spot": 150.0}
     blocks = list(savings(found))
     assert any(isinstance(b, Text) and "saves $450 a month" in b.text for b in blocks)
-    heads = [b.headers[0] for b in blocks if isinstance(b, Table)]
-    assert heads == ["saving", "saving", "not in the sum"]
+    heads = [b.headers[3] for b in blocks if isinstance(b, Table)]
+    assert heads == ["in this plan", "not in the sum"]
 
 
 def test_intervals_hold_storage_and_traffic_as_they_are() -> None:

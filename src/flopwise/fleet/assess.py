@@ -13,6 +13,7 @@ import msgspec
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.advice import advice
+from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.autoscaling import scaling
@@ -24,9 +25,9 @@ from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import workload_results
-from flopwise.fleet.risks import alerts, risks
+from flopwise.fleet.risks import risks
 from flopwise.fleet.roadmap import roadmap
-from flopwise.fleet.savings import savings
+from flopwise.fleet.savings import baseline_of, savings
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.answer import Plan
 from flopwise.units import format_percent
@@ -88,6 +89,7 @@ def assess(
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         by_provider=provider_choices(fleet), scaled=scaling(chosen, facts), advice=advice(fleet),
+        baseline=baseline_of(platform),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
@@ -174,8 +176,11 @@ def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     workload, window = chosen.planned.workload, list[str]()
     if workload is not None and workload.deadline_s is not None and chosen.job.ends:
         window = [f"each run ends within its window of {workload.deadline_s / 3600:,.1f} h"]
+    usd, hours = sum(part.usd for part in chosen.parts), chosen.option.paid_hours
+    times = f"{chosen.job.runs:,.4g} runs a month" if chosen.job.ends else f"{hours:,.4g} h a month"
     return msgspec.structs.replace(
         plan,
+        cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, ${usd:,.2f} for these machines",
         plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(kept, start=1)],
         front=plan.front[:most],
         fronts={},

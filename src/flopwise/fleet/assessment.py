@@ -120,16 +120,15 @@ class MonthlyCost(_Plain, frozen=True):
 
 
 class CostSaving(_Plain, frozen=True):
-    """What could be, or has been, saved a month, against the alternative that `how` names; below zero: lost."""
+    """What the allocation saves a month against the assessment's baseline; below zero: it pays more."""
 
-    what: str  # spot, reserved, schedule, quantisation, right-sizing
+    what: str  # spot, reserved, schedule; quantisation, right-sizing ... against a baseline that the fleet names
     workload: str
     usd_per_month: float
     how: str
-    taken: bool  # whether the allocation already has it
-    counted: bool = True  # in the sum: taken, and against what would else be paid; runs end whoever plans them
+    counted: bool = True  # in the sum: what an invoice for the same machines would show
     purchase: str = ""  # how what it is of is bought; empty where it is of none
-    why: str = ""  # below zero: why the plan pays more than the alternative
+    why: str = ""  # below zero: why the plan pays more
 
 
 class Risk(_Plain, frozen=True, kw_only=True):
@@ -252,6 +251,11 @@ class Alert(_Plain, frozen=True):
     threshold: float
     unit: str
     why: str
+    key: str = ""  # of the metric, for rules: device_memory_bytes, latency_seconds_p95 ...
+    above: bool = True  # due above the threshold, else below it
+    for_s: float = 0.0  # that it has to last; 0 of what is summed
+    severity: str = "warning"  # or "critical"
+    action: str = ""  # what to do
 
 
 class SetupNote(_Plain, frozen=True):
@@ -293,6 +297,7 @@ class Assessment(_Plain, frozen=True):
     advice: list[SetupNote] = []
     size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
     largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format
+    baseline: str = "on_demand"  # of the savings: on_demand, existing, or an accelerator
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     scaled: list[ScaledService] = []  # services that follow their traffic
     optimality: str = ""  # the same in words, and of which ways to run the workloads

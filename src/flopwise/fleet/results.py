@@ -112,8 +112,9 @@ def _serving_figures(
         estimate = serving_estimate(job)
         pattern, breakdown = _pattern(estimate.bound), dict(estimate.breakdown)
         weights = float(estimate.memory.items["weights"]) * estimate.num_gpus
+        engine_bytes = float(estimate.memory.usable_bytes) if job.engine.memory_rule != "all" else None
     except FlopwiseError:
-        pattern, breakdown, weights = "not estimated alone", {}, candidate.memory_bytes
+        pattern, breakdown, weights, engine_bytes = "not estimated alone", {}, candidate.memory_bytes, None
     through, known = bands["throughput"], candidate.figures
     figures: dict[str, Any] = {"requests_per_s": _with_band(float(known["requests_per_s_capacity"] or 0.0), through)}
     for name in ("ttft", "tpot"):
@@ -132,7 +133,7 @@ def _serving_figures(
     return ExpectedFigures(
         parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
         memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
-        memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes),
+        memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes), engine_bytes=engine_bytes,
         intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
         time_high=1 / through.low, figures=figures, breakdown=breakdown,
     )  # fmt: skip

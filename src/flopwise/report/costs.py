@@ -18,17 +18,17 @@ WORTH, FEW = 0.01, 5
 
 
 def savings_by_kind(assessment: Assessment) -> dict[str, float]:
-    """Savings that the plan has and that add up, by what they are, USD a month, largest first."""
+    """Savings that are in the sum, by what they are, USD a month, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for saving in assessment.savings:
-        if saving.taken and saving.counted:
+        if saving.counted:
             sums[saving.what] += saving.usd_per_month
     return dict(largest(sums))
 
 
 def paid_beyond(assessment: Assessment) -> list[CostSaving]:
     """Steps of the plan that cost more than their alternative, dearest first: what policies have it buy."""
-    rows = [s for s in assessment.savings if s.taken and s.counted and s.usd_per_month < 0]
+    rows = [s for s in assessment.savings if s.counted and s.usd_per_month < 0]
     return sorted(rows, key=lambda s: s.usd_per_month)
 
 
@@ -158,37 +158,35 @@ def _carries(a: Allotment) -> str:
     return a.workload if a.role == "primary" else f"{a.workload} ({a.role})"
 
 
+def baseline_text(assessment: Assessment) -> str:
+    """What savings are held against."""
+    if assessment.baseline == "existing":
+        return "what runs today, where that is stated, else the same machines on demand"
+    if assessment.baseline == "on_demand":
+        return "the same machines on demand, services around the clock, runs for as long as they take"
+    return f"{assessment.baseline}, each workload as published, on demand, services around the clock"
+
+
 def savings(assessment: Assessment) -> Iterator[Block]:
-    """By what they are, then each with its amount and against what."""
+    """By what they are, then each with its amount; against another baseline also what is not in the sum."""
     sums = savings_by_kind(assessment)
     if sums:
         whole, beyond = sum(sums.values()), -sum(s.usd_per_month for s in paid_beyond(assessment))
         saves = f"saves {usd(whole)} a month" if whole >= 0 else f"costs {usd(-whole)} a month more than its baseline"
         saves += f", with {usd(beyond)} taken off that policies have it pay beyond the least" if beyond else ""
-        yield Text(
-            f"The plan {saves}. The baseline: each workload on the next larger accelerator that does the work, bought "
-            "on demand, services with a schedule on around the clock."
-        )
+        yield Text(f"The plan {saves}. The baseline: {baseline_text(assessment)}.")
         yield Bars("Savings in this plan", [Bar(name, value, usd(value)) for name, value in sums.items()])
-    for title, rows in (
-        ("in this plan", [s for s in assessment.savings if s.taken and s.counted]),
-        ("still open", [s for s in assessment.savings if not s.taken]),
+    for title, note, rows in (
+        ("in this plan", "", [s for s in assessment.savings if s.counted]),
+        (
+            "not in the sum",
+            "What other machines, other numbers and fewer bits change is no saving on an invoice for the same work.",
+            [s for s in assessment.savings if not s.counted],
+        ),
     ):
         if rows:
             cells = list(_saving_rows(rows, assessment.usd_per_month.total))
-            yield Table(["saving", "workload", ">a month", title], cells)
-    beside: dict[str, list[CostSaving]] = defaultdict(list)
-    for s in assessment.savings:
-        if s.taken and not s.counted:
-            beside[s.what].append(s)
-    if beside:
-        yield Table(
-            ["not in the sum", ">workloads", ">a month", "for instance"],
-            [(what, f"{len({s.workload for s in rows}):,}", usd(sum(s.usd_per_month for s in rows)),
-              f"{rows[0].workload}: {rows[0].how}")
-             for what, rows in beside.items()],
-            "Runs end whoever plans them, and of fewer bits and a smaller accelerator only the larger saving counts.",
-        )  # fmt: skip
+            yield Table(["saving", "workload", ">a month", title], cells, note)
 
 
 def _saving_rows(rows: Sequence[CostSaving], bill: float) -> Iterator[tuple[str, ...]]:

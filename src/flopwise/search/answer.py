@@ -161,6 +161,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """When nothing meets the targets: the least that physics allows each latency to be."""
     simulated: int = 0
     """Plans that were run through the simulator."""
+    cost_scope: str = ""
+    """What `cost_usd` is of: one run, or a month of service around the clock; in a fleet also what that pays."""
     version: int = FORMAT
 
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:

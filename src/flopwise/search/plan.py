@@ -94,6 +94,8 @@ def plan(
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     parts["plans"] = [_with_unit_costs(one, workload) for one in draft.plans]
+    month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
+    parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
     return Plan(
         workload=dict(workload.document), task=workload.task, objective=workload.objective,

@@ -17,7 +17,8 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE, WHOLE_OR_ZERO
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
-from flopwise.report.costs import savings_by_kind
+from flopwise.report.costs import baseline_text, savings_by_kind
+from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
 from flopwise.report.words import between, bought, enumeration, hours, usd
@@ -117,7 +118,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
-        rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against the next best: {named}"))
+        rows.append(("savings", f"{usd(sum(sums.values()))} a month: {named}; against {baseline_text(found)}"))
     return rows
 
 
@@ -130,11 +131,10 @@ def _row(a: Any) -> tuple[str, ...]:
 
 
 def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
-    worth = [s for s in found.savings if s.counted or not s.taken]
-    savings = sorted(worth, key=lambda s: -abs(s.usd_per_month))[:MOST]
+    savings = sorted((s for s in found.savings if s.counted), key=lambda s: -abs(s.usd_per_month))[:MOST]
     if savings:
-        rows = [(s.what, s.workload, usd(s.usd_per_month), "taken" if s.taken else "open", s.how) for s in savings]
-        yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
+        steps = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
+        yield table(["saving", "workload", ">a month", "how"], steps, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
         told = [
@@ -143,6 +143,11 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
             for r in risks
         ]  # fmt: skip
         yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], told, paper)
+    dearest = next(iter(found.usd_per_month.by_workload), "")
+    watched = [a for a in found.monitoring if a.workload in {"", dearest}]
+    if watched:
+        alerts = [(a.metric, a.workload or "the fleet", threshold(a), lasts(a.for_s), a.action) for a in watched]
+        yield table(["alert", "workload", "when", ">for", "what to do"], alerts, paper)
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
