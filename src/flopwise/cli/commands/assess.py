@@ -133,16 +133,16 @@ def _row(a: Any) -> tuple[str, ...]:
 def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
     savings = sorted((s for s in found.savings if s.counted), key=lambda s: -abs(s.usd_per_month))[:MOST]
     if savings:
-        steps = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
-        yield table(["saving", "workload", ">a month", "how"], steps, paper)
+        saved = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
+        yield table(["saving", "workload", ">a month", "how"], saved, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
-        told = [
+        rows = [
             (f"{r.score:.2f}", f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
              r.workload or "the fleet", r.evidence, r.mitigation)
             for r in risks
         ]  # fmt: skip
-        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], told, paper)
+        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], rows, paper)
     dearest = next(iter(found.usd_per_month.by_workload), "")
     watched = [a for a in found.monitoring if a.workload in {"", dearest}]
     if watched:
