@@ -16,6 +16,7 @@ import numpy as np
 from flopwise.fleet.model import Machine, MonthlyOption, Policy, ProviderShare, SpotLimit, WorkloadDemand
 from flopwise.fleet.program import (
     ALWAYS_BUSY,
+    LARGE,
     MARGIN,
     AllocationProblem,
     AllocationProgram,
@@ -217,11 +218,16 @@ MOST_MOVES = 500
 
 
 class ThriftyProgram(AllocationProgram):
-    """The program of a problem in which no share of the bill is held by machines that cost more than they have to."""
+    """The program of a problem in which no share of the bill is held by machines that cost more than they have to.
+
+    Assumes: among as many options as a large allocation has, without those that only waste money, shares are held by
+    moving work: what a quota or the limit on spot would allow is not looked at there.
+    """
 
     def __init__(self, problem: AllocationProblem, without: frozenset[Policy] = frozenset()) -> None:
         super().__init__(problem, without)
-        if any(isinstance(policy, ProviderShare | SpotLimit) for policy in self.policies):
+        bound = any(isinstance(policy, ProviderShare | SpotLimit) for policy in self.policies)
+        if bound and len(self.options) < LARGE:
             self._forbid_waste()
 
     def _forbid_waste(self) -> None:

@@ -213,7 +213,7 @@ def deployments(
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=whole.size, **known, **nothing)
-    sizes = batches(most[fit])
+    sizes = batches(_in_flight(most[fit], np.asarray(grid.dp)[fit], workload))
     batch = sizes.ravel()
     degrees: dict[str, Any] = {
         n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
@@ -247,6 +247,14 @@ def _room_text(
     return (
         f"{weights.name} {parts}: {whole} for one request; {engine.name} takes {100 * engine.memory_frac:g} % of {card}"
     )
+
+
+def _in_flight(most: Floats, ranks: Column, workload: Resolved) -> Floats:
+    """Sequences that one attention replica may ever have: those that fit, and no more than there are users."""
+    if workload.concurrency is None or workload.requests_per_s is not None:
+        return most
+    users: Floats = np.minimum(most, np.ceil(workload.concurrency / ranks))
+    return users
 
 
 def _memory_bytes(

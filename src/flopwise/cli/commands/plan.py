@@ -406,20 +406,24 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def _target_costs(plan: Plan, paper: Screen) -> str:
-    """Each target moved a step: what the best plan then costs, and what that saves."""
+    """Each target moved a step: what the best plan then costs, and by how much that is more or less than plan 1."""
+
+    def change(saved: float | None, shown: Callable[[float], str]) -> str | None:
+        return None if saved is None else f"{'-' if saved > 0 else '+' if saved < 0 else ''}{shown(abs(saved))}"
+
     rows = [
         (
             TARGETS[row.target],
             f"{row.percentile} {units.format_seconds(row.from_s)}",
             "none" if row.to_s is None else f"{row.to_percentile} {units.format_seconds(row.to_s)}",
             None if row.cost_usd is None else units.format_usd(row.cost_usd),
-            None if row.saves_usd is None else units.format_usd(row.saves_usd),
-            None if row.saves_frac is None else f"{100 * row.saves_frac:.0f} %",
+            change(row.saves_usd, units.format_usd),
+            change(row.saves_frac, lambda frac: f"{100 * frac:.0f} %"),
             row.instead or "nothing meets it",
         )
         for row in plan.target_costs
     ]
-    return table(("target", ">as it is", ">moved to", ">cost", ">saves", ">share", "with"), rows, paper)
+    return table(("target", ">as it is", ">moved to", ">cost", ">change", ">share", "with"), rows, paper)
 
 
 def _levers(plan: Plan, paper: Screen) -> str:
