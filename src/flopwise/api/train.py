@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.job import TrainJob
     from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.network import LinkNeed
     from flopwise.training.rules import TokenRules
 
 
@@ -33,6 +34,7 @@ class TrainAnswer:
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]
     rules: TokenRules | None  # of the tokens and the batch
+    network: tuple[LinkNeed, ...]  # bytes of a step over each kind of link, and the rates that they ask for
     unit_usd: dict[str, float]  # of the run: an hour, a million tokens, an epoch, a step
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
@@ -106,6 +108,7 @@ def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...], 
     """The answer for one job, which goes through its data so many times."""
     from flopwise.cost.money import unit_usd
     from flopwise.training.estimate import estimate
+    from flopwise.training.network import network_needs
     from flopwise.training.rules import step_rules, token_rules
     from flopwise.units import HOUR_S, format_percent, format_price
 
@@ -124,6 +127,7 @@ def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...], 
         laid_out=laid_out,
         quick=(*step_rules(result), *memory.quick),
         rules=token_rules(job),
+        network=network_needs(result),
         unit_usd=costs,
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
