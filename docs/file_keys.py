@@ -23,7 +23,7 @@ BEFORE, AFTER = (
      (spec.Policies, "`policies`"), (spec.Quota, "`policies.quotas`, each"), (spec.Backup, "`policies.backup`"),
      (spec.MonthSpreads, "`policies.scenarios`")),
     ((spec.Workstations, "`machines`"), (spec.Volumes, "`volumes`"), (spec.Scaling, "`autoscale`"),
-     (spec.OwnMachines, "`own_machines`, each"),
+     (spec.ExistingMachines, "`existing`, each"), (spec.OwnMachines, "`own_machines`, each"),
      (spec.SiteFigures, "`own_machines`: `site`")),
 )  # fmt: skip
 Row = tuple[str, str, str, str]

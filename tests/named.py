@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from flopwise.changes import serving as serving_changes
 from flopwise.changes import training as training_changes
-from flopwise.changes.effects import Remedy
+from flopwise.cost.memory_answer import Remedy
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine
 from flopwise.ops import weights as ops_weights
+from flopwise.ops.saved import Trace
 from flopwise.serving import disaggregated, memory, precision, techniques
 from flopwise.serving.job import ServeJob
 from flopwise.training.layout import Layout, Lora, Recipe
@@ -29,6 +30,12 @@ FOUND_BY: dict[str, Callable[[str], Any]] = {
     "base": FACTS.weight_format,
     "kv_dtype": FACTS.cache_format,
 }
+
+
+def cpu_bytes(trace: Trace, elem_bytes: float) -> float:
+    """What PyTorch's CPU code keeps: dropout masks and statistics of layer norms in the activations' own dtype."""
+    scale = {"mask": elem_bytes, "dropout_mask": elem_bytes, "statistics": elem_bytes / 4}
+    return sum(float(size) * scale.get(key.rpartition("/")[2], 1.0) for key, size in trace.kept.items())
 
 
 def records(how: dict[str, Any]) -> dict[str, Any]:
@@ -72,8 +79,8 @@ def kv_capacity_tokens(model: Model, context: Any, hbm_bytes: Any, **how: Any) -
 
 
 def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> list[Remedy]:
-    """`flopwise.changes.serving.serving_remedies` on vLLM."""
-    return serving_changes.serving_remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
+    """`flopwise.changes.serving.remedies` on vLLM."""
+    return serving_changes.remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
 
 
 def runnable_formats(
@@ -87,9 +94,9 @@ def runnable_formats(
 def training_remedies(
     model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None
 ) -> list[Remedy]:
-    """`flopwise.changes.training.training_remedies`."""
+    """`flopwise.changes.training.remedies`."""
     setup = training_changes.TrainingSetup(model, recipe, layout, FACTS)
-    return training_changes.training_remedies(setup, capacity_bytes)
+    return training_changes.remedies(setup, capacity_bytes)
 
 
 def _in_format(function: Callable[..., Any], place: int = 1, find: Callable[[str], Any] = FACTS.weight_format) -> Any:

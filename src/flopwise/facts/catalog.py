@@ -22,17 +22,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
-from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
+from flopwise.facts.accelerators import (
+    ACCELERATORS,
+    ALIASES,
+    KINDS,
+    Accelerator,
+    Alias,
+    CoreRecord,
+    GradeRecord,
+    spelling_key,
+)
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
-from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
+from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.facts.formats import CacheFormat, WeightFormat
+    from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
     from flopwise.facts.models.catalog import ModelCatalog
-    from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumeKind, VolumePrice
+    from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
     from flopwise.facts.reliability import FailureRecord, SpotRecord
     from flopwise.facts.samples import ConvolutionLayer, TrainingSample
@@ -44,9 +53,10 @@ CALIBRATION, ERRORS_FILE = "calibration", "intervals.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "storage.STORAGE", "reliability.FAILURES",
     "reliability.SPOT", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
-    "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
+    "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS",
+    "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
-    "formats.CACHE_FORMATS", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -117,8 +127,12 @@ def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[
     def find(self: Facts, name: str) -> N:
         if kind not in self.found:
             self.found[kind] = spellings(rows_of(self).values())
-        found: N = row_named(kind, name, self.found[kind])
-        return found
+        by_spelling: dict[str, N] = self.found[kind]
+        row = by_spelling.get(fold(name))
+        if row is None:
+            known = list(dict.fromkeys(row.name for row in by_spelling.values()))
+            raise UnknownNameError(kind, name, known, f"allowed: {', '.join(known)}")
+        return row
 
     return find
 
@@ -172,7 +186,18 @@ class Facts:
     def accelerators(self) -> Mapping[str, Accelerator]:
         """Every accelerator by its canonical name."""
         rows, calibration = self.rows("accelerators.ACCELERATORS"), self.calibration
-        return {name: replace(chip, calibration=calibration) for (name,), chip in rows.items()}
+        counts: Mapping[Key, CoreRecord] = self.rows("accelerators.CORE_RECORDS")
+
+        def with_cores(chip: Accelerator) -> Accelerator:
+            found = counts.get((chip.architecture, chip.compute_capability or ANY))
+            if found is None or chip.num_sms is None:
+                return replace(chip, calibration=calibration)
+            return replace(
+                chip, calibration=calibration, num_cores=found.cores * chip.num_sms,
+                num_tensor_cores=found.tensor_cores * chip.num_sms,
+            )  # fmt: skip
+
+        return {name: with_cores(chip) for (name,), chip in rows.items()}
 
     @cached_property
     def spellings(self) -> Mapping[str, Alias]:
@@ -399,10 +424,6 @@ class Facts:
 
         return volume_prices(self.rows("price_book.VOLUMES").values())
 
-    def volume_price(self, provider: str, kind: VolumeKind) -> VolumePrice | None:
-        """What the provider takes for `kind`; None: not known."""
-        return self.volume_prices.get((provider, kind))
-
     hosted_prices: tuple[HostedPrice, ...] = _all_rows("price_book.HOSTED")  # what hosted models cost
 
     def hosted_for(self, model: str) -> tuple[HostedPrice, ...]:
@@ -440,20 +461,6 @@ class Facts:
         for record in self.rows("regions.TAGS").values():
             found.setdefault(record.tag.lower(), set()).add(record.provider)
         return {tag: frozenset(providers) for tag, providers in found.items()}
-
-    def providers_with(self, wanted: Iterable[str]) -> frozenset[str] | None:
-        """Providers that have every tag `wanted`; None: nothing is asked, all do.
-
-        Raises:
-            UnknownNameError: no provider is known to have such a tag; names the nearest.
-        """
-        found = None
-        for tag in wanted:
-            providers = self.tags.get(tag.strip().lower())
-            if providers is None:
-                raise UnknownNameError("tag", tag, self.tags, "`compliance.csv` in a facts folder adds tags")
-            found = providers if found is None else found & providers
-        return found
 
     # how machines fail, and where data lie
 
@@ -518,6 +525,8 @@ class Facts:
         if found is None:
             raise SpecError(f"unknown KV cache type {dtype[:40]!r}; allowed: {', '.join(self.cache_formats)}")
         return found
+
+    quality: tuple[QualityRecord, ...] = _all_rows("formats.QUALITY")  # what evaluations found of weight formats
 
     # models and samples
 

@@ -43,6 +43,24 @@ class WorkloadResult(_Plain, frozen=True):
     """Of its month's bill: what a run, an hour, a request, a million tokens or an epoch costs."""
 
 
+class ProviderChoice(_Plain, frozen=True):
+    """The best machines of one provider for a workload; None and empty where it has none."""
+
+    workload: str
+    provider: str
+    why: str  # the plan takes it, or does not, or nothing of it will do
+    taken: bool = False
+    region: str = ""
+    instance: str = ""
+    gpu: str = ""
+    purchase: str = ""
+    count: int = 0
+    usd_per_month: float | None = None  # of machines alone, nothing shared with other workloads
+    change_usd: float | None = None  # against what the plan pays for the workload's machines
+    price_date: str = ""
+    price_source: str = ""
+
+
 class Allotment(_Plain, frozen=True):
     """Machines of one kind, bought one way, for one workload; of none where own machines are paid and carry nothing."""
 
@@ -225,6 +243,15 @@ class Alert(_Plain, frozen=True):
     why: str
 
 
+class SetupNote(_Plain, frozen=True):
+    """What to mind when a workload is set up, computed from its plan."""
+
+    kind: str  # quantisation, fp16, placement, corpus
+    workload: str
+    text: str
+    source: str  # of what it says beside the plan; empty where there is none
+
+
 class Assessment(_Plain, frozen=True):
     """The whole answer."""
 
@@ -252,5 +279,9 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    advice: list[SetupNote] = []
+    size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
+    largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format
+    by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     scaled: list[ScaledService] = []  # services that follow their traffic
     version: int = FORMAT

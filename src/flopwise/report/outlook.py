@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from flopwise.fleet.assessment import Alert, Assessment, Month, Phase
 from flopwise.fleet.schedules import month_after, months_between
-from flopwise.report.blocks import Bar, Bars, Block, Span, Spans, Table, Text
+from flopwise.report.blocks import Bar, Bars, Block, Heading, Span, Spans, Table, Text
 from flopwise.report.words import between, bought, digits, sentence, usd
 from flopwise.units import format_bytes, format_seconds
 
@@ -129,6 +129,27 @@ def past_budget(assessment: Assessment) -> Month | None:
 
 COLUMNS = ("spend", "device memory", "latency", "throughput", "requests", "interruptions", "others")
 """What is watched, as metrics begin; latencies begin with their percentile."""
+
+
+KINDS = {
+    "quantisation": "Quantised weights", "fp16": "Training in fp16", "placement": "Devices, sockets and memory",
+    "corpus": "The corpus",
+}  # fmt: skip
+
+
+def advice(assessment: Assessment) -> Iterator[Block]:
+    """What to mind when workloads are set up, by its kind; the same text once, with all workloads that it is of."""
+    for kind, title in KINDS.items():
+        texts: dict[tuple[str, str], list[str]] = {}
+        for note in assessment.advice:
+            if note.kind == kind:
+                texts.setdefault((note.text, note.source), []).append(note.workload)
+        if texts:
+            yield Heading(title)
+            yield Table(
+                ["workloads", "", "source"],
+                [(", ".join(names), sentence(text), source or "-") for (text, source), names in texts.items()],
+            )
 
 
 def monitoring(assessment: Assessment) -> Iterator[Block]:

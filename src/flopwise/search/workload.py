@@ -72,6 +72,7 @@ class Resolved(WorkloadTraffic):
     tokens_per_s: float | None
     deadline_s: float | None
     budget_usd: float | None
+    instances: int | None = None  # that a service or a batch has, whatever it would take; None: as many as it takes
     drafter: Model | None = None  # the model that drafts, once it is looked up
     facts: Any = None  # what is known (`Facts`), once it is given
 
