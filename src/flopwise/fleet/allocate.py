@@ -155,24 +155,19 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
             used_hours[option.machine] += count * option.busy_hours
         elif option.is_pooled:
             pools[option.machine] = pools.get(option.machine, 0) + count
-    taken = []
-    for i, (option, count) in zip(numbers, primary, strict=True):
-        usd, levels, on, hours = option.usd_each * count, made.demands[option.workload].levels, tuple[int, ...](), None
-        if made.is_shared(option):  # its part by hours of use
-            paid = option.pool_usd(round(columns[made.pools[option.machine]]))
-            usd = paid * count * option.busy_hours / used_hours[option.machine]
-        elif levels is not None and i in made.on:  # the hours that they are on
-            on = tuple(round(columns[column]) * made.scale[i] for column in made.on[i])
-            hours = levels.paid_hours(on) / count
-            usd *= hours / option.busy_hours
-        cost = usd + option.usd_running * count
-        taken.append(Taken(option=option, count=count, usd=cost, by_level=on, scaled_hours=hours))
+    in_all: dict[Machine, int] = defaultdict(int)
+    for machine, count in pools.items():
+        in_all[*machine[:4], ""] += count
+    taken = [
+        _primary(made, columns, i, count, machines=(pools, in_all), used_hours=used_hours)
+        for i, (_, count) in zip(numbers, primary, strict=True)
+    ]
     for i, column in made.spare.items():
         if columns[column] > HALF:
             count, option = round(columns[column]), made.options[i]
             taken.append(Taken(option=option, count=count, usd=count * backup_usd(option, made.rules), role="backup"))
-    owned = {option.machine: option.own for option in made.options if option.own is not None}
-    unused = {machine: own.idle(pools.get(machine, 0)) for machine, own in owned.items()}
+    owned = {option.whole_kind: option.own for option in made.options if option.own is not None}
+    unused = {machine: own.idle(in_all[machine]) for machine, own in owned.items()}
     idle = {machine: (count, count * owned[machine].off_usd) for machine, count in unused.items() if count}
     volumes = _volume_shares(made, columns, primary)
     bills = [(row.option.provider, row.usd) for row in taken]
@@ -186,6 +181,28 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
         taken=tuple(taken), pools=pools, idle=idle, volumes=volumes, by_provider=dict(by_provider), usd=usd,
         objective=usd + made.rules.carbon_usd_per_kg * kg, kg=kg, gap=gap, columns=columns,
     )  # fmt: skip
+
+
+def _primary(
+    made: AllocationProgram, columns: Array, index: int, count: int, *,
+    machines: tuple[dict[Machine, int], dict[Machine, int]], used_hours: dict[Machine, float],
+) -> Taken:  # fmt: skip
+    """So many of an option; `machines`: of each pool, and of own machines over all of their pools.
+
+    What is shared costs its part by hours of use, of the pool's part of what own machines cost together.
+    """
+    option, (pools, in_all) = made.options[index], machines
+    usd, levels, on, hours = option.usd_each * count, made.demands[option.workload].levels, tuple[int, ...](), None
+    if made.is_shared(option):
+        mine, there = pools[option.machine], in_all[option.whole_kind]
+        paid = option.pool_usd(there) * mine / there if option.own else option.pool_usd(mine)
+        usd = paid * count * option.busy_hours / used_hours[option.machine]
+    elif levels is not None and index in made.on:  # the hours that they are on
+        on = tuple(round(columns[column]) * made.scale[index] for column in made.on[index])
+        hours = levels.paid_hours(on) / count
+        usd *= hours / option.busy_hours
+    cost = usd + option.usd_running * count
+    return Taken(option=option, count=count, usd=cost, by_level=on, scaled_hours=hours)
 
 
 def _volume_shares(
@@ -412,7 +429,7 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
     if isinstance(policy, OwnMachineCount):
         option = next(o for o in made.options if o.own is not None and o.instance == policy.instance)
         assert option.own is not None
-        used = columns[made.pools[option.machine]]
+        used = sum(columns[c] for machine, c in made.pools.items() if machine[:4] == option.machine[:4])
         return f"{policy}, {option.own.most}: {used:.0f} are needed; buy more, or allow other ways"
     if isinstance(policy, Budget):
         return f"{policy} of ${policy.usd:,.0f}: ${_sum(made.usd_terms(), columns):,.0f} are needed"

@@ -80,7 +80,8 @@ class Allotment(_Plain, frozen=True):
     usd_high: float
     price_date: str  # empty where the fleet file says what machines cost
     role: str = "primary"  # or "backup"; "idle" of own machines that carry nothing
-    pool: str = ""  # machines shared with others
+    pool: str = ""  # machines shared with others, or with those of the same pool alone
+    dedicated: bool = False  # no workload outside the pool may use them
     num_gpus: int = 0  # of all its machines; 0 of an API
 
 

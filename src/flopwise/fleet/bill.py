@@ -116,11 +116,12 @@ def _rows(
             hours_per_month=paid, usd_per_hour=rate, usd_per_month=taken.usd, usd_low=low, usd_high=high,
             usd_per_hour_effective=None if rate is None else taken.usd / max(busy * taken.count, 1e-12),
             price_date=_price_date(option.offer, allocation.pools.get(option.machine, 0)), role=taken.role,
-            pool=f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else "",
+            pool=option.pool or (f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else ""),
+            dedicated=bool(option.pool),
             num_gpus=taken.count * option.gpus_each,
         )  # fmt: skip
         rows.append(row)
-    owned = {o.machine: o for o in problem.options if o.machine in allocation.idle}
+    owned = {o.whole_kind: o for o in problem.options if o.whole_kind in allocation.idle}
     for machine, (count, usd) in allocation.idle.items():
         offer = owned[machine].offer
         row = Allotment(

@@ -47,7 +47,7 @@ def monthly_option(
     pue = offer.site.pue if isinstance(offer, OwnOffer) else facts.grid(offer.provider, offer.region).pue
     kwh = metered_kwh(joules, pue)
     option = partial(
-        MonthlyOption, workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit,
+        MonthlyOption, workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, pool=job.pool,
         busy_hours=busy, kwh=kwh, kg=carbon_kg(kwh, offer, facts),
     )  # fmt: skip
     if isinstance(offer, OwnOffer):

@@ -216,6 +216,7 @@ class AllocationProgram:
         self.sharers = machine_sharers(option for option in self.options if self._may_share(option))
         self.own: list[int] = []  # the column of each option
         self.pools: dict[Machine, int] = {}
+        self.owned: dict[Machine, ProgramRow] = {}  # of own machines, over all pools of them
         self.spare: dict[int, int] = {}
         self.losses: dict[int, list[ProgramRow]] = defaultdict(
             list
@@ -326,23 +327,28 @@ class AllocationProgram:
         for index, option in enumerate(self.options):
             if self.is_shared(option):
                 of[option.machine].append(index)
-        week = _week(self.demands)
+        week, wanted = _week(self.demands), dict[Machine, int]()
+        for option in (self.options[i] for mine in of.values() for i in mine):
+            wanted[option.whole_kind] = wanted.get(option.whole_kind, 0) + option.instances
         for machine, mine in of.items():
             first = self.options[mine[0]]
-            most = sum(self.options[i].instances for i in mine)
-            own = first.own is not None
+            most, own = wanted[first.whole_kind], first.own is not None
             self.pools[machine] = self._own_machines(first, most) if own else self._bought(first.usd_each, most, first)
             self._fill_pool(machine, mine, week)
 
     def _own_machines(self, option: MonthlyOption, most: int) -> int:
-        """The column of used own machines: there can be only so many; some may be paid used or not."""
+        """The column of used own machines: there can be only so many in all; some may be paid used or not."""
         assert option.own is not None
         column, policy = self.program.column(0.0, most), OwnMachineCount(option.instance)
+        if option.whole_kind in self.owned:  # in another pool
+            self.owned[option.whole_kind].terms[column] = 1.0
+            return column
         terms = {column: 1.0}
         for number, (there, usd) in enumerate(option.own.tiers, start=1):
             unlimited = number == len(option.own.tiers) and policy in self.without
             terms[self._bought(usd, most if unlimited else min(there, most), option)] = -1.0
         self.program.at_most(terms, 0.0, policy)
+        self.owned[option.whole_kind] = self.program.rows[-1]
         if option.own.off_usd:
             there = self._bought(option.own.tiers[0][0] * option.own.off_usd, 1, option)
             self.program.row({there: 1.0}, 1.0, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
@@ -34,6 +35,7 @@ from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.serving.job import serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
+from flopwise.training.network import network_needs
 from flopwise.units import HOUR_S, format_bytes, format_seconds
 
 WORTH_SHARING = 40
@@ -96,7 +98,7 @@ def _training_figures(workload: Resolved, option: MonthlyOption, facts: Facts, m
         memory_high_frac=candidate.memory_bytes * memory.high / candidate.capacity_bytes,
         intensity=flops / (3 * sum(float(o.bytes) for o in operations(model, batch, seq))),
         pattern=_pattern(estimate.bound), time_low=1 / band.high, time_high=1 / band.low, figures=figures,
-        breakdown=dict(estimate.breakdown),
+        breakdown=dict(estimate.breakdown), network=network_needs(estimate),
     )  # fmt: skip
 
 
@@ -211,7 +213,8 @@ def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> Worklo
         "purchase": option.purchase, "layout": candidate.layout,
         "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
         "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
-        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
+        "breakdown": {} if figures is None else figures.breakdown,
+        "network": [] if figures is None else [asdict(need) for need in figures.network], "usd_per_month": option.usd,
     }  # fmt: skip
     return WorkloadResult(
         name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,

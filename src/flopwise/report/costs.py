@@ -126,7 +126,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         [
             (
                 _carries(a), a.provider, a.region, a.instance, a.gpu,
-                f"{bought(a.purchase)}, shared" if a.pool else bought(a.purchase), f"{a.count:,}",
+                _bought(a), f"{a.count:,}",
                 hours(a.hours_per_month), hourly(a.usd_per_hour), hourly(a.usd_per_hour_effective),
                 usd(a.usd_per_month), a.price_date or "the fleet",
             )
@@ -149,6 +149,12 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
             ["to secure before the start", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
             "Machines if all workloads run at once: ask for quotas of this size, and for capacity of the largest ones.",
         )  # fmt: skip
+
+
+def _bought(a: Allotment) -> str:
+    """How, and who may use them."""
+    who = f", dedicated to {a.pool}" if a.dedicated else ", shared" if a.pool else ""
+    return f"{bought(a.purchase)}{who}"
 
 
 def _carries(a: Allotment) -> str:

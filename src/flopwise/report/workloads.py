@@ -8,7 +8,7 @@ from typing import Any
 from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
 from flopwise.report.words import bought, dash, digits, figure, hours, runs_on, share
-from flopwise.units import format_bytes, format_count, format_seconds
+from flopwise.units import format_bytes, format_count, format_rate, format_seconds
 
 FIGURES = {
     "run_s": "one run", "ttft_s": "first token", "tpot_s": "each further token", "latency_s": "latency",
@@ -135,6 +135,9 @@ def layout(plan: Mapping[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
+RATES = ("average_bytes_per_s", "needed_bytes_per_s", "node_needed_bytes_per_s", "link_bytes_per_s")
+
+
 def expected_figures(assessment: Assessment) -> Iterator[Block]:
     """Every figure of every plan with its interval and target, and how much of each target is used."""
     used = [bar for w in assessment.workloads if w.feasible for bar in _target_bars(w)]
@@ -159,6 +162,19 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
             ],
             "A run may take its share of the hours of its environment, or its deadline where that is shorter. Tokens "
             "are those trained on; of batches, those that come out.",
+        )  # fmt: skip
+    if links := [(w.name, need) for w in runs for need in w.best.get("network", [])]:
+        yield Table(
+            ["run", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
+             ">the link has"],
+            [
+                (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
+                 ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["step_bytes"].items()),
+                 *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in RATES))
+                for name, need in links
+            ],
+            "Bytes a second of one accelerator in one direction; of a node: of all of its accelerators together. Not "
+            "to be seen: messages take no longer than the work of a step, beside which the best software hides them.",
         )  # fmt: skip
     if services:
         yield Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import msgspec
@@ -93,7 +93,9 @@ def plan(
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
-    parts["plans"] = [_with_unit_costs(one, workload) for one in draft.plans]
+    shown = SHOWN if alone and workload.task in TRAINING else 0
+    links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
+    parts["plans"] = [_with_unit_costs(one, workload) for one in [*links, *draft.plans[shown:]]]
     month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
     parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
@@ -101,6 +103,18 @@ def plan(
         workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
+
+
+def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> Candidate:
+    """A training candidate with what its links have to carry."""
+    from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+    from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
+    from flopwise.training.network import network_needs  # noqa: PLC0415 - half is enough
+
+    place = candidate.provider, candidate.instance, candidate.region
+    offer = next(o for o in facts.offers if o.key == place)
+    needs = network_needs(estimate(candidate_job(workload, model, facts, offer, candidate)))
+    return msgspec.structs.replace(candidate, network=[asdict(need) for need in needs])
 
 
 def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:

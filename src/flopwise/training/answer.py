@@ -14,6 +14,7 @@ from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.memory_answer import layout_text, memory_answer
+from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules, token_rules
 from flopwise.units import HOUR_S, format_percent, format_price
 
@@ -28,9 +29,10 @@ class TrainAnswer:
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]
     rules: TokenRules | None  # of the tokens and the batch
+    network: tuple[LinkNeed, ...]  # bytes of a step over each kind of link, and the rates that they ask for
+    unit_usd: dict[str, float]  # of the run: an hour, a million tokens, an epoch, a step
     corpus: Corpus | None = None  # what is gone through, as files; None where the run's length is not given
     corpus_storage: tuple[float, str] | None = None  # USD a month of its ids and text, and at whose price, where known
-    unit_usd: dict[str, float]  # of the run: an hour, a million tokens, an epoch, a step
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -57,6 +59,7 @@ def train_answer(
         laid_out=laid_out,
         quick=(_step_rule(result), *memory.quick),
         rules=token_rules(job),
+        network=network_needs(result),
         unit_usd=costs,
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),

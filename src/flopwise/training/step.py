@@ -158,7 +158,7 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
     return {**shown, "stage_imbalance": imbalance, **{k: v for k, v in parts.items() if k not in shown}}
 
 
-def _messages_s(
+def messages_s(
     table: StepTable, inner: Index, degree: Index, dp: Ints, shard: Ints, wanted: tuple[bool, bool, bool]
 ) -> tuple[Array, ...]:
     """Seconds of messages across replicas, hidden or not.
@@ -215,7 +215,7 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     key = table.inner
     first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
     wanted = (replicated, bool(zero.any()), hybrid)
-    messages = _messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
+    messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
     whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
     contention = table.rates.value["train_contention"]

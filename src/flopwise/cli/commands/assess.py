@@ -124,9 +124,10 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
 
 def _row(a: Any) -> tuple[str, ...]:
     role = "" if a.role == "primary" else f" ({a.role})" if a.workload else a.role
+    own = ", dedicated" if a.dedicated else ""
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
-        bought(a.purchase), hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+        f"{bought(a.purchase)}{own}", hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags, usage_error
-from flopwise.cli.parts import bullets
+from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
@@ -209,6 +209,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield bullets("What physics allows:", map(floor, plan.floors))
     if plan.plans:
         yield _best(plan.plans[0], paper)
+        yield from _network(plan.plans[0], paper)
     yield from _fronts(plan, paper) if plan.fronts else (_front(plan, paper),)
     if any(row.cost_usd is not None for row in plan.target_costs):
         yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
@@ -403,6 +404,13 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
         series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
         x = Axis(f"{TARGETS[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
         yield chart(series, x, Axis("USD a month", units.format_usd, log=True), paper, rows=10)
+
+
+def _network(best: Candidate, paper: Screen) -> Iterator[str]:
+    """What the links of the best plan have to carry, where it trains."""
+    if best.network:
+        yield "Network that plan 1 needs, of each accelerator in one direction:"
+        yield table(*network_table(best.network), paper)
 
 
 def _target_costs(plan: Plan, paper: Screen) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,6 +104,7 @@ def document(answer: TrainAnswer) -> dict[str, Any]:
         "breakdown": entries(estimate.breakdown, "seconds"),
         "memory": memory_document(answer.memory),
         "fits": answer.fits,
+        "network": [asdict(need) for need in answer.network],
         "run": run_document(answer),
         "layout": layout | {"schedule": NAMES[int(job.layout.schedule)]},
         **attributes(answer, "laid_out seq_len=estimate.job.recipe.seq_len"),
@@ -145,6 +147,9 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(_speed_rows(answer), paper)
     yield heading(f"One step: {units.format_seconds(estimate.step_s)}, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
+    if answer.network:
+        yield heading("Network that it needs, of each accelerator in one direction", paper)
+        yield table(*parts.network_table([asdict(need) for need in answer.network]), paper)
     yield heading("Memory per accelerator", paper)
     yield from memory_items(answer.memory, paper)
     yield from _run_lines(answer, paper)
