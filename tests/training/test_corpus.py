@@ -20,8 +20,7 @@ def test_train_counts_tokens_once_whatever_the_epochs() -> None:
     answer = flopwise.train("gpt2", gpu="a100-80gb", seq=1024, tokens=1e9, epochs=3)
     assert answer.corpus is not None
     assert answer.corpus.tokens == pytest.approx(1e9)
-    price = load_facts().volume_prices.get(("aws", "storage"))
-    assert price is not None
+    price = load_facts().volume_prices["aws", "storage"]
     assert answer.corpus_storage is not None
     assert answer.corpus_storage[0] == pytest.approx(6e9 * price.tiers[0][1])
 

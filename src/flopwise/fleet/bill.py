@@ -15,6 +15,7 @@ from flopwise.fleet.model import (
     Allocation,
     ChosenWorkload,
     Machine,
+    PlannedWorkload,
     Platform,
     Taken,
     is_rented,
@@ -42,6 +43,8 @@ class SolvedFleet:
     rows: tuple[Allotment, ...]
     cost: MonthlyCost
     price_notes: tuple[str, ...]  # where prices of volumes are from
+    lost: tuple[PlannedWorkload, ...] = ()  # that nothing runs, by their numbers in the file
+    warnings: tuple[str, ...] = ()  # of policies that are left out for that
 
     @cached_property
     def by_name(self) -> dict[str, ChosenWorkload]:
@@ -102,7 +105,7 @@ def _rows(
             sharers[taken.option.machine].add(taken.option.workload)
     rows, backup = list[Allotment](), problem.rules.backup
     for taken in allocation.taken:
-        option, busy, paid = taken.option, taken.option.busy_hours, taken.option.paid_hours
+        option, busy, paid = taken.option, taken.scaled_hours or taken.option.busy_hours, taken.paid_hours
         if taken.role == "backup":
             paid = busy = HOURS_PER_MONTH if backup.on else backup.hours
         workload, rate = chosen[option.workload], option.usd_per_hour

@@ -182,6 +182,9 @@ def _resolved_job(fleet: Fleet, rules: Policies, number: int, growth: float) -> 
     hours = job.hours or (fleet.environments or {}).get(environment)
     named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
     workload = _workload(job, where)
+    profile = () if workload is None else workload.profile
+    if job.autoscale != spec.Scaling() and not profile:
+        raise SpecError(f"{where}.autoscale: follows a profile of traffic; give traffic.profile, or leave it out")
     if job.task not in RUNS and job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
     return ResolvedJob(
@@ -317,6 +320,8 @@ class _KnownNames:
         for name, share in rules.shares.items():
             if share > rules.share_tolerance and rules.regions and name.lower() not in self.apis:
                 self._check_share_region(name, share)
+        if rules.baseline is not None and rules.baseline not in {spec.ON_DEMAND, spec.EXISTING}:
+            self.look_up("accelerator", self.facts.accelerator)("policies.baseline", rules.baseline)
         for number, quota in enumerate(rules.quotas):
             for kind, pattern, names in (
                 ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),

@@ -14,8 +14,10 @@ from flopwise.facts.software import Engine
 from flopwise.options import OptionError, options_of
 from flopwise.search import spec as specs
 from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, TargetsSpec, TrafficSpec, WorkloadSpec
+from flopwise.serving.sim.profiles import weekly_rates
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.units import HOUR_S
 
 STRETCH = 5000
 """Requests of a trace that replicas are sized by: the busiest so many that follow one another."""
@@ -39,6 +41,7 @@ class WorkloadTraffic:
     arrivals: str = "poisson"
     burstiness: float | None = None  # standard deviation of the gaps over their mean
     trace: str | None = None
+    profile: tuple[float, ...] = ()  # rates of the hours of a week over their mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,24 @@ class Resolved(WorkloadTraffic):
         document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, {"constraints": lists}))
         changed = replace(self.limits, **limits)
         return replace(self, limits=changed, purchase=purchase or self.purchase, document=document)
+
+    def amounts(self, hours: float) -> dict[str, float | None]:
+        """What a run, or a service in so many `hours` at its mean rate, does: requests, millions of tokens, epochs.
+
+        Source: arithmetic. Assumes: lengths are their means; tokens trained are those without padding.
+        """
+        if self.task in specs.TRAINING:
+            tokens = None if self.tokens is None else self.tokens * (1.0 - self.data.padded) / 1e6
+            return {"run": 1.0, "hour": hours, "million_tokens": tokens, "epoch": self.data.epochs}
+        ends = self.task == "batch"
+        rate = None if self.requests_per_s is None else self.requests_per_s / self.peak * hours * HOUR_S
+        requests = self.requests if ends else rate
+        done: dict[str, float | None] = {"run": 1.0 if ends else None, "hour": hours, "request": requests}
+        if requests is not None:
+            done |= {"million_requests": requests / 1e6, "million_input_tokens": requests * self.input_tokens / 1e6}
+            outputs = requests * self.output_tokens / 1e6 if self.task != "encode" else None
+            done |= {"million_output_tokens": outputs}
+        return done
 
     @property
     def nameless(self) -> Resolved:
@@ -192,17 +213,20 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
     lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
     inputs, outputs = (length if isinstance(length, str) else None for length in lengths)
     prompt, answer = map(mean_tokens, lengths)
-    peak = 1.0 if traffic.peak is None else traffic.peak
+    peak, profile = 1.0 if traffic.peak is None else traffic.peak, tuple[float, ...]()
+    if traffic.profile is not None:
+        profile = weekly_rates(traffic.profile, "profile")
+        peak = max(profile)
     return WorkloadTraffic(
         requests_per_s=None if traffic.rate is None else traffic.rate * peak, concurrency=traffic.concurrency,
         requests=traffic.requests, input_tokens=prompt, output_tokens=answer, peak=peak, inputs=inputs,
-        outputs=outputs, arrivals=process, burstiness=traffic.burstiness,
+        outputs=outputs, arrivals=process, burstiness=traffic.burstiness, profile=profile,
     )  # fmt: skip
 
 
 def _check_traffic(traffic: TrafficSpec, process: str) -> None:
     """Refuse what contradicts itself; `process`: how requests arrive."""
-    shape = next((n for n in ("arrivals", "burstiness", "peak") if getattr(traffic, n) is not None), None)
+    shape = next((n for n in ("profile", "arrivals", "burstiness", "peak") if getattr(traffic, n) is not None), None)
     for name in (shape, "concurrency", "input_tokens", "output_tokens") if traffic.trace is not None else ():
         if name is not None and getattr(traffic, name) is not None:
             what = "how long requests are" if name.endswith("tokens") else "when requests arrive"
@@ -213,8 +237,12 @@ def _check_traffic(traffic: TrafficSpec, process: str) -> None:
         raise OptionError("concurrency", "requests come at their rate, or as users ask; leave one of them out")
     if traffic.burstiness is not None and process != "gamma":
         raise OptionError("burstiness", f"goes with gamma arrivals, not {traffic.arrivals}")
+    if traffic.profile is not None and traffic.peak is not None:
+        raise OptionError("peak", "the profile has a highest rate of its own; leave one of them out")
     if traffic.arrivals == "diurnal":
-        raise OptionError("arrivals", "a plan is sized for the highest rate of a day: give peak instead of diurnal")
+        raise OptionError(
+            "arrivals", "a plan is sized for the highest rate of a day: give peak, or a profile, instead of diurnal"
+        )
 
 
 def _trace_traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
