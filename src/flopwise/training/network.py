@@ -57,7 +57,7 @@ def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
     for number, level in enumerate(fabric.levels):
         levels = tuple(_counting(other, n == number) for n, other in enumerate(fabric.levels))
         cluster = replace(job.cluster, fabric=replace(fabric, levels=levels))
-        table = single_table(replace(job, cluster=cluster), job.recipe.stack)
+        table = single_table(replace(job, cluster=cluster))
         sent = {name: nbytes for name, nbytes in _step_bytes(table, job.layout).items() if nbytes > 1.0}
         each = sum(sent.values())
         if not each:
