@@ -76,6 +76,7 @@ def summary(assessment: Assessment) -> Iterator[Block]:
     """Tiles, one sentence, and what to know, to decide and to watch."""
     yield Tiles(list(_tiles(assessment)))
     yield Text(_headline(assessment), strong=True)
+    yield from (Text(sentence(text)) for text in assessment.warnings)
     yield Points(list(_points(assessment)))
 
 

@@ -68,6 +68,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What the simulator says; `meets` is then from its percentiles."""
     note: str = ""
     """What simulating changed, or why it was not done."""
+    unit_usd: dict[str, float] = {}
+    """What a run, an hour, a request, a million tokens or an epoch costs, as far as the task has them."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
