@@ -7,7 +7,7 @@ storage and traffic. Memory is what the engine takes of a device, which is more 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from flopwise.fleet.assessment import Alert
@@ -82,7 +82,7 @@ def days_of_week(fleet: SolvedFleet) -> list[tuple[float, float]]:
     return days
 
 
-def _day_shares(chosen: ChosenWorkload) -> list[float]:
+def _day_shares(chosen: ChosenWorkload) -> Sequence[float]:
     """The share of a month's cost that each day of the week may bring."""
     job, minutes = chosen.job, chosen.job.schedule.minutes_by_weekday
     times = job.schedule.days_per_month
