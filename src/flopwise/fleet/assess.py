@@ -14,7 +14,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.advice import advice
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
 from flopwise.fleet.model import Allocation, ChosenWorkload, Platform
@@ -73,7 +73,7 @@ def assess(
     advance(STAGES[3], 0, 1)
     drawn = drawn_scenarios(fleet, scenarios, seed) if scenarios else None
     advance(STAGES[3], 1, 1)
-    tables, months, ages = comparison_tables(fleet), forecast(fleet, today), dict[str, float]()
+    tables, months, ages = comparison_tables(fleet), forecast(fleet, today, scenarios, seed), dict[str, float]()
     if today is not None:  # days since each date of a price
         day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows if row.price_date}
         ages = {date: float((day - dt.date.fromisoformat(date)).days) for date in dates}
@@ -81,7 +81,8 @@ def assess(
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
         workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
-        usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
+        usd_per_month=_expected_cost(fleet.cost, drawn), savings=saved,
+        risks=risks(fleet, questions, drawn, ages, months), binding=binding,
         whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
@@ -98,6 +99,13 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
     platform, facts = resolve_names(platform, facts)
     problem, allocation = _allocation(platform, facts, advance)
     return solved_fleet(platform, facts, problem, allocation)
+
+
+def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:
+    """The bill with what to expect of it: mean and interval of the drawn months."""
+    if drawn is None:
+        return cost
+    return msgspec.structs.replace(cost, expected=drawn.mean, low=drawn.p10, high=drawn.p90)
 
 
 def _allocation(

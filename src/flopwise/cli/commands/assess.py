@@ -20,7 +20,7 @@ from flopwise.report.changes import changes
 from flopwise.report.costs import savings_by_kind
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
-from flopwise.report.words import between, bought, enumeration, hours, usd
+from flopwise.report.words import AS_PLANNED, between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def blocks(
 ) -> Iterator[str]:
     """The assessment as people read it."""
     cost = found.usd_per_month
-    yield heading(f"{found.name}: {usd(cost.total)} a month for {len(found.workloads):,} workloads", paper)
+    bill = f"{usd(cost.total)} a month" if cost.expected is None else f"{usd(cost.expected)} a month, expected,"
+    yield heading(f"{found.name}: {bill} for {len(found.workloads):,} workloads", paper)
     for w in found.workloads:
         if not w.feasible:
             yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
@@ -101,6 +102,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
+        *([] if cost.expected is None else [("bill", f"{usd(cost.total)} {AS_PLANNED}")]),
         ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
     ]
     if found.budget_per_month is not None:
@@ -109,7 +111,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
             if drawn is None or drawn.over_budget is None
             else f"; {format_percent(drawn.over_budget)} chance of more"
         )
-        share = format_percent(cost.total / found.budget_per_month)
+        share = format_percent((cost.total if cost.expected is None else cost.expected) / found.budget_per_month)
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
