@@ -173,7 +173,8 @@ def test_a_price_that_says_where_and_a_provider_that_has_the_tag_are_taken(tmp_p
 def test_an_api_alone_carries_what_nothing_else_may(facts: Facts) -> None:
     found = assess(fleet(HELP | {"purchase": ["api"]}), facts, scenarios=50)
     assert {r.purchase for r in found.allocation} == {"api"}
-    assert found.usd_per_month.low == found.usd_per_month.total == found.usd_per_month.high
+    (row,) = found.allocation
+    assert row.usd_low == found.usd_per_month.total == row.usd_high
     assert any(r.kind == "availability" and r.workload == "help" for r in found.risks)
     with pytest.raises(InfeasibleError, match="help") as error:
         assess(fleet(HELP | {"purchase": ["api"], "residency": ["us-*"]}), facts)

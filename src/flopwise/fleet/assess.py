@@ -15,7 +15,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
 from flopwise.fleet.model import ChosenWorkload, PlannedWorkload, Platform
@@ -72,7 +72,7 @@ def assess(
     advance(STAGES[3], 0, 1)
     drawn = drawn_scenarios(fleet, scenarios, seed) if scenarios else None
     advance(STAGES[3], 1, 1)
-    tables, months, ages = comparison_tables(fleet), forecast(fleet, today), dict[str, float]()
+    tables, months, ages = comparison_tables(fleet), forecast(fleet, today, scenarios, seed), dict[str, float]()
     if today is not None:  # days since each date of a price
         day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows if row.price_date}
         ages = {date: float((day - dt.date.fromisoformat(date)).days) for date in dates}
@@ -80,7 +80,8 @@ def assess(
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
         workloads=workload_results(chosen, fleet.lost, facts, fleet.cost), allocation=list(fleet.rows),
-        usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months),
+        usd_per_month=_expected_cost(fleet.cost, drawn), savings=saved,
+        risks=risks(fleet, questions, drawn, ages, months),
         binding=binding, warnings=list(fleet.warnings),
         optimality=_optimality(problem.items, allocation.gap),
         whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
@@ -124,6 +125,13 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
         allocation = allocate(problem, bound=True)
     advance(STAGES[1], 1, 1)
     return replace(solved_fleet(platform, facts, problem, allocation), lost=tuple(lost), warnings=tuple(warnings))
+
+
+def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:
+    """The bill with what to expect of it: mean and interval of the drawn months."""
+    if drawn is None:
+        return cost
+    return msgspec.structs.replace(cost, expected=drawn.mean, low=drawn.p10, high=drawn.p90)
 
 
 def _optimality(items: Sequence[PlannedWorkload], gap: float) -> str:

@@ -106,7 +106,11 @@ class ScaledService(_Plain, frozen=True):
 
 
 class MonthlyCost(_Plain, frozen=True):
-    """A month's bill, in USD."""
+    """A month's bill, in USD: `total` as planned, at listed prices; `expected` is what to budget for.
+
+    `expected`, `low` and `high`: the mean and the 10-90 % interval of the drawn months (`Scenarios`); without them
+    None, and the sums of the rows' intervals.
+    """
 
     total: float
     low: float
@@ -118,6 +122,7 @@ class MonthlyCost(_Plain, frozen=True):
     compute: float
     storage: float
     traffic: float
+    expected: float | None = None
 
 
 class CostSaving(_Plain, frozen=True):
@@ -235,10 +240,11 @@ class Phase(_Plain, frozen=True):
 
 
 class Month(_Plain, frozen=True):
-    """The bill of one month to come, in USD, with its interval."""
+    """The bill of one month to come, in USD: as planned, its mean over drawn months, and their 10-90 % interval."""
 
     month: str
     usd: float
+    expected: float
     low: float
     high: float
     workloads: int  # that have begun

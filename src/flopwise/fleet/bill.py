@@ -141,8 +141,8 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
     """
     usd, load, figures = taken.usd, replica_load(taken, chosen), chosen.figures
     if load is not None:
-        less, more = load.interval_usd(1.0)
-        return min(usd, usd + less), max(usd, usd + more)
+        ends = (float(load.usd_at(times)) for times in (min(1.0, load.time_low), max(1.0, load.time_high)))
+        return min(usd, next(ends)), max(usd, next(ends))
     option = taken.option
     if figures is None or taken.role == "backup" or option.is_pooled or not is_rented(option.purchase):
         return usd, usd
@@ -177,6 +177,6 @@ def _monthly_cost(
     ordered = {f"by_{name}": dict(sorted(sums.items(), key=lambda entry: -entry[1])) for name, sums in by.items()}
     cost = MonthlyCost(
         total=compute + storage + traffic, low=low + storage + traffic, high=high + storage + traffic,
-        compute=compute, storage=storage, traffic=traffic, **ordered,
+        compute=compute, storage=storage, traffic=traffic, **ordered,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return cost, tuple(dict.fromkeys(notes))

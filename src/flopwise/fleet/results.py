@@ -32,7 +32,7 @@ from flopwise.search.serving_option import candidate_job as serving_job
 from flopwise.search.training_option import candidate_job as training_job
 from flopwise.search.workload import Resolved
 from flopwise.serving.estimate import estimate as serving_estimate
-from flopwise.serving.job import serving_band
+from flopwise.serving.job import latency_band, serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
 from flopwise.training.network import network_needs
@@ -123,7 +123,8 @@ def _serving_figures(
         value = known.get(f"{name}_s")
         if value is not None and name in bands:
             figures[f"{name}_s"] = _with_band(value, bands[name])
-    figures["latency_s"] = _with_band(float(known["e2e_s"] or 0.0), bands["ttft" if one_pass else "tpot"])
+    whole_s = float(known["e2e_s"] or 0.0)
+    figures["latency_s"] = _ends(whole_s, *latency_band(job).interval(float(known["ttft_s"] or whole_s), whole_s))
     targets = (workload.latency, workload.ttft, workload.tpot)
     figures["percentile"] = next((t.percentile for t in targets if t is not None), "p95")
     tokens = known.get("output_tokens_per_s")

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.intervals import ErrorBand
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.workload import Resolved
@@ -23,6 +25,32 @@ NEAREST_MISSES = 5
 """Misses that a plan shows where nothing meets the targets."""
 CHEAPER_MISSES = 3
 """Misses that are cheaper than the best plan, one of each kind of device, that a plan for a fleet shows."""
+
+
+class ErrorEnds(NamedTuple):
+    """Lower and upper ends of the 80 % intervals of a candidate: seconds, and factors on its cost and energy."""
+
+    seconds: tuple[float, float]
+    cost: tuple[float, float]
+    energy: tuple[float, float]
+    evidence: str  # the measurements behind them
+
+    @classmethod
+    def of_run(cls, candidate: Candidate, band: ErrorBand) -> ErrorEnds:
+        """Those of a run that takes, and is paid, as long as its throughput (`band`) lets it."""
+        longer = 1 / band.high, 1 / band.low
+        return cls((candidate.seconds * longer[0], candidate.seconds * longer[1]), longer, longer, band.evidence)
+
+    def onto(self, candidate: Candidate) -> Candidate:
+        """The candidate with its intervals."""
+        found: dict[str, Any] = {"evidence": self.evidence}
+        for end, seconds, cost, energy in zip(("low", "high"), self.seconds, self.cost, self.energy, strict=True):
+            joules = candidate.energy_joules
+            found |= {
+                f"seconds_{end}": seconds, f"cost_usd_{end}": candidate.cost_usd * cost,
+                f"energy_joules_{end}": None if joules is None else joules * energy,
+            }  # fmt: skip
+        return msgspec.structs.replace(candidate, **found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +78,10 @@ class PlanOption(ABC):
     @abstractmethod
     def figures(self, row: int) -> dict[str, float | None]:
         """Rates, latencies and whatever else the task has."""
+
+    @abstractmethod
+    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
+        """How far the figures of a row's candidate may be off."""
 
     def service_shortfalls(self) -> ByTarget:
         """As `shortfalls`, of what services alone have: latencies, and more devices than are allowed."""
@@ -117,7 +149,7 @@ class PlanOption(ABC):
         """The candidate of one row."""
         offer, device = self.priced.offer, self.node.cluster.accelerator
         energy = float(self.energy_joules[row])
-        return Candidate(
+        made = Candidate(
             rank=rank, provider=offer.provider, region=offer.region, instance=offer.instance,
             num_instances=int(self.instances[row]), gpu=device.name, num_gpus=int(self.num_gpus[row]),
             purchase=self.priced.purchase, layout=self.layout_document(row), seconds=float(self.seconds[row]),
@@ -128,6 +160,7 @@ class PlanOption(ABC):
             price_date=offer.price_date, price_source=offer.source,
             shortfall={n: float(v[row]) for n, v in self.shortfalls.items() if n in odds or v[row] > 1},
         )  # fmt: skip
+        return self.error_ends(row, made).onto(made)
 
 
 O = TypeVar("O", bound=PlanOption)

@@ -20,7 +20,7 @@ from flopwise.options import OptionError, changed_options
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import NodeKind, offer_cluster
-from flopwise.search.rank import ByTarget, Floats, PlanOption
+from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
 from flopwise.training.estimate import training_band
@@ -144,6 +144,10 @@ class TrainingOption(PlanOption):
             missed = self.band.probability_at_most(self.tokens_per_s, workload.tokens_per_s)
             odds["throughput"] = np.asarray(1.0 - missed)
         return odds
+
+    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:  # noqa: ARG002 - one band for all rows
+        """Those of the throughput."""
+        return ErrorEnds.of_run(candidate, self.band)
 
     def job(self, row: int) -> TrainJob:
         """The job of one row."""

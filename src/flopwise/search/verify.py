@@ -359,8 +359,8 @@ def simulated_odds(option: ServingOption, row: int, run: SimulatedFigures) -> di
         if value is None:
             odds[name] = 1.0 if name == "tpot" and run.ttft_s["p50"] is not None else 0.0
         else:
-            least_s = float(option.least_s[name][row])
-            odds[name] = float(option.bands[name].probability_at_most(value, target.seconds, floor=least_s))
+            first_s = min(run.ttft_s[target.percentile] or 0.0, value)
+            odds[name] = float(option.latency_odds(name, value, first_s, target.seconds, option.least_s[name][row]))
     return odds
 
 

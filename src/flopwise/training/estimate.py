@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flopwise.cost.energy import device_watts
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand, device_band
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
@@ -30,8 +30,6 @@ from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
-WIDER_WHEN_AMBIGUOUS = 1.5
-"""Spread of the interval where the device's variant is a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,15 +194,8 @@ def _schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
 
 
 def training_band(job: TrainJob) -> ErrorBand:
-    """The error band of the job's class: MoE or dense, wider where the device's variant is a guess."""
-    band = error_band(
-        "training.moe" if job.model.has_experts else "training.dense", job.cluster.accelerator.calibration
-    )
-    if job.cluster.ambiguous:
-        band = band.wider(WIDER_WHEN_AMBIGUOUS, "the device's variant is a guess")
-    if job.cluster.accelerator.vendor != "NVIDIA":
-        band = band.wider(2.0, "no training run on this vendor's devices stands behind it")
-    return band
+    """The error band of the job's class, MoE or dense, on its devices."""
+    return device_band("training.moe" if job.model.has_experts else "training.dense", job.cluster)
 
 
 def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from flopwise.report.costs import baseline_text, savings_by_kind
 from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
-from flopwise.report.words import between, bought, enumeration, hours, usd
+from flopwise.report.words import AS_PLANNED, between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def blocks(
     cost = found.usd_per_month
     run = [w for w in found.workloads if w.feasible]
     count = f"{len(run):,}" + (f" of {len(found.workloads):,}" if len(run) < len(found.workloads) else "")
-    yield heading(f"{found.name}: {usd(cost.total)} a month for {count} workloads", paper)
+    bill = f"{usd(cost.total)} a month" if cost.expected is None else f"{usd(cost.expected)} a month, expected,"
+    yield heading(f"{found.name}: {bill} for {count} workloads", paper)
     for w in found.workloads:
         if not w.feasible:
             yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
@@ -106,6 +107,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
+        *([] if cost.expected is None else [("bill", f"{usd(cost.total)} {AS_PLANNED}")]),
         ("optimal", found.optimality),
     ]
     if found.budget_per_month is not None:
@@ -114,7 +116,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
             if drawn is None or drawn.over_budget is None
             else f"; {format_percent(drawn.over_budget)} chance of more"
         )
-        share = format_percent(cost.total / found.budget_per_month)
+        share = format_percent((cost.total if cost.expected is None else cost.expected) / found.budget_per_month)
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)

@@ -14,7 +14,7 @@ from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags, usage_error
-from flopwise.cli.parts import bullets, network_table
+from flopwise.cli.parts import between, bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
@@ -190,6 +190,8 @@ LABELS = {
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
 TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
+UNMEASURED = "no measured run on this architecture"
+"""How the evidence of such a candidate begins."""
 OLD_DAYS = 180
 """Prices older than that are marked."""
 
@@ -293,6 +295,8 @@ def _percentile(plan: Plan, target: str) -> str:
 def _note(c: Candidate, today: date | None = None) -> str:
     """What is to be known of a row: replicas raised, why it was not run, an old price."""
     notes = [c.note] if c.note else []
+    if c.evidence.startswith(UNMEASURED):
+        notes.append(UNMEASURED)
     try:
         days = ((today or datetime.now(UTC).date()) - date.fromisoformat(c.price_date[:10])).days
     except ValueError:
@@ -344,11 +348,23 @@ def _best(best: Candidate, paper: Screen) -> str:
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
         ("price", f"{units.format_usd(best.usd_per_hour)}/h{dated}: {best.price_source}"),
     ]
+    rows += _interval_rows(best)
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
+
+
+def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
+    """Time, cost and energy with what they are in 8 of 10 cases, and what that rests on."""
+    shown = (("seconds", units.format_seconds), ("cost_usd", units.format_usd), ("energy_joules", units.format_joules))
+    for figure, text in shown:
+        value, ends = getattr(best, figure), best.ends(figure)
+        if value is not None and ends is not None:
+            yield figure.partition("_")[0].replace("seconds", "time"), f"{text(value)} {between(*ends, text)}"
+    if best.evidence:
+        yield "rests on", best.evidence
 
 
 def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,7 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
         "unit_usd": answer.unit_usd,
+        **_run_ends(answer),
         "breakdown": entries(run.breakdown, "seconds"),
         **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
         "interruptions": run.interruptions,
@@ -133,6 +134,16 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         | {"usd_per_month": None if answer.corpus_storage is None else answer.corpus_storage[0]},
         **attributes(answer, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
         "notes": [] if rules is None else rules.notes,
+    }
+
+
+def _run_ends(answer: TrainAnswer) -> dict[str, float | None]:
+    """The ends of the 80 % intervals of time, cost and energy, which all go with the throughput."""
+    run, band = answer.estimate.run, answer.estimate.band
+    return {
+        f"{name}_{end}": None if (value := getattr(run, name)) is None else value / throughput
+        for name in ("seconds", "cost_usd", "energy_joules")
+        for end, throughput in (("low", band.high), ("high", band.low))
     }
 
 
@@ -160,7 +171,7 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
 def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
     found, percent = answer.estimate, units.format_percent
     least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
-    ends = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.rows} measured rows)"
+    ends = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.evidence})"
     useful = ""
     if found.job.recipe.documents is not None:
         share = percent(found.useful_tokens_per_s / found.tokens_per_s)
@@ -177,21 +188,28 @@ def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
 
 def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it; nothing without a length."""
-    run, band, seconds = answer.estimate.run, answer.estimate.band, units.format_seconds
+    run, seconds = answer.estimate.run, units.format_seconds
     if run is None:
         return
+    ends = _run_ends(answer)
     yield heading(f"The run: {units.format_count(run.tokens)} tokens in {run.steps:,.0f} steps", paper)
     size, write, every = (
         units.format_bytes(run.checkpoint_bytes), seconds(run.checkpoint_write_s), seconds(run.checkpoint_interval_s)
     )  # fmt: skip
+
+    def with_ends(name: str, text: Callable[[Any], str | None]) -> str | None:
+        """A figure of the run with its interval; nothing where it is not known."""
+        value, low, high = getattr(run, name), ends[f"{name}_low"], ends[f"{name}_high"]
+        return None if value is None else f"{text(value)} ({text(low)} to {text(high)} in 8 of 10 cases)"
+
     rows = [
-        ("time", f"{seconds(run.seconds)} ({seconds(run.seconds / band.high)} to {seconds(run.seconds / band.low)})"),
+        ("time", with_ends("seconds", seconds)),
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("interruptions", f"{run.interruptions:,.3g}, one each {seconds(run.mtbf_s)}"),
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
-        ("cost", parts.price(run.cost_usd)),
+        ("cost", with_ends("cost_usd", parts.price)),
         *(
             [
                 (
@@ -202,7 +220,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
             if answer.unit_usd
             else []
         ),
-        ("energy", parts.energy(run.energy_joules)),
+        ("energy", with_ends("energy_joules", parts.energy)),
     ]
     yield pairs(rows, paper)
     yield parts.shares(run.breakdown, seconds, paper)
