@@ -208,7 +208,9 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     """
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
-        facts = with_own(facts, platform.fleet.own_machines)
+        own_rules = (job.workload.spot for job in platform.jobs if job.workload is not None)
+        assuming = "assume" in {platform.rules.spot, *own_rules}
+        facts = with_own(facts.with_assumed_spot() if assuming else facts, platform.fleet.own_machines)
         known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
         known.check_policies()
         for number, job in enumerate(platform.jobs):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, nearest_names
 from flopwise.facts import tables
-from flopwise.facts.offers import OFFERS, PURCHASES
+from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
 from flopwise.price_import.gpuhunt import fetch_quotes
 from flopwise.price_import.layouts import PriceRows, read_prices, rows_of_quotes
@@ -141,12 +141,17 @@ def write_import(name: str, prices: PriceRows, facts: Facts) -> PriceImport:
     notes, keys = tuple(odd_prices(prices.rows, facts)), {offer.key for offer in facts.offers}
     path = write_prices(name, prices.rows)
     new = sum((row["provider"], row["instance"], row["region"]) not in keys for row in prices.rows)
-    dates = [row["price_date"] for row in prices.rows]
     return PriceImport(
-        name=name, layout=prices.layout, path=str(path), price_dates=(min(dates), max(dates)),
+        name=name, layout=prices.layout, path=str(path), price_dates=_span(row["price_date"] for row in prices.rows),
         offers=len(prices.rows), new=new, changed=len(prices.rows) - new, skipped=dict(prices.skipped),
         notes=notes,
     )  # fmt: skip
+
+
+def _span(dates: Iterable[str]) -> tuple[str, str]:
+    """The oldest and the newest of the days among them; UNDATED where there is none."""
+    days = [date for date in dates if date != UNDATED]
+    return min(days, default=UNDATED), max(days, default=UNDATED)
 
 
 def write_prices(name: str, rows: Iterable[Mapping[str, Any]], folder: str | None = None) -> Path:
@@ -211,12 +216,12 @@ def imported_files() -> list[ImportedFile]:
             rows = tables.read_table(Path(where), OFFERS.columns, keys=OFFERS.required_columns)
         except SpecError as wrong:
             fault = str(wrong)
-        dates = [row.values["price_date"] for row in rows]
         providers = tuple(dict.fromkeys(row.values["provider"] for row in rows))
         imported = dt.datetime.fromtimestamp(changed_ns / 1e9, tz=dt.UTC).date().isoformat()
         files.append(ImportedFile(
             name=Path(where).stem, path=where, imported=imported, offers=len(rows) if fault is None else None,
-            providers=providers, price_dates=(min(dates), max(dates)) if dates else None, fault=fault,
+            providers=providers, fault=fault,
+            price_dates=_span(row.values["price_date"] for row in rows) if rows else None,
         ))  # fmt: skip
     return files
 

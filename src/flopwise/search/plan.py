@@ -10,9 +10,11 @@ from typing import Any
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.provenance import Figure
 from flopwise.search.answer import Candidate, Plan, PlanDraft
+from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
@@ -62,6 +64,7 @@ def plan(
     """
     started = time.perf_counter()
     keep_freed_memory()
+    facts = facts.with_assumed_spot() if alone and workload.spot == "assume" else facts
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
     if workload.task in TRAINING:
@@ -74,11 +77,28 @@ def plan(
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
-    parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
+    known = _spot_known(workload, facts)
+    coverage = [coverage_text(known)] if known else []
+    parts |= {
+        "ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks, *coverage],
+    }  # fmt: skip
     return Plan(
-        workload=dict(workload.document), task=workload.task, objective=workload.objective,
+        spot_coverage=known, workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
+
+
+def _spot_known(workload: Resolved, facts: Facts) -> tuple[SpotCoverage, ...]:
+    """Of how many offers with accelerators that the constraints allow the spot price is known; none if unasked."""
+    if "spot" not in workload.purchase:
+        return ()
+    gpus = {facts.accelerator(name).name for name in workload.limits.gpus}
+    return spot_coverage(
+        offer
+        for offer in facts.offers
+        if facts.accelerators[offer.accelerator].kind != "cpu"
+        and forbidding_constraint(offer, workload.limits, gpus, workload.max_gpus) is None
+    )
 
 
 def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.facts.offers import Offer
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.workload import Resolved
@@ -120,9 +121,20 @@ class PlanOption(ABC):
             energy_joules=energy if np.isfinite(energy) else None,
             meets={name: round(float(p[row]), 4) for name, p in odds.items()}, figures=self.figures(row),
             memory_bytes=float(self.memory_bytes[row]), capacity_bytes=float(device.hbm_bytes),
-            price_date=offer.price_date, price_source=offer.source,
+            **price_facts(offer, self.priced.purchase, int(self.instances[row])),
             shortfall={n: float(v[row]) for n, v in self.shortfalls.items() if n in odds or v[row] > 1},
         )  # fmt: skip
+
+
+def price_facts(offer: Offer, purchase: str, instances: int) -> dict[str, Any]:
+    """What a candidate says of the price of its machines, by field."""
+    band = offer.spot_band_usd_per_hour if purchase == "spot" else None
+    return {
+        "price_date": offer.price_date_of(purchase),
+        "price_source": offer.price_source_of(purchase),
+        "price_note": offer.price_note(purchase),
+        "usd_per_hour_interval": None if band is None else (instances * band[0], instances * band[1]),
+    }
 
 
 O = TypeVar("O", bound=PlanOption)

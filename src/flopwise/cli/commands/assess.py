@@ -113,7 +113,8 @@ def _row(a: Any) -> tuple[str, ...]:
     role = "" if a.role == "primary" else f" ({a.role})" if a.workload else a.role
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
-        bought(a.purchase), hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+        bought(a.purchase) + (" (assumed price)" if a.usd_per_hour_interval else ""), hours(a.hours_per_month),
+        usd(a.usd_per_month), between(a.usd_low, a.usd_high),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
+from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
@@ -291,7 +292,7 @@ def _percentile(plan: Plan, target: str) -> str:
 
 def _note(c: Candidate, today: date | None = None) -> str:
     """What is to be known of a row: replicas raised, why it was not run, an old price."""
-    notes = [c.note] if c.note else []
+    notes = [note for note in (c.note, c.price_note) if note]
     try:
         days = ((today or datetime.now(UTC).date()) - date.fromisoformat(c.price_date[:10])).days
     except ValueError:
@@ -340,13 +341,20 @@ def _best(best: Candidate, paper: Screen) -> str:
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
-        ("price", f"{units.format_usd(best.usd_per_hour)}/h, of {best.price_date}: {best.price_source}"),
+        ("price", _price(best)),
     ]
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
+
+
+def _price(best: Candidate) -> str:
+    """What the machines cost an hour, of which day, from where, and what is to be known of it."""
+    dated = f"of {best.price_date}" if best.price_date != UNDATED else "undated"
+    notes = [] if best.price_note in {"", "undated price"} else [best.price_note]
+    return f"{units.format_usd(best.usd_per_hour)}/h, {', '.join([dated, *notes])}: {best.price_source}"
 
 
 def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
