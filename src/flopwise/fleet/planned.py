@@ -440,7 +440,13 @@ def run_forked(call: Callable[[int], Result], count: int, least: int) -> Iterato
     global _CALLED  # noqa: PLW0603 - what forked processes find in place
     _CALLED = call
     try:
-        with multiprocessing.get_context("fork").Pool(min(cores, count)) as pool:
+        pool = multiprocessing.get_context("fork").Pool(min(cores, count))
+    except OSError:  # no shared memory for its locks, or no more processes
+        _CALLED = None
+        yield from map(call, range(count))
+        return
+    try:
+        with pool:
             yield from pool.imap(_call, range(count))
     finally:
         _CALLED = None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime as dt
 import io
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, neares
 from flopwise.facts import tables
 from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
+from flopwise.files import write_whole
 from flopwise.price_import.gpuhunt import fetch_quotes
 from flopwise.price_import.layouts import PriceRows, read_prices, rows_of_quotes
 
@@ -165,23 +163,7 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]], folder: str | Non
     writer = csv.DictWriter(text, list(OFFERS.columns), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as file:
-            temporary = Path(file.name)
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        OFFERS.overlay({}, temporary)
-        temporary.replace(path)
-    except OSError as fault:
-        reason = fault.strerror or fault
-        raise SpecError(f"folder of prices {str(path.parent)[:200]!r} cannot be written ({reason})") from None
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+    write_whole(path, text.getvalue().encode(), lambda part: OFFERS.overlay({}, part))
     return path
 
 
