@@ -11,9 +11,9 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.layout_search import LayoutSearch, layout_search, node_table, steps_s, timed_layouts
 from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.plan import keep_freed_memory
 from flopwise.search.space import CHUNK, Family
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe

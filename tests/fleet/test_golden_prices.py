@@ -161,4 +161,3 @@ def test_break_even_of_machines_with_an_api() -> None:
     # n machines never cost more than the API once n x 3000 / price <= (n - 1) x capacity
     machines = math.ceil(capacity / (capacity - 3000 / each))
     assert found.always == pytest.approx((machines - 1) * 3000 / each)
-    assert prices.own_usd(2.5 * capacity, 3000.0, capacity) == 9000.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
 from flopwise.facts.price_book import HostedPrice
-from flopwise.fleet.prices import api_usd, break_even, own_usd
+from flopwise.fleet.prices import api_usd, break_even
 
 
 def price(inputs: float = 0.5, outputs: float = 1.5, cached: float | None = None) -> HostedPrice:
@@ -37,7 +37,8 @@ def test_break_even_is_where_a_scan_finds_it(
     offer = price(0.3 * outputs, outputs)
     found = break_even(offer, usd, rate, inputs_per_output=inputs, fill_frac=fill)
     volumes = np.linspace(0.001, 12, 20_000) * found.capacity_per_machine
-    owned, rented = own_usd(volumes, usd, found.capacity_per_machine), api_usd(offer, inputs * volumes, volumes)
+    machines = np.maximum(np.ceil(np.round(volumes / found.capacity_per_machine, 9)), 1.0)
+    owned, rented = machines * usd, api_usd(offer, inputs * volumes, volumes)
     pays = np.asarray(owned <= rented * (1 + 1e-9))
     step = volumes[1] - volumes[0]
     if found.first is None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from flopwise.api.plan import explain_candidate
-from flopwise.fleet import results
+from flopwise.fleet import assess
 from flopwise.fleet.model import ChosenWorkload, Taken
 from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.read import fleet_from
-from flopwise.search.answer import from_json, to_json
+from flopwise.search.answer import Plan, to_json
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import CHAT, FLEET, answer, catalog, platform
@@ -40,7 +40,7 @@ def _chosen() -> list[ChosenWorkload]:
 
 @pytest.mark.parametrize("name", ["chat", "tune"])
 def test_a_plan_can_be_read_back_and_explained(name: str) -> None:
-    read = from_json(to_json(answer().plans[name]))
+    read = Plan.from_json(to_json(answer().plans[name]))
     assert read == answer().plans[name]
     figure = explain_candidate(read, read.plans[0], facts=None)
     first = read.plans[0]
@@ -52,11 +52,11 @@ def test_others_are_of_different_machines_and_few_in_large_fleets() -> None:
     for plan in answer().plans.values():
         kinds = [(c.provider, c.instance, c.purchase) for c in plan.plans[1:]]
         assert len(kinds) == len(set(kinds))
-        assert 1 < len(plan.plans) <= results.MOST
+        assert 1 < len(plan.plans) <= assess.MOST
     whole = answer().plans["chat"]
     assert len(to_json(whole)) < 60_000
-    few = [len(p.plans) for p in results.plans_by_workload(_chosen() * 1000).values()]
-    assert few == [results.LEAST] * 3
+    few = [len(p.plans) for p in assess.plans_by_workload(_chosen() * 1000).values()]
+    assert few == [assess.LEAST] * 3
 
 
 def test_techniques_of_a_workload_reach_its_plan_and_make_it_no_dearer() -> None:

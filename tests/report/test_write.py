@@ -12,7 +12,6 @@ from flopwise.errors import SpecError
 from flopwise.report import write
 from flopwise.report.write import plan_file, read_assessment, write_report
 from flopwise.search.answer import Plan
-from flopwise.search.answer import from_json as read_plan
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload
@@ -36,7 +35,7 @@ def test_plans_are_written_linked_and_deleted_with_their_report(tmp_path: Path) 
     files = read_assessment(tmp_path).workloads
     assert [w.plan_file for w in files] == ["plans/001-a-b.json", "plans/002-c.json", "plans/003-b-a.json"]
     for w in files:
-        assert read_plan((tmp_path / str(w.plan_file)).read_bytes()).workload == {"name": w.name}
+        assert Plan.from_json((tmp_path / str(w.plan_file)).read_bytes()).workload == {"name": w.name}
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "plans" / "mine.json").write_text("{}")
     write_report(assessment(), tmp_path, plans={"chat": plan("chat")})

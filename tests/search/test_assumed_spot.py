@@ -8,7 +8,7 @@ from flopwise.api.plan import plan
 from flopwise.cli.commands.plan import blocks
 from flopwise.cli.render import Screen
 from flopwise.errors import InfeasibleError
-from flopwise.search.answer import Plan, from_json, to_json
+from flopwise.search.answer import Plan, to_json
 
 BATCH = {
     "model": "Llama-3.1-8B", "task": "batch", "simulate": False,
@@ -37,7 +37,7 @@ def test_an_assumed_price_is_marked_with_its_band(assumed: Plan) -> None:
     (row,) = assumed.spot_coverage
     assert (row.provider, row.known, row.assumed, row.offers) == ("gcp", 0, 4, 4)
     assert "spot price known of 0 of 4 (4 assumed) gcp accelerator offers" in assumed.assumptions
-    assert from_json(to_json(assumed)) == assumed
+    assert Plan.from_json(to_json(assumed)) == assumed
 
 
 def test_the_screen_says_assumed_and_how_many_are_known(assumed: Plan) -> None:

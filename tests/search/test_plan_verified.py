@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models.catalog import load_model
-from flopwise.search.answer import Plan, RejectionLog, from_json, to_json
+from flopwise.search.answer import Plan, RejectionLog, to_json
 from flopwise.search.deployments import DEGREES, deployments, least_prompt_s, replica_grid, with_facts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
@@ -63,7 +63,7 @@ def test_the_best_plans_carry_what_the_simulator_says() -> None:
     assert best.simulated.ttft_s["p50"] <= best.simulated.ttft_s["p95"] <= best.simulated.ttft_s["p99"]  # type: ignore[operator]
     assert 0.9 <= (best.simulated.goodput_frac or 0) <= 1
     assert min(best.meets.values()) >= 0.8
-    assert from_json(to_json(answer)) == answer
+    assert Plan.from_json(to_json(answer)) == answer
     costs = [c.cost_usd for c in answer.plans if c.simulated is not None]
     assert costs == sorted(costs)
 

@@ -69,7 +69,7 @@ def read_plan(path: str | Path) -> Plan:
         SpecError: the file cannot be read or is no plan.
     """
     from flopwise.files import read_at_most
-    from flopwise.search.answer import from_json
+    from flopwise.search.answer import Plan
 
     file = Path(path)
     try:
@@ -78,7 +78,7 @@ def read_plan(path: str | Path) -> Plan:
         raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a plan file") from None
     if len(data) > MAX_PLAN_BYTES:
         raise SpecError(f"{file}: larger than {MAX_PLAN_BYTES:,} bytes; not a plan file")
-    return from_json(data, str(file))
+    return Plan.from_json(data, str(file))
 
 
 def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | None = None) -> Figure:

@@ -50,6 +50,7 @@ def compare_alternatives(
         SpecError, UnknownNameError: the model has no layers, or a name is not known.
         InfeasibleError: no alternative is feasible; the reasons of each.
     """
+    facts = facts.with_custom(map(str, request.constraints.get("gpus", ())))
     plans = SelfHostedPlans(request, facts, advance)
     traffic = request.traffic
     prices = _api_prices(request, plans.model, facts) if "api" in request.kinds else {}

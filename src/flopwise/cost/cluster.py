@@ -71,4 +71,5 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     dated = ", ".join([offer.price_date_of(purchase), *([note] if note and note != "undated price" else [])])
     place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}"
     source = f"{place}, {dated}: {offer.price_source_of(purchase)}"
+    source = source if offer.price_date else offer.source  # a hypothetical machine's
     return None if whole is None else whole / max(1, offer.count), source

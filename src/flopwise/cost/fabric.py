@@ -142,7 +142,10 @@ def fabric(
             levels.append(level)
             assumptions += notes
         elif per_node > 1:
-            raise MissingFactError(f"{accelerator.name}: no link and no PCIe bandwidth is known; add pcie_bytes_per_s")
+            raise MissingFactError(
+                f"{accelerator.name}: no link and no PCIe bandwidth is known; add pcie_bytes_per_s (of a custom device "
+                "link= or pcie=)"
+            )
     each = network_bytes_per_s_per_gpu
     if each is None and offer is not None and offer.network_bytes_per_s:
         each = offer.network_bytes_per_s / per_node

@@ -34,7 +34,9 @@ class MachineSpec(Spec):
     """
 
     gpu: str | None = _machine(
-        "--gpu", options.name("gpu"), "Accelerator, in any common spelling: h100, A100-80GB, mi300x (or --instance).")
+        "--gpu", options.name("gpu", 400),
+        "Accelerator, in any common spelling: h100, A100-80GB (or --instance); or a hypothetical one: "
+        "custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.")
     provider: str | None = _machine(
         "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...")
     instance: str | None = _machine(
@@ -71,6 +73,7 @@ class MachineSpec(Spec):
 
         if num_gpus < 1:
             raise SpecError(f"{num_gpus} accelerators; give 1 or more")
+        facts = facts.with_custom((self.gpu,))
         resolution = self._resolution(facts)
         chip, per_node = resolution.accelerator, self.gpus_per_node
         offer = self._offer(facts, chip.name, num_gpus)

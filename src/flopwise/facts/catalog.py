@@ -24,14 +24,15 @@ from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
-from flopwise.facts.offers import OFFERS, Offer, known_region, region_names
-from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
+from flopwise.facts.custom import CustomDevice
+from flopwise.facts.offers import OFFERS, Offer, known_region, names_instance, region_names
+from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.models.catalog import ModelCatalog
-    from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumeKind, VolumePrice
+    from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
     from flopwise.facts.reliability import FailureRecord, SpotRecord
     from flopwise.facts.samples import ConvolutionLayer, TrainingSample
@@ -117,8 +118,12 @@ def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[
     def find(self: Facts, name: str) -> N:
         if kind not in self.found:
             self.found[kind] = spellings(rows_of(self).values())
-        found: N = row_named(kind, name, self.found[kind])
-        return found
+        by_spelling: dict[str, N] = self.found[kind]
+        row = by_spelling.get(fold(name))
+        if row is None:
+            known = list(dict.fromkeys(row.name for row in by_spelling.values()))
+            raise UnknownNameError(kind, name, known, f"allowed: {', '.join(known)}")
+        return row
 
     return find
 
@@ -206,13 +211,18 @@ class Facts:
     def resolve(self, name: str) -> Resolution:
         """Return what `name` stands for, in any common spelling (`h100`, `H100-SXM-80GB`, `NVIDIA GeForce RTX 3090`).
 
+        `custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB` is a hypothetical device: see `CustomDevice`.
+
         Raises:
             UnknownNameError: nothing by that name; names the nearest.
+            SpecError: a hypothetical device that cannot be.
         """
         given = name if isinstance(name, str) else str(name)
         exact = self.accelerators.get(given)
         if exact is not None:
             return Resolution(exact)
+        if (custom := CustomDevice.of(given)) is not None:
+            return Resolution(replace(custom.accelerator, calibration=self.calibration))
         alias = self.spellings.get(spelling_key(given)) if len(given) <= 200 else None
         if alias is None:
             hint = "`flopwise gpus` lists all; a facts folder (--facts DIR) adds more"
@@ -226,6 +236,28 @@ class Facts:
             UnknownNameError: nothing by that name; names the nearest.
         """
         return self.resolve(name).accelerator
+
+    def with_custom(self, names: Iterable[str | None]) -> Facts:
+        """These facts with the hypothetical devices among `names`, and offers of those that have a price.
+
+        Raises:
+            SpecError: one cannot be, or is called as another accelerator is.
+        """
+        accelerators, offers = dict(self.accelerators), list(self.offers)
+        for custom in dict.fromkeys(CustomDevice.of(name) for name in names if name is not None):
+            if custom is None:
+                continue
+            device = replace(custom.accelerator, calibration=self.calibration)
+            known = accelerators.setdefault(device.name, device)
+            if known is device:
+                offers += custom.offers
+            elif known != device:
+                raise SpecError(f"custom device: another accelerator is called {device.name}; give it another name=")
+        return (
+            self
+            if len(accelerators) == len(self.accelerators)
+            else self.with_tables(accelerators=accelerators, offers=tuple(offers))
+        )
 
     def accelerators_for(
         self,
@@ -316,7 +348,10 @@ class Facts:
             SpecError: no such purchase option.
         """
         provider = _one_of("provider", provider, (o.provider for o in self.offers))
-        instance = _one_of("instance", instance, (o.instance for o in self.offers))
+        types = dict.fromkeys(o.instance for o in self.offers)
+        named = types if instance is None else {t for t in types if names_instance(instance, t)}
+        if not named:
+            raise UnknownNameError("instance", str(instance), types)
         kind = _one_of("kind of accelerator", kind, KINDS)
         canonical = None if accelerator is None else self.accelerator(accelerator).name
         if region is not None and not known_region(region, regions := region_names(self.offers)):
@@ -327,7 +362,7 @@ class Facts:
             o
             for o in self.offers
             if provider in (None, o.provider)
-            and instance in (None, o.instance)
+            and o.instance in named
             and canonical in (None, o.accelerator)
             and (kind is None or self.accelerators[o.accelerator].kind == kind)
             and (region is None or o.serves(region))
@@ -371,10 +406,6 @@ class Facts:
 
         return volume_prices(self.rows("price_book.VOLUMES").values())
 
-    def volume_price(self, provider: str, kind: VolumeKind) -> VolumePrice | None:
-        """What the provider takes for `kind`; None: not known."""
-        return self.volume_prices.get((provider, kind))
-
     hosted_prices: tuple[HostedPrice, ...] = _all_rows("price_book.HOSTED")  # what hosted models cost
 
     def hosted_for(self, model: str) -> tuple[HostedPrice, ...]:
@@ -412,20 +443,6 @@ class Facts:
         for record in self.rows("regions.TAGS").values():
             found.setdefault(record.tag.lower(), set()).add(record.provider)
         return {tag: frozenset(providers) for tag, providers in found.items()}
-
-    def providers_with(self, wanted: Iterable[str]) -> frozenset[str] | None:
-        """Providers that have every tag `wanted`; None: nothing is asked, all do.
-
-        Raises:
-            UnknownNameError: no provider is known to have such a tag; names the nearest.
-        """
-        found = None
-        for tag in wanted:
-            providers = self.tags.get(tag.strip().lower())
-            if providers is None:
-                raise UnknownNameError("tag", tag, self.tags, "`compliance.csv` in a facts folder adds tags")
-            found = providers if found is None else found & providers
-        return found
 
     # how machines fail, and where data lie
 

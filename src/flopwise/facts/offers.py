@@ -6,13 +6,16 @@ source: on demand those of `price_date` and `source`, else those of `spot_date`,
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
+from flopwise.facts.accelerators import spelling_key
 from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, FactTable, Row, UsdPerHour
 
 if TYPE_CHECKING:
@@ -117,6 +120,40 @@ class Offer:
             mine == "any" or fnmatchcase(region.lower(), mine) or fnmatchcase(mine, region.lower())
             for mine in self.region.lower().split("/")
         )
+
+
+_CARDS = re.compile(r"\s*(?:(\d+)\s*(?:x\s*|\s))?(.*)", re.IGNORECASE)
+AZURE_PREFIX = "standard"
+"""Word in front of Azure's sizes that people leave out."""
+
+
+@lru_cache(maxsize=100_000)
+def names_instance(asked: str, instance: str) -> bool:
+    """Whether `asked` means the instance type, in whatever case, or is a pattern of it such as `p5*`.
+
+    Azure's sizes may be without `Standard_`; a host with accelerators may say those in any spelling and without their
+    number where it is one: `n1-standard-8 + T4`, `n1-standard-8+1xV100`.
+    """
+    wanted, name = asked.strip().lower(), instance.lower()
+    if wanted == name or (PATTERN & set(wanted) and fnmatchcase(name, wanted)):
+        return True
+    if PATTERN & set(wanted):
+        return fnmatchcase(name.removeprefix(f"{AZURE_PREFIX}_"), wanted)
+    (host, number, cards), (own_host, own_number, own_cards) = _instance_parts(wanted), _instance_parts(name)
+    beyond = own_cards.removeprefix(cards)  # V100 is short for V100-SXM2-16, P4 is not for P40
+    short = own_cards.startswith(cards) and bool(cards) == bool(own_cards) and not beyond[:1].isdigit()
+    return (host, number) == (own_host, own_number) and short
+
+
+def _instance_parts(name: str) -> tuple[str, int, str]:
+    """Host, number and spelling of the accelerators that stand behind a plus sign: 0 and nothing without one."""
+    host, plus, cards = name.partition("+")
+    key = fold(host).removeprefix(AZURE_PREFIX)
+    if not plus:
+        return key, 0, ""
+    found = _CARDS.fullmatch(cards)
+    number, card = found.groups() if found else (None, cards)
+    return key, int(number or 1), spelling_key(card)
 
 
 def region_names(offers: Iterable[Offer]) -> tuple[str, ...]:

@@ -214,7 +214,7 @@ def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> 
     """
     if not 0 <= nbytes < float("inf"):
         raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
-    price = facts.volume_price(provider, kind)
+    price = facts.volume_prices.get((provider, kind))
     return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)
 
 
@@ -293,15 +293,6 @@ def api_usd(price: HostedPrice, input_tokens: Floats, output_tokens: Floats, cac
     return (prompt + output_tokens * price.output_usd_per_mtok) / 1e6
 
 
-def own_usd(output_tokens: Floats, usd_per_month: Floats, capacity: Floats) -> Floats:
-    """What whole machines cost that carry so many output tokens a month, at least one of them, in USD; broadcasts.
-
-    Source: arithmetic. Assumes: machines stay on all month, and each carries up to `capacity` tokens.
-    """
-    machines: Floats = np.maximum(np.ceil(np.round(output_tokens / capacity, 9)), 1.0)
-    return machines * usd_per_month
-
-
 def break_even(
     price: HostedPrice,
     usd_per_month: float,
@@ -318,7 +309,7 @@ def break_even(
 
     Source: own machines cost n C for volumes up to n times the capacity K, an API p a token: the first machine pays
     from C / p on (if that is at most K), every further one always if n C / p is at most (n - 1) K.
-    Assumes: as `own_usd`; the same tokens count on both sides.
+    Assumes: machines stay on all month, and each carries up to `capacity` tokens; the same tokens count on both sides.
 
     Raises: SpecError: a figure is not positive, or a share is outside (0, 1].
     """

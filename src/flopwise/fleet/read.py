@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import known_region, region_names
+from flopwise.facts.offers import known_region, names_instance, region_names
 from flopwise.fleet import spec
 from flopwise.fleet.model import FileSource, Platform, ResolvedJob
 from flopwise.fleet.offers import OwnOffer, site, with_own
@@ -31,25 +32,32 @@ FOR_DEVELOPERS = (
 """Keys of a workload that machines to work on have a use for."""
 
 
-def load_fleet(path: Path | str) -> Platform:
+def load_fleet(path: Path | str, existing: Path | str | None = None) -> Platform:
     """The platform of a fleet file (YAML, or JSON), validated, in base units.
+
+    `existing`: a table of what workloads run on today, instead of the one that the file names.
 
     Raises: SpecError: with file and line, what was given and what is allowed.
     """
-    return parse_fleet(read_text(path), str(path))
+    return parse_fleet(read_text(path), str(path), existing)
 
 
-def parse_fleet(text: str, where: str = "fleet") -> Platform:
+def parse_fleet(text: str, where: str = "fleet", existing: Path | str | None = None) -> Platform:
     """The platform of the text of a fleet file; `where` names it in messages. Raises as `load_fleet`."""
     node, data = document(text, where)
     if not isinstance(data, dict):
         raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {kind_of(data)}")
-    return fleet_from(data, where, node)
+    return fleet_from(data, where, node, existing)
 
 
-def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> Platform:
+def fleet_from(
+    data: dict[str, Any], where: str = "fleet", node: Any = None, existing: Path | str | None = None
+) -> Platform:
     """The platform of a fleet given as plain data. Raises as `load_fleet`; without `node` no line is known."""
     source = FileSource(where, node)
+    named = data.get("existing")
+    if existing is not None or isinstance(named, str | Path):
+        data = _with_existing(data, Path(existing) if existing is not None else Path(where).parent / str(named))
     try:
         platform = _platform(spec.FLEET_FILE.parse(data)[0])
     except UnknownNameError as error:
@@ -57,6 +65,36 @@ def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> 
     except SpecError as error:
         raise source.with_line(error) from None
     return replace(platform, source=source, written=spec.FLEET_FILE.without_defaults(data))
+
+
+def _with_existing(data: dict[str, Any], table: Path) -> dict[str, Any]:
+    """The fleet with the rows of a table as the existing machines of the workloads that they name.
+
+    Raises: SpecError: with file and line, what is wrong in the table.
+    """
+    jobs = [job for job in data.get("workloads") or () if isinstance(job, dict)]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    lines = csv.DictReader(read_text(table).splitlines(), skipinitialspace=True)
+    known = ["name", *spec.EXISTING_ROW.keys[""]]
+    columns = [(column or "").strip().lower() for column in lines.fieldnames or ()]
+    for column in (*columns, *({"name", "instance"} - {*columns})):
+        if column not in known or column not in columns:
+            what = "is missing" if column in known else f"is unknown; allowed: {', '.join(known)}"
+            raise SpecError(f"{table}:1: column {column[:40]!r} {what}")
+    lines.fieldnames = columns
+    for line in lines:
+        at = f"{table}:{lines.line_num}: "
+        if None in line:
+            raise SpecError(f"{at}has more cells than the table has columns")
+        cells = {column: cell.strip() for column, cell in line.items() if cell and cell.strip()}
+        name = cells.pop("name", "")
+        if name not in {job.get("name") for job in jobs}:
+            raise SpecError(f"{at}{UnknownNameError('workload', name, [str(job.get('name')) for job in jobs])}")
+        spec.EXISTING_ROW.parse(cells, at)
+        rows.setdefault(name, []).append(cells)
+    return data | {
+        "workloads": [job | {"existing": rows.get(str(job.get("name")), job.get("existing"))} for job in jobs]
+    }
 
 
 def _platform(fleet: Fleet) -> Platform:
@@ -144,6 +182,9 @@ def _resolved_job(fleet: Fleet, rules: Policies, number: int, growth: float) -> 
     hours = job.hours or (fleet.environments or {}).get(environment)
     named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
     workload = _workload(job, where)
+    profile = () if workload is None else workload.profile
+    if job.autoscale != spec.Scaling() and not profile:
+        raise SpecError(f"{where}.autoscale: follows a profile of traffic; give traffic.profile, or leave it out")
     if job.task not in RUNS and job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
     return ResolvedJob(
@@ -209,8 +250,9 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
         own_rules = (job.workload.spot for job in platform.jobs if job.workload is not None)
-        assuming = "assume" in {platform.rules.spot, *own_rules}
-        facts = with_own(facts.with_assumed_spot() if assuming else facts, platform.fleet.own_machines)
+        facts = facts.with_custom(_gpu_names(platform))
+        facts = facts.with_assumed_spot() if "assume" in {platform.rules.spot, *own_rules} else facts
+        facts = with_own(facts, platform.fleet.own_machines)
         known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
         known.check_policies()
         for number, job in enumerate(platform.jobs):
@@ -224,6 +266,13 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
         replace(q, provider=q.provider and spelling.get(q.provider.lower(), q.provider)) for q in rules.quotas
     )
     return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
+
+
+def _gpu_names(platform: Platform) -> Iterator[str]:
+    """Accelerators that the fleet names, as it writes them."""
+    for job in platform.jobs:
+        yield from (*job.spec.constraints.gpus, *(() if job.spec.machines is None else job.spec.machines.gpus))
+    yield from (machine.gpu for machine in platform.fleet.own_machines)
 
 
 @dataclass(slots=True)
@@ -278,7 +327,8 @@ class _KnownNames:
             for kind, pattern, names in (
                 ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),
             ):  # fmt: skip
-                if pattern is not None and not any(fnmatchcase(name.lower(), pattern.lower()) for name in names):
+                means = _means_provider if kind == "provider" else names_instance
+                if pattern is not None and not any(means(pattern, name) for name in names):
                     raise _with_path(f"policies.quotas.{number}.{kind}", UnknownNameError(kind, pattern, names))
 
     def _check_share_region(self, provider: str, share: float) -> None:
@@ -329,6 +379,10 @@ class _KnownNames:
         if name.strip().lower() not in known:
             hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
             raise UnknownNameError("tag", name, known, hint)
+
+
+def _means_provider(pattern: str, name: str) -> bool:
+    return fnmatchcase(name.lower(), pattern.lower())
 
 
 def _with_path(path: str, error: SpecError) -> SpecError:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import FlopwiseError
@@ -26,7 +23,7 @@ from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
-from flopwise.search.answer import Candidate, Plan
+from flopwise.search.answer import Candidate
 from flopwise.search.deployments import answers_in_one_pass
 from flopwise.search.serving_option import candidate_job as serving_job
 from flopwise.search.training_option import candidate_job as training_job
@@ -295,44 +292,3 @@ def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
         return f"takes {format_seconds(near.seconds)} of {format_seconds(workload.deadline_s)} ({odds})"
     times = near.shortfall.get(name)
     return f"misses {name}" + (f" {times:.2g} times" if times else "") + f" ({odds})"
-
-
-# The plan of each workload as its file holds it
-
-KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
-"""Candidates in the files of a whole fleet, at most and at least in one file: a thousand workloads stay a few MB."""
-
-
-def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
-    """The plan of each planned workload by its name: what the fleet takes first, then what else was considered."""
-    most = min(MOST, max(LEAST, KEPT_IN_ALL // max(1, len(chosen))))
-    return {c.name: _short_plan(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
-
-
-def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
-    """`plan` with what the fleet took as the first candidates, then the cheapest others by the fleet's own bill.
-
-    Of others one of each kind of machine and purchase: a list of twenty regions of the same would tell nothing.
-    """
-    parts = sorted(chosen.parts, key=lambda taken: taken.option is not chosen.option)
-    taken = {id(part.option.candidate): part.option.candidate for part in parts}
-    others = [o.candidate for o in chosen.planned.options if id(o.candidate) not in taken]
-    varied = {(c.provider, c.instance, c.purchase): c for c in reversed(others)}
-    varied_first = [c for c in others if varied[c.provider, c.instance, c.purchase] is c]
-    first, kept = len(taken), [*taken.values(), *varied_first[: max(0, most - len(taken))]]
-    note = (
-        f"the first {'candidate is' if first == 1 else f'{first} candidates are'} what the fleet takes; then come "
-        f"{len(kept) - first:,} of {len(others):,} others, by what a month of them costs in the fleet"
-    )
-    workload, window = chosen.planned.workload, list[str]()
-    if workload is not None and workload.deadline_s is not None and chosen.job.ends:
-        window = [f"each run ends within its window of {workload.deadline_s / 3600:,.1f} h"]
-    return msgspec.structs.replace(
-        plan,
-        plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(kept, start=1)],
-        front=plan.front[:most],
-        fronts={},
-        demoted=[],
-        misses=plan.misses[:LEAST],
-        assumptions=[note, *window, *plan.assumptions],
-    )

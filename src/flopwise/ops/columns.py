@@ -61,16 +61,3 @@ def runs(*columns: Array) -> tuple[Array, Array]:
     if new.size > 1:
         new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return np.flatnonzero(new), np.cumsum(new) - 1
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep the memory of columns that are done with, not hand it back after each operation.
-
-    Columns of 16,000 candidates lie at the size from which glibc maps and unmaps pages for every array, and most of a
-    search then goes to page faults. Freeing one large block raises that limit for the process.
-
-    Source: mallopt(3), M_MMAP_THRESHOLD: the threshold follows the largest mapped block that was freed.
-    Assumes: glibc; elsewhere it does nothing.
-    """
-    block = np.empty(31 << 17)
-    del block

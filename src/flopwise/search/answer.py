@@ -171,29 +171,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:
         """(what is priced, day of the price) of the first `top` candidates, or of the nearest misses."""
         shown = (self.plans or self.misses)[:top]
-        return [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown]
+        return [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown if c.price_date]
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str = "plan") -> Plan:
+        """The plan of a JSON document.
+
+        Raises:
+            SpecError: not a plan written by `to_json`; says where it departs.
+        """
+        try:
+            plan = msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SpecError(
+                f"{where}: not a plan file ({str(error)[:160]}); write one with `flopwise plan ... -o plan.json`"
+            ) from None
+        if plan.version != FORMAT:
+            raise SpecError(f"{where}: plan format {plan.version}; this flopwise reads format {FORMAT}")
+        return plan
 
 
 def to_json(plan: Plan) -> bytes:
     """The plan as one JSON document, indented."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=2)
-
-
-def from_json(data: bytes, where: str = "plan") -> Plan:
-    """The plan of a JSON document.
-
-    Raises:
-        SpecError: not a plan written by `to_json`; says where it departs.
-    """
-    try:
-        plan = msgspec.json.decode(data, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SpecError(
-            f"{where}: not a plan file ({str(error)[:160]}); write one with `flopwise plan ... -o plan.json`"
-        ) from None
-    if plan.version != FORMAT:
-        raise SpecError(f"{where}: plan format {plan.version}; this flopwise reads format {FORMAT}")
-    return plan
 
 
 class RejectionLog:

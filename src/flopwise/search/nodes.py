@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import Offer, names_instance
 from flopwise.search.answer import RejectionLog
 from flopwise.search.spec import ConstraintsSpec
 from flopwise.search.workload import Resolved
@@ -131,7 +131,7 @@ def forbidding_constraint(offer: Offer, limits: ConstraintsSpec, gpus: set[str],
         return "regions"
     if gpus and offer.accelerator not in gpus:
         return "gpus"
-    if limits.instances and offer.instance.lower() not in {i.lower() for i in limits.instances}:
+    if limits.instances and not any(names_instance(name, offer.instance) for name in limits.instances):
         return "instances"
     return "max_gpus" if offer.count > max_gpus else None
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
-from flopwise.ops.columns import keep_freed_memory
 from flopwise.provenance import Figure
 from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
@@ -48,6 +49,19 @@ def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -
     return model
 
 
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory of columns that are done with, not hand it back after each operation.
+
+    Columns of 16,000 candidates lie at the size from which glibc maps and unmaps pages for every array, and most of a
+    search then goes to page faults. Freeing one large block raises that limit for the process.
+
+    Source: mallopt(3), M_MMAP_THRESHOLD: the threshold follows the largest mapped block that was freed.
+    Assumes: glibc; elsewhere it does nothing.
+    """
+    block = np.empty(31 << 17)
+    del block
+
+
 def plan(
     workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
     alone: bool = True, on_compile: Callable[[], None] | None = None,
@@ -56,6 +70,7 @@ def plan(
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
+    Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
     `on_compile` is called before the simulator is compiled for the first time, which takes seconds.
 
     Raises:
@@ -64,6 +79,7 @@ def plan(
     """
     started = time.perf_counter()
     keep_freed_memory()
+    facts = facts.with_custom(workload.limits.gpus)
     facts = facts.with_assumed_spot() if alone and workload.spot == "assume" else facts
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
@@ -108,6 +124,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         SpecError: the facts no longer hold the candidate's instance.
     """
     workload, place = workload_from(answer.workload), (chosen.provider, chosen.instance, chosen.region)
+    facts = facts.with_custom(workload.limits.gpus)
     offer = next((o for o in facts.offers if (o.provider, o.instance, o.region) == place), None)
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")

@@ -93,7 +93,8 @@ def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
     )
     rates = [(dtype, _rate(rate)) for dtype, rate in a.peak.items()]
     yield table(["dtype", ">dense peak"], rates, paper) if rates else "No rate is known."
-    yield f"Source: {a.source} ({a.date}, {a.confidence} confidence)" + (f"\nNotes: {a.notes}" if a.notes else "")
+    dated = f" ({a.date}, {a.confidence} confidence)" if a.date else ""
+    yield f"Source: {a.source}{dated}" + (f"\nNotes: {a.notes}" if a.notes else "")
 
 
 def _size(nbytes: float | None) -> str | None:

@@ -352,9 +352,10 @@ def _best(best: Candidate, paper: Screen) -> str:
 
 def _price(best: Candidate) -> str:
     """What the machines cost an hour, of which day, from where, and what is to be known of it."""
-    dated = f"of {best.price_date}" if best.price_date != UNDATED else "undated"
-    notes = [] if best.price_note in {"", "undated price"} else [best.price_note]
-    return f"{units.format_usd(best.usd_per_hour)}/h, {', '.join([dated, *notes])}: {best.price_source}"
+    dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
+    note = "" if best.price_note == "undated price" else best.price_note
+    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note]
+    return f"{', '.join(filter(None, words))}: {best.price_source}"
 
 
 def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
