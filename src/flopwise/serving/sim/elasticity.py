@@ -13,7 +13,7 @@ from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_obj
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
-from flopwise.serving.startup import cold_start
+from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 from flopwise.units import HOUR_S, format_seconds
 
 MACHINE_S = 60.0
@@ -69,7 +69,6 @@ def autoscaling_report(
     request: SimulationRequest,
     rule: Autoscaling,
     slo: Slo,
-    drive: Storage,
     *,
     attain: float | None = None,
     compare: bool = True,
@@ -88,7 +87,7 @@ def autoscaling_report(
         raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
     _check(request)
     if rule.cold_start_s is None:
-        rule = replace(rule, cold_start_s=replica_start_s(request.job, drive))
+        rule = replace(rule, cold_start_s=replica_start_s(request.job, request.facts.storage(DEFAULT_STORAGE)))
     request = request.with_cache(cache)
     run = request.run_elastic(rule, on_compile, report)
     rows = [_elastic_row("autoscaler", request, run, slo)]
