@@ -220,7 +220,8 @@ class SelfHosted:
         filled = [tokens / (number * each) for number, each in zip(counts, carried, strict=True)]
         return ServingOffer(
             provider=candidate.provider, what=candidate.instance, gpu=candidate.gpu, purchase=candidate.purchase,
-            price_date=candidate.price_date, usd_per_hour=price.usd_per_hour_list, price_notes=list(price.notes),
+            price_date=candidate.price_date, usd_per_hour=price.usd_per_hour_list,
+            price_notes=[note for note in (candidate.price_note, *price.notes) if note],
             last_num_instances=last[1] * units.instances[last[0]] if first != last else None,
             last_what=f"{final.provider} {final.instance}" if first != last else None,
             **with_ends(

@@ -34,7 +34,7 @@ from flopwise.facts.accelerators import (
 )
 from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
-from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
+from flopwise.facts.offers import OFFERS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ if TYPE_CHECKING:
 FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
-    "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "storage.STORAGE", "reliability.FAILURES",
-    "reliability.SPOT", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
+    "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "spot_prices.DISCOUNTS", "storage.STORAGE",
+    "reliability.FAILURES", "reliability.SPOT", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS",
+    "price_book.HOSTED",
     "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS",
     "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
@@ -339,13 +340,8 @@ class Facts:
             return replace(offer, accelerator=meant.accelerator.name, notes=notes)
 
         for path in self._imported:
-            below = rows
-
-            def with_older_prices(row: Row, offer: Offer, below: Mapping[Key, Offer] = below) -> Offer:
-                return with_chip_name(row, _note_older_prices(offer, below.get(offer.key)))
-
             try:
-                rows = OFFERS.overlay(below, path, with_older_prices)
+                rows = OFFERS.overlay(rows, path, with_chip_name)
             except SpecError as fault:
                 told = f"These prices were imported: `flopwise prices remove {path.stem}`"
                 raise SpecError(f"{fault}. {told}") from None
@@ -393,6 +389,13 @@ class Facts:
             and (region is None or o.serves(region))
             and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
         )
+
+    def with_assumed_spot(self) -> Facts:
+        """The same facts, with spot prices assumed where they are not known and the provider's discounts are."""
+        from flopwise.facts.spot_prices import with_assumed_spot  # noqa: PLC0415 - few ask for them
+
+        bands = _by_name(self.rows("spot_prices.DISCOUNTS"))
+        return self.with_tables(offers=with_assumed_spot(self.offers, bands))
 
     def offered_accelerator(self, offer: Offer) -> Accelerator:
         """Return one accelerator as `offer` has it: whole, or its share.
@@ -595,20 +598,6 @@ def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     if found is None:
         raise UnknownNameError(what, str(given), names.values())
     return found
-
-
-def _note_older_prices(offer: Offer, known: Offer | None) -> Offer:
-    """`offer` with a note of the prices that an import left as they were `known`, and their date."""
-    if known is None or known.price_date == offer.price_date:
-        return offer
-    same = [
-        p for p in PRICE_FIELDS.values() if getattr(offer, p) is not None and getattr(offer, p) is getattr(known, p)
-    ]
-    if not same:
-        return offer
-    what = ", ".join(price.removesuffix("_usd_per_hour") for price in same)
-    note = f"not in the import: {what}, of {known.price_date}"
-    return replace(offer, notes="; ".join(part for part in (offer.notes, note) if part))
 
 
 def load_facts(folder: Path | str | None = None) -> Facts:

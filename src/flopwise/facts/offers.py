@@ -1,21 +1,22 @@
 """What is for sale: an instance type in a region, what is in it and what it costs per hour.
 
-Units: USD per hour and instance, byte, byte/s. A price that is not known is None.
+Units: USD per hour and instance, byte, byte/s. A price that is not known is None. Every price has its day and its
+source: on demand those of `price_date` and `source`, else those of `spot_date`, `reserved_date` and their sources.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
-from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, Day, FactTable, UsdPerHour
+from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, FactTable, Row, UsdPerHour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +25,8 @@ PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
 """How machines of one's own are had: no offer of a provider is."""
 PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
+UNDATED = "undated"
+"""The date of a price whose source has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Offer:
     accelerator: str  # canonical name
     count: Count
     source: str
-    price_date: Day  # the day for which the prices hold
+    price_date: str  # the day for which the price on demand holds, or UNDATED
     confidence: Confidence = "medium"
     accelerator_share: float = 1.0
     vcpus: Count | None = None
@@ -52,6 +55,12 @@ class Offer:
     spot_usd_per_hour: UsdPerHour | None = None
     reserved_1y_usd_per_hour: UsdPerHour | None = None
     reserved_3y_usd_per_hour: UsdPerHour | None = None
+    spot_date: str | None = None  # None here and below: as on demand
+    spot_source: str | None = None
+    reserved_date: str | None = None
+    reserved_source: str | None = None
+    derived: str = ""  # what the price on demand was made of, where no list has it
+    spot_band_usd_per_hour: tuple[float, float] | None = field(default=None, metadata={"inner": True})  # if assumed
     notes: str = ""
 
     @property
@@ -72,6 +81,26 @@ class Offer:
             raise SpecError(f"unknown purchase option {str(purchase)[:40]!r}; allowed: {', '.join(PURCHASES)}")
         price: float | None = getattr(self, field)
         return price
+
+    def price_date_of(self, purchase: str) -> str:
+        """The day for which the price for a purchase holds, or UNDATED."""
+        own = self.spot_date if purchase == "spot" else self.reserved_date if "reserved" in purchase else None
+        return own or self.price_date
+
+    def price_source_of(self, purchase: str) -> str:
+        """Where the price for a purchase is from."""
+        own = self.spot_source if purchase == "spot" else self.reserved_source if "reserved" in purchase else None
+        return own or self.source
+
+    def price_note(self, purchase: str) -> str:
+        """What is to be known of the price for a purchase wherever it is printed: no date, derived, assumed; or ""."""
+        if purchase == "spot" and self.spot_band_usd_per_hour is not None:
+            low, high = self.spot_band_usd_per_hour
+            return f"spot price assumed, ${low:.4g} to ${high:.4g} an hour"
+        found = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
+        if purchase == "on_demand" and self.derived:
+            found.append(f"derived price: {self.derived}")
+        return ", ".join(found)
 
     def cheapest(self, purchases: tuple[str, ...] = PURCHASES) -> tuple[str, float] | None:
         """The cheapest known (purchase, USD per hour) among `purchases`; None where none is known.
@@ -144,8 +173,33 @@ def known_region(asked: str, names: Iterable[str]) -> bool:
 
 PATTERN = frozenset("*?[")
 """Signs that make a region a pattern."""
+
+
+def _day(cell: str) -> str:
+    """A day, or that there is none."""
+    return UNDATED if cell.lower() == UNDATED else tables.date(cell)
+
+
+def _keep_dates(row: Row, values: dict[str, Any], known: Offer | None) -> None:
+    """A row dates the prices that it gives, and leaves the others their days and sources."""
+    for kind, priced in (("spot", ("spot",)), ("reserved", ("reserved_1y", "reserved_3y"))):
+        if any(PRICE_FIELDS[purchase] in values for purchase in priced):
+            values.setdefault(f"{kind}_date", values.get("price_date"))
+            values.setdefault(f"{kind}_source", values.get("source"))
+    if known is None:
+        return
+    if known.on_demand_usd_per_hour is not None and PRICE_FIELDS["on_demand"] not in values:
+        values |= {"price_date": known.price_date, "source": known.source, "derived": known.derived}
+        values |= {name: getattr(known, name) for name in tables.OF_SOURCE if row.values.get(name) is None}
+    elif "source" in values:
+        values.setdefault("derived", "")
+
+
 OFFERS = FactTable(
-    file="instances.csv", meaning="an instance type in a region, with its prices", row=Offer,
-    key=("provider", "instance", "region"), dated=("price_date", "source"),
-    readers={"accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)},
+    file="instances.csv", meaning="an instance type in a region, with its prices and their days", row=Offer,
+    key=("provider", "instance", "region"), dated=("price_date", "source"), adapt=_keep_dates,
+    readers={
+        "accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0),
+        "price_date": _day, "spot_date": _day, "reserved_date": _day,
+    },
 )  # fmt: skip

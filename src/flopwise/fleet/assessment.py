@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from flopwise.facts.spot_prices import SpotCoverage
+
 FORMAT = 1
 """Version of the assessment file."""
 
@@ -78,7 +80,9 @@ class Allotment(_Plain, frozen=True):
     usd_per_month: float
     usd_low: float
     usd_high: float
-    price_date: str  # empty where the fleet file says what machines cost
+    price_date: str  # or "undated"; empty where the fleet file says what machines cost
+    price_note: str = ""  # that the price has no date, is derived from others, or is assumed
+    usd_per_hour_interval: tuple[float, float] | None = None  # of a price that is assumed
     role: str = "primary"  # or "backup"; "idle" of own machines that carry nothing
     pool: str = ""  # machines shared with others, or with those of the same pool alone
     dedicated: bool = False  # no workload outside the pool may use them
@@ -298,6 +302,7 @@ class Assessment(_Plain, frozen=True):
     price_notes: list[str]
     elapsed_s: float
     fleet: dict[str, Any]  # as written
+    spot_coverage: list[SpotCoverage] = []  # of how many allowed offers the spot price is known, by provider
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come

@@ -29,6 +29,7 @@ from flopwise.fleet.spec import API, OWNED, Workstations
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.plan import check, plan
+from flopwise.search.rank import price_facts
 from flopwise.search.serving_option import candidate_job
 from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import Autoscaling
@@ -162,6 +163,7 @@ def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]
     limits = workload.limits.purchase
     allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
     bought = workload.nameless.with_limits(purchase=allowed or ("on_demand",))
+    bought = replace(bought, spot="assume") if platform.rules.spot == "assume" else bought
     if not job.ends:
         return bought
     longest = window_s(job, platform)
@@ -455,7 +457,13 @@ def run_forked(call: Callable[[int], Result], count: int, least: int) -> Iterato
     global _CALLED  # noqa: PLW0603 - what forked processes find in place
     _CALLED = call
     try:
-        with multiprocessing.get_context("fork").Pool(min(cores, count)) as pool:
+        pool = multiprocessing.get_context("fork").Pool(min(cores, count))
+    except OSError:  # no shared memory for its locks, or no more processes
+        _CALLED = None
+        yield from map(call, range(count))
+        return
+    try:
+        with pool:
             yield from pool.imap(_call, range(count))
     finally:
         _CALLED = None
@@ -546,5 +554,5 @@ def _workstation(job: ResolvedJob, offer: Offer, purchase: str, facts: Facts) ->
         gpu=offer.accelerator, num_gpus=count * offer.count, purchase=purchase, layout={}, seconds=0.0,
         usd_per_hour=rate, cost_usd=rate * job.hours_per_month, energy_joules=None, meets={}, figures={},
         memory_bytes=_machines(job).memory or 0.0, capacity_bytes=float(facts.offered_accelerator(offer).hbm_bytes),
-        price_date=offer.price_date, price_source=offer.source,
+        **price_facts(offer, purchase, count),
     )  # fmt: skip

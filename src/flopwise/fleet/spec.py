@@ -16,7 +16,7 @@ from flopwise.cost.spec import PURCHASES as RENTED
 from flopwise.errors import SpecError
 from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
-from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, WorkloadSpec
+from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, RankingSpec, WorkloadSpec
 from flopwise.serving.spec import AutoscaleSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
@@ -379,6 +379,7 @@ class Policies(Spec):
         "Ways to buy; on demand when none is named. Own machines may always be used, an API only where `api` is named.",
         repeated=True,
     )
+    spot: str = options.same(RankingSpec, "spot", key=FIELD, section="")
     max_spot_share: float = _key(options.FRACTION_OR_ZERO, "Of the monthly cost.", default=1.0)
     quotas: tuple[Quota, ...] = _key(record(Quota), "Instances that providers grant.", repeated=True)
     backup: Backup = _key(record(Backup), "Capacity in a second provider.", default=Backup())

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import PURCHASES, Offer
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
 from flopwise.fleet.offers import ApiOffer, OwnOffer, why_not_allowed
@@ -82,7 +82,8 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
         "usd_per_pflop_hour": hour / (peak / 1e15) if peak and hour < inf else None,
         "usd_per_gb_per_s_hour": hour / (device.hbm_bytes_per_s / 1e9) if hour < inf else None,
         "spot_usd_per_gpu_hour": spot if spot < inf else None, "provider": best.provider, "instance": best.instance,
-        "region": best.region, "price_date": best.price_date, "source": device.source,
+        "region": best.region, "price_date": best.price_date, "price_note": best.price_note("on_demand"),
+        "source": device.source,
     }  # fmt: skip
 
 
@@ -141,6 +142,8 @@ def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
             "vcpus": o.vcpus, "ram_bytes": o.ram_bytes, "on_demand_usd_per_hour": o.on_demand_usd_per_hour,
             "spot_usd_per_hour": o.spot_usd_per_hour, "reserved_1y_usd_per_hour": o.reserved_1y_usd_per_hour,
             "reserved_3y_usd_per_hour": o.reserved_3y_usd_per_hour, "price_date": o.price_date, "source": o.source,
+            "spot_date": o.price_date_of("spot") if o.spot_usd_per_hour is not None else None,
+            "price_notes": [n for p in PURCHASES if o.price_usd_per_hour(p) and (n := o.price_note(p))],
             "used": key in workloads, "workloads": list(dict.fromkeys(workloads.get(key, []))),
         }
         for key, o in offers.items()

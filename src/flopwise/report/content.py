@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Assessment, Risk
 from flopwise.report import costs, machines, outlook, placement, scaling, workloads
 from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Text, Tile, Tiles
@@ -56,8 +57,10 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Instances considered", tuple(machines.instances(assessment))),
         Section("Assumptions and sources", tuple(_appendix(assessment))),
     ]
-    dates = sorted({a.price_date for a in assessment.allocation if a.price_date})
+    said = {a.price_date for a in assessment.allocation if a.price_date}
+    dates = sorted(said - {UNDATED})
     prices = "" if not dates else f", prices of {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
+    prices += ", some undated" if UNDATED in said and dates else ", prices undated" if UNDATED in said else ""
     return Document(
         title=f"GPU strategy: {assessment.name}",
         subtitle=f"{assessment.date}: {len(assessment.workloads):,} workloads{prices}",

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.facts.spot_prices import SpotCoverage
 
 OTHER_GPUS = 3
 """Other devices whose best plan stands beside the chosen one."""
@@ -67,8 +68,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float | None]  # tokens_per_s, step_s, mfu_frac, ttft_s, tpot_s ... whatever the task has
     memory_bytes: float
     capacity_bytes: float
-    price_date: str
+    price_date: str  # or "undated"
     price_source: str
+    price_note: str = ""
+    """What is to be known of the price: that it has no date, is derived from others, or is assumed."""
+    usd_per_hour_interval: tuple[float, float] | None = None
+    """Of a price that is assumed; the cost is as far off."""
     shortfall: dict[str, float] = {}
     """How many times its limit the figure of each target is: above 1 it misses."""
     simulated: SimulatedFigures | None = None
@@ -168,6 +173,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: list[str]
     evaluated: int
     elapsed_s: float
+    spot_coverage: tuple[SpotCoverage, ...] = ()
+    """Of how many allowed offers the spot price is known, by provider; empty where spot is not asked for."""
     fronts: dict[str, list[Candidate]] = {}
     """Services: cost against `ttft` and against `tpot`, each among what holds the other targets, as estimated."""
     demoted: list[Candidate] = []

@@ -20,6 +20,7 @@ from flopwise.units import parse_share
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
 PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
 USUAL_PERCENTILE = "p95"
+SPOT_PRICES = ("known", "assume")
 ANY = "any"
 """Stands for every precision that the training software has."""
 
@@ -83,6 +84,11 @@ class RankingSpec(Spec):
 
     objective: str = option(
         "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key=FIELD,
+    )
+    spot: str = option(
+        "--spot", options.choice(*SPOT_PRICES),
+        "Spot prices that are not known: left out, or assumed from the provider's published discounts.",
+        default="known", section="Where it may run", key=FIELD,
     )
     one_precision: str | None = option(
         "", options.name("precision"), "One precision instead of all: of products in training, of weights in serving.",
@@ -194,7 +200,8 @@ WORKLOAD_FILE = FileFormat(
     sections=SECTIONS,
     order=(
         "model", "task", "name", "data", "method", "routing", "traffic", "techniques", "targets", "constraints",
-        "objective", "simulate", "optimizer", "precision", "attention", "grad_dtype", "master_weights", "checkpoints",
+        "objective", "spot", "simulate", "optimizer", "precision", "attention", "grad_dtype", "master_weights",
+        "checkpoints",
     ),
 )  # fmt: skip
 MEANING: dict[str, tuple[str, ...]] = {

@@ -53,6 +53,7 @@ class Resolved(WorkloadTraffic):
     task: str
     name: str | None
     objective: str
+    spot: str  # spot prices that are not known: left out ("known"), or assumed
     simulate: bool
     one_precision: str | None  # of products in training, of weights in serving
     data: DataSpec

@@ -129,7 +129,8 @@ def _row(a: Any) -> tuple[str, ...]:
     own = ", dedicated" if a.dedicated else ""
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
-        f"{bought(a.purchase)}{own}", hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+        bought(a.purchase) + own + (" (assumed price)" if a.usd_per_hour_interval else ""), hours(a.hours_per_month),
+        usd(a.usd_per_month), between(a.usd_low, a.usd_high),
     )  # fmt: skip
 
 

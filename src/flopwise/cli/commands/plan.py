@@ -18,6 +18,7 @@ from flopwise.cli.parts import between, bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
+from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
@@ -294,7 +295,7 @@ def _percentile(plan: Plan, target: str) -> str:
 
 def _note(c: Candidate, today: date | None = None) -> str:
     """What is to be known of a row: replicas raised, why it was not run, an old price."""
-    notes = [c.note] if c.note else []
+    notes = [note for note in (c.note, c.price_note) if note]
     if c.evidence.startswith(UNMEASURED):
         notes.append(UNMEASURED)
     try:
@@ -342,11 +343,10 @@ def layout(c: Candidate) -> str:
 
 def _best(best: Candidate, paper: Screen) -> str:
     """The best plan in full."""
-    dated = f", of {best.price_date}" if best.price_date else ""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
-        ("price", f"{units.format_usd(best.usd_per_hour)}/h{dated}: {best.price_source}"),
+        ("price", _price(best)),
     ]
     rows += _interval_rows(best)
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
@@ -365,6 +365,14 @@ def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
             yield figure.partition("_")[0].replace("seconds", "time"), f"{text(value)} {between(*ends, text)}"
     if best.evidence:
         yield "rests on", best.evidence
+
+
+def _price(best: Candidate) -> str:
+    """What the machines cost an hour, of which day, from where, and what is to be known of it."""
+    dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
+    note = "" if best.price_note == "undated price" else best.price_note
+    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note]
+    return f"{', '.join(filter(None, words))}: {best.price_source}"
 
 
 def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
