@@ -98,6 +98,7 @@ def _training(
     model: Model, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, facts: Facts, grad_accum: int
 ) -> MemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step."""
+    from flopwise.training.on_device import recipe_on
     from flopwise.training.routing import check_routing
 
     if grad_accum < 1:
@@ -106,9 +107,11 @@ def _training(
     layout = spec.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     spec = spec if chip is None else spec.on(chip, facts)
-    recipe = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
+    wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
+    recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_routing(model, recipe, layout)
-    return of_training(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
+    answer = of_training(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
+    return replace(answer, assumptions=(*notes, *answer.assumptions))
 
 
 def of_training(

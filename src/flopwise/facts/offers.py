@@ -6,7 +6,7 @@ Units: USD per hour and instance, byte, byte/s. A price that is not known is Non
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from flopwise import units
 from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
-from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, Day, FactTable, UsdPerHour
+from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, UsdPerHour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,8 @@ class Offer:
     """One instance type in one region.
 
     `count` accelerators of which the instance has `accelerator_share` each: 1, a fraction of a GPU, or of a CPU socket.
-    `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`.
+    `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`. `marketplace`: the
+    hosts are not the provider's own: see `HostRecord`.
     """
 
     provider: str
@@ -53,6 +54,7 @@ class Offer:
     reserved_1y_usd_per_hour: UsdPerHour | None = None
     reserved_3y_usd_per_hour: UsdPerHour | None = None
     notes: str = ""
+    marketplace: bool = field(default=False, metadata={"gathered": True})
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -86,10 +88,16 @@ class Offer:
         return purchase, price
 
     def serves(self, region: str) -> bool:
-        """Whether the offer can be had in `region`, which may itself be a pattern such as `us-*`."""
+        """Whether the offer is known to stand in `region`, a place or a pattern of places such as `us-*`.
+
+        A place that is a pattern itself is no promise of one among its places: what is sold somewhere in `us-*` is not
+        known to stand in us-east-1. What is sold at `any` place is nowhere in particular: `any` and `*` alone ask for
+        it.
+        """
+        wanted = region.lower()
         return any(
-            mine == "any" or fnmatchcase(region.lower(), mine) or fnmatchcase(mine, region.lower())
-            for mine in self.region.lower().split("/")
+            fnmatchcase(place, wanted) and (place != ANY or wanted in (ANY, "*"))
+            for place in self.region.lower().split("/")
         )
 
 
@@ -144,8 +152,29 @@ def known_region(asked: str, names: Iterable[str]) -> bool:
 
 PATTERN = frozenset("*?[")
 """Signs that make a region a pattern."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """Instances of a provider, by a pattern of names, that run on hosts of third parties: a marketplace, a community.
+
+    Nobody answers for their hours, and no attestation of the provider is of them.
+    """
+
+    provider: str
+    instances: str
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+
 OFFERS = FactTable(
     file="instances.csv", meaning="an instance type in a region, with its prices", row=Offer,
     key=("provider", "instance", "region"), dated=("price_date", "source"),
     readers={"accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)},
+)  # fmt: skip
+MARKETPLACES = FactTable(
+    file="marketplaces.csv", meaning="instances on hosts of third parties, which answers leave out unless asked",
+    row=HostRecord, key=("provider", "instances"),
 )  # fmt: skip

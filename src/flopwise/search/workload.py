@@ -80,9 +80,9 @@ class Resolved(WorkloadTraffic):
 
     def with_limits(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
         """The workload with other constraints, and other ways to buy machines where any are given."""
-        lists = {name: list(values) for name, values in limits.items()}
-        lists |= {"purchase": list(purchase)} if purchase else {}
-        document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, {"constraints": lists}))
+        values = limits | ({"purchase": purchase} if purchase else {})
+        plain = {name: [*value] if isinstance(value, tuple) else value for name, value in values.items()}
+        document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, as_in_file(plain)))
         changed = replace(self.limits, **limits)
         return replace(self, limits=changed, purchase=purchase or self.purchase, document=document)
 
