@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import flopwise
 from flopwise.facts.catalog import load_facts
 from flopwise.fleet.prices import effective
-from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters, parameters
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Layout, Recipe
 from flopwise.training.rules import optimal_tokens, predicted_loss
 
 if TYPE_CHECKING:
@@ -247,18 +248,20 @@ def _multiplier() -> Rule:
 
 
 def _activations() -> Rule:
-    name = "Llama-2-7B"
+    name, facts = "Llama-2-7B", load_facts()
     weights = 2.0 * parameters(_model(name))
     rows = [f"| {name} | activations over 2-byte weights |", "|---|---|"]
-    for label, batch, seq, options in (
-        ("1 x 512 tokens", 1, 512, {}),
-        ("1 x 4,096 tokens", 1, 4096, {}),
-        ("8 x 4,096 tokens", 8, 4096, {}),
-        ("8 x 4,096 tokens, full recompute", 8, 4096, {"recompute": "full"}),
-        ("1 x 4,096 tokens, eager attention", 1, 4096, {"implementation": "eager", "flash": False}),
+    for label, batch, seq, mode, stack in (
+        ("1 x 512 tokens", 1, 512, 0, "megatron-te"),
+        ("1 x 4,096 tokens", 1, 4096, 0, "megatron-te"),
+        ("8 x 4,096 tokens", 8, 4096, 0, "megatron-te"),
+        ("8 x 4,096 tokens, full recompute", 8, 4096, 2, "megatron-te"),
+        ("1 x 4,096 tokens, eager attention", 1, 4096, 0, "hf-trainer"),
     ):
-        held = float(model_activation_bytes(_model(name), batch, seq, **options))
-        rows.append(f"| {label} | {held / weights:.2f} |")
+        attention = "eager" if stack == "hf-trainer" else "flash"
+        recipe = Recipe(seq_len=seq, optimizer=facts.optimizer("adamw"), stack=facts.stack(stack), attention=attention)
+        sums, _ = MemoryTable(_model(name), recipe).sums(Layout())
+        rows.append(f"| {label} | {batch * sums.activations[mode, -1, 0] / weights:.2f} |")
     return (
         '"Activations are 4 times the model"',
         "Activations = 4 x bytes of the weights.",

@@ -14,6 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine
 from flopwise.ops import weights as ops_weights
+from flopwise.ops.saved import Trace
 from flopwise.serving import disaggregated, memory, precision, techniques
 from flopwise.serving.job import ServeJob
 from flopwise.training.layout import Layout, Lora, Recipe
@@ -29,6 +30,12 @@ FOUND_BY: dict[str, Callable[[str], Any]] = {
     "base": FACTS.weight_format,
     "kv_dtype": FACTS.cache_format,
 }
+
+
+def cpu_bytes(trace: Trace, elem_bytes: float) -> float:
+    """What PyTorch's CPU code keeps: dropout masks and statistics of layer norms in the activations' own dtype."""
+    scale = {"mask": elem_bytes, "dropout_mask": elem_bytes, "statistics": elem_bytes / 4}
+    return sum(float(size) * scale.get(key.rpartition("/")[2], 1.0) for key, size in trace.kept.items())
 
 
 def records(how: dict[str, Any]) -> dict[str, Any]:

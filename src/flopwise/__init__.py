@@ -17,6 +17,7 @@ _HOMES = {
         "api.assess": "assess",
         "api.backtest": "backtest",
         "api.buy_or_build": "compare",
+        "api.check": "check",
         "api.explain": "explain",
         "api.facts": "gpus instances models",
         "api.io": "io",

@@ -11,8 +11,7 @@ import re
 
 from flopwise.errors import SpecError
 
-KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
-KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+GIB = 2**30
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 HOURS_PER_MONTH = 730.0

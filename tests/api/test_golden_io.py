@@ -129,8 +129,6 @@ def test_formulas_of_storage() -> None:
     assert storage.bytes_per_flop(1e6, 4e12) == pytest.approx(2.5e-7)
     assert storage.read_bytes_per_s(2.5e-7, 50e12) == pytest.approx(12.5e6)
     assert storage.kept_up_frac(np.array([3.0, 12.0]), 6.0) == pytest.approx([0.5, 1.0])
-    assert storage.exposed_read_s(0.5, 8e9, 10e9) == pytest.approx(0.3)
-    assert storage.exposed_read_s(0.5, 2e9, 10e9) == 0.0
     assert storage.checkpoint_bytes_per_s(96e9, 1800.0, 0.05) == pytest.approx(96e9 / 90)
 
 

@@ -13,7 +13,7 @@ from flopwise.backtests.kinds import KINDS, kind_of
 from flopwise.backtests.run import run_backtest
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.rows import read_rows
+from flopwise.facts.rows import each_row
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Row = dict[str, str]
@@ -49,7 +49,7 @@ def _rows(kind: str, ours: bool = False) -> list[Row]:
     """A few rows of each kind, with every measured column filled."""
     match kind:
         case "training" | "serving":
-            rows: list[Row] = [dict(r) for r in read_rows(EXAMPLES / f"measured-{kind}.csv", ())]
+            rows: list[Row] = [dict(r) for r in list(each_row(EXAMPLES / f"measured-{kind}.csv", ()))]
         case "weights":
             rows = [_row(id=f, model="Llama-3.1-8B", format=f, bytes=b) for f, b in (("BF16", 16e9), ("Q4_K_M", 4.9e9))]
         case "memory":

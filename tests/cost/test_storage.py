@@ -106,10 +106,8 @@ def test_what_shuffling_and_policy_do_to_a_cache() -> None:
 
 @given(st.floats(1e-3, 1e3), st.floats(1.0, 1e12), st.floats(1.0, 1e12))
 def test_all_wait_exactly_when_reading_takes_longer(step_s: float, nbytes: float, rate: float) -> None:
-    exposed = float(storage.exposed_read_s(step_s, nbytes, rate))
-    assert step_s + exposed == pytest.approx(max(step_s, nbytes / rate))
     kept = float(storage.kept_up_frac(rate, nbytes / step_s))
-    assert step_s / (step_s + exposed) == pytest.approx(kept)
+    assert step_s / kept == pytest.approx(max(step_s, nbytes / rate))
 
 
 def test_checkpoints_in_their_share_of_the_time() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flopwise.data import DATA
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise.errors import SpecError
 from flopwise.facts import price_book
 from flopwise.facts.accelerators import GRADES
 from flopwise.facts.catalog import folder_files, load_facts
@@ -103,21 +103,18 @@ def test_sustained_use_is_for_the_machines_that_google_names() -> None:
 def test_volume_tiers_fall_and_unknown_ones_are_none() -> None:
     for provider in PROVIDERS:
         for kind in price_book.VOLUME_KINDS:
-            price = FACTS.volume_price(provider, kind)
+            price = FACTS.volume_prices.get((provider, kind))
             if price is None:
                 continue
             paid = [usd for _, usd in price.tiers if usd]
             assert paid == sorted(paid, reverse=True)
             assert all(1e-12 < usd < 2e-10 for usd in paid)
-    assert FACTS.volume_price("vast", "storage") is None
+    assert ("vast", "storage") not in FACTS.volume_prices
 
 
 def test_tags_say_which_providers_have_them() -> None:
-    assert FACTS.providers_with([]) is None
-    assert FACTS.providers_with(["HIPAA", "sagemaker"]) == frozenset({"aws"})
-    assert FACTS.providers_with(["sagemaker", "vertex"]) == frozenset()
-    with pytest.raises(UnknownNameError, match="nearest: sagemaker"):
-        FACTS.providers_with(["sagemakr"])
+    assert FACTS.tags["hipaa"] & FACTS.tags["sagemaker"] == {"aws"}
+    assert not FACTS.tags["sagemaker"] & FACTS.tags["vertex"]
 
 
 ORIGIN = ",s,2026-01-01"
@@ -153,8 +150,6 @@ def test_a_folders_rows_are_laid_over_the_shipped_ones(tmp_path: Path) -> None:
     assert (own_grid.kg_per_kwh, own_grid.source) == (0.1, "own")
     assert own_grid.pue == shipped.pue is not None, "an empty cell keeps the shipped fact"
     assert facts.grid("aws", "us-west-2") == FACTS.grid("aws", "us-west-2")
-    own = facts.volume_price("aws", "egress")
-    assert own is not None
-    [(start, usd)] = own.tiers
+    [(start, usd)] = facts.volume_prices["aws", "egress"].tiers
     assert start == 0
     assert usd == pytest.approx(0.02e-9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
-from flopwise.facts.rows import read_rows
+from flopwise.facts.rows import each_row
 
 NEEDED = ("model", "gpu")
 
@@ -38,19 +38,19 @@ def _file(folder: Path, content: bytes) -> Path:
 )
 def test_what_is_broken_is_named(tmp_path: Path, content: bytes, said: str) -> None:
     with pytest.raises(SpecError) as failure:
-        read_rows(_file(tmp_path, content), NEEDED)
+        list(each_row(_file(tmp_path, content), NEEDED))
     assert said in str(failure.value)
 
 
 @pytest.mark.parametrize("name", ["missing.csv", ".", "a" * 5000, "nul\0byte"])
 def test_a_path_that_is_no_file_is_bad_input(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpecError):
-        read_rows(tmp_path / name, NEEDED)
+        list(each_row(tmp_path / name, NEEDED))
 
 
 def test_quotes_blank_lines_byte_order_mark_and_spaces_are_read(tmp_path: Path) -> None:
     content = '\ufeffid , model,gpu\r\n1,"a, b", H100 \r\n\r\n,c,\r\n'.encode()
-    assert read_rows(_file(tmp_path, content), NEEDED) == [
+    assert list(each_row(_file(tmp_path, content), NEEDED)) == [
         {"id": "1", "model": "a, b", "gpu": "H100"},
         {"id": "line 4", "model": "c", "gpu": ""},
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -11,11 +12,11 @@ import pytest
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model, Recurrence
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes
 from flopwise.ops.flops import backward_flops, causal_forward_flops, forward_flops, operations
-from flopwise.ops.shapes import Split
 from flopwise.ops.tensors import active_parameters, parameters, sharded_parameters
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Layout, Recipe
 from named import FACTS, weight_bytes
 
 DESCRIBED = [name for name in FACTS.models.names if load_model(name).stacks]
@@ -60,16 +61,13 @@ def test_operations(name: str) -> None:
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_activations(name: str) -> None:
     model = load_model(name)
-    sizes = [
-        float(model_activation_bytes(model, 1, 256, recompute=mode, split=Split(tp=2)))
-        for mode in ("none", "selective", "full")
-    ]
-    assert np.all(np.isfinite(sizes))
-    assert sizes[0] >= sizes[1] > 0
-    assert sizes[2] > 0
-    eager = float(model_activation_bytes(model, 1, 256, implementation="eager"))
-    assert np.isfinite(eager)
-    assert eager > 0
+    for stack in ("megatron-te", "fsdp-eager"):
+        recipe = Recipe(seq_len=256, optimizer=FACTS.optimizer("adamw"), stack=FACTS.stack(stack))
+        sums, _ = MemoryTable(model, recipe).sums(Layout(tp=2))
+        none, selective, full = sums.activations[:3, -1, 0].tolist()
+        assert none >= selective > 0
+        assert math.isfinite(none)
+        assert full > 0
 
 
 @pytest.mark.parametrize("name", DESCRIBED)
@@ -108,7 +106,6 @@ def test_published_figures_or_a_clear_sentence(name: str) -> None:
         else:
             assert count() in (known, 3 * known)
     unknowns: tuple[Callable[[], object], ...] = (
-        lambda: model_activation_bytes(model, 1, 1),
         lambda: kv_cache_bytes(model, 1, 1, 2.0),
         lambda: kv_bytes_per_token(model, 2.0),
     )

@@ -173,11 +173,13 @@ def test_columns_of_padded_layouts_are_the_single_estimates() -> None:
 
 def test_another_sequence_length_holds_the_same_documents() -> None:
     recipe = job(histogram(np.array([100.0, 1500.0]), np.array([1.0, 1.0]), SEQ, "packed")).recipe
-    shorter = recipe.with_seq(1000)
+    assert recipe.documents is not None
+    shorter = replace(recipe, seq_len=1000, documents=recipe.documents.within(1000))
     assert shorter.documents is not None
     assert shorter.documents.lengths == (100.0, 1000.0)
     assert shorter.useful_tokens <= 64 * 1000
-    assert recipe.with_seq(2 * SEQ).useful_tokens > recipe.useful_tokens
+    longer = replace(recipe, seq_len=2 * SEQ, documents=recipe.documents.within(2 * SEQ))
+    assert longer.useful_tokens > recipe.useful_tokens
 
 
 def test_lengths_are_read_from_a_file(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
-from flopwise.ops.activations import layer_activation_bytes
+from flopwise.ops.saved import Setting, trace_items
+from flopwise.ops.shapes import Shape, Trainable
 from flopwise.ops.tensors import parameters
 from flopwise.provenance import walk
 from flopwise.training.adapters import trainable_parameters
@@ -29,7 +30,7 @@ from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import ALL_TARGETS, Layout
 from flopwise.training.memory import step_memory
-from named import lora_with, recipe_with, weight_bytes
+from named import cpu_bytes, lora_with, recipe_with, weight_bytes
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "frozen.json").read_text())
@@ -44,12 +45,11 @@ def kept_bytes(record: dict[str, Any], case: str, frozen: str) -> float:
     total = 0.0
     for index, (layer, block) in enumerate(zip(first.kinds, split.blocks[1:-1], strict=True)):
         if block.backward:
-            total += first.order.count(index) * float(
-                layer_activation_bytes(
-                    layer, first.width, record["batch"], record["seq"], implementation="eager", cpu=True,
-                    trainable=frozenset() if block.frozen else "all",
-                )
-            )  # fmt: skip
+            shape = Shape(batch=record["batch"], query=record["seq"], context=record["seq"])
+            trained: Trainable = frozenset() if block.frozen else "all"
+            setting = Setting(shape=shape, implementation="eager", trainable=trained)
+            kept = trace_items(layer.items, setting, first.width)
+            total += first.order.count(index) * cpu_bytes(kept, setting.elem_bytes)
     return total
 
 

@@ -14,7 +14,6 @@ from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.activations import fine_bytes
 from flopwise.ops.backward import backward_works
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split
@@ -22,6 +21,7 @@ from flopwise.ops.work import item_work
 from flopwise.training.blocks import added_grad_bytes
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
+from flopwise.training.layer_sums import fine_bytes
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
 from named import FACTS, recipe_with

@@ -15,10 +15,10 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.shapes import Split
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
+from flopwise.training.layer_sums import layer_activation_bytes
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import Partial, even_layers, recomputed_layers, stage_layer_counts

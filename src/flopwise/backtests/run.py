@@ -12,7 +12,7 @@ from flopwise.backtests.prediction import Prediction, Row
 from flopwise.backtests.summary import Errors, summarize
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.rows import check_header, read_rows
+from flopwise.facts.rows import check_header, each_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ def printed_rows(kind: MeasurementKind, file: Path) -> list[Row]:
     Raises:
         SpecError: the file cannot be read or lacks a column that the kind needs.
     """
-    rows = read_rows(file, ())
+    rows: list[Row] = [*each_row(file, ())]
     check_header(file, tuple(rows[0]), [_present_name(COLUMNS[kind.name][c], c, rows[0]) for c in kind.needed])
-    return list(rows)
+    return rows
 
 
 def _present_name(origin: Origin, column: str, row: Row) -> str:

@@ -165,9 +165,10 @@ def _loss(setup: TrainingSetup) -> Iterator[Change]:
 
 
 def _length(setup: TrainingSetup) -> Iterator[Change]:
-    tokens = int(setup.recipe.seq_len)
+    tokens, documents = int(setup.recipe.seq_len), setup.recipe.documents
     for other in (*((tokens // 2,) if tokens >= LEAST_SEQ else ()), 2 * tokens):
-        yield f"sequences of {other:,} tokens", setup.recipe.with_seq(other), setup.layout
+        within = None if documents is None else documents.within(other)
+        yield f"sequences of {other:,} tokens", replace(setup.recipe, seq_len=other, documents=within), setup.layout
 
 
 def _degrees(setup: TrainingSetup) -> Iterator[Change]:

@@ -40,10 +40,27 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
 
 def assumption_list(assumptions: Iterable[str]) -> str:
     """What was assumed, one a line; values that stand in for others, in one line together."""
-    from flopwise.cost.rates import fold_assumptions
-
-    lines = fold_assumptions(dict.fromkeys(assumptions))
+    lines = _with_lenders_folded(dict.fromkeys(assumptions))
     return bullets("Assumptions", lines) if lines else ""
+
+
+def _with_lenders_folded(assumptions: Iterable[str]) -> list[str]:
+    """The same sentences; those of `resolve_parameters`, on values that stand in for others, as one at the end."""
+    from flopwise.cost.rates import LENT
+
+    rest: list[str] = []
+    lenders: dict[str, list[str]] = {}
+    for sentence in assumptions:
+        if LENT[0] not in sentence or not sentence.endswith(LENT[2]):
+            rest.append(sentence)
+            continue
+        who, _, names = sentence.partition(LENT[0])[0].partition(": ")
+        scope = sentence.removesuffix(LENT[2]).rpartition(LENT[1])[2].strip("'")
+        lenders.setdefault(who, []).append(f"{names.count(', ') + 1} of {scope}")
+    if lenders:
+        parts = ", ".join(f"{who} ({' and '.join(dict.fromkeys(lent))})" for who, lent in lenders.items())
+        rest.append(f"not measured, so values of relatives stand in (named by --json): {parts}")
+    return rest
 
 
 def bullets(title: str, lines: Iterable[str]) -> str:

@@ -161,26 +161,6 @@ def resolve_parameters(
     )
 
 
-def fold_assumptions(assumptions: Iterable[str]) -> list[str]:
-    """The same sentences, those on measurements that stand in for others drawn together into one, at the end.
-
-    Source: the sentences of `resolve_parameters`. Assumes: their wording, `LENT`.
-    """
-    rest: list[str] = []
-    lenders: dict[str, list[str]] = {}
-    for sentence in assumptions:
-        if LENT[0] not in sentence or not sentence.endswith(LENT[2]):
-            rest.append(sentence)
-            continue
-        who, _, names = sentence.partition(LENT[0])[0].partition(": ")
-        scope = sentence.removesuffix(LENT[2]).rpartition(LENT[1])[2].strip("'")
-        lenders.setdefault(who, []).append(f"{names.count(', ') + 1} of {scope}")
-    if lenders:
-        parts = ", ".join(f"{who} ({' and '.join(dict.fromkeys(lent))})" for who, lent in lenders.items())
-        rest.append(f"not measured, so values of relatives stand in (named by --json): {parts}")
-    return rest
-
-
 def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> Rates:
     """The achieved rates of `accelerator` under `calibration` (its own by default).
 

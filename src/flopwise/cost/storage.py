@@ -92,14 +92,6 @@ def kept_up_frac(delivered_bytes_per_s: Floats, needed_bytes_per_s: Floats) -> F
     return np.minimum(1.0, delivered_bytes_per_s / needed_bytes_per_s)
 
 
-def exposed_read_s(step_s: Floats, step_bytes: Floats, delivered_bytes_per_s: Floats) -> Floats:
-    """Seconds of a step in which all wait for the loader; broadcasts.
-
-    Source and assumptions: as `kept_up_frac`.
-    """
-    return np.maximum(0.0, step_bytes / delivered_bytes_per_s - step_s)
-
-
 def checkpoint_bytes_per_s(nbytes: Floats, interval_s: Floats, stall_frac: Floats) -> Floats:
     """Write bandwidth with which checkpoints each `interval_s` take `stall_frac` of the time; broadcasts.
 

@@ -26,13 +26,13 @@ from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerato
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
-from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
+from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.models.catalog import ModelCatalog
-    from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumeKind, VolumePrice
+    from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
     from flopwise.facts.reliability import FailureRecord, SpotRecord
     from flopwise.facts.samples import ConvolutionLayer, TrainingSample
@@ -117,8 +117,12 @@ def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[
     def find(self: Facts, name: str) -> N:
         if kind not in self.found:
             self.found[kind] = spellings(rows_of(self).values())
-        found: N = row_named(kind, name, self.found[kind])
-        return found
+        by_spelling: dict[str, N] = self.found[kind]
+        row = by_spelling.get(fold(name))
+        if row is None:
+            known = list(dict.fromkeys(row.name for row in by_spelling.values()))
+            raise UnknownNameError(kind, name, known, f"allowed: {', '.join(known)}")
+        return row
 
     return find
 
@@ -409,10 +413,6 @@ class Facts:
 
         return volume_prices(self.rows("price_book.VOLUMES").values())
 
-    def volume_price(self, provider: str, kind: VolumeKind) -> VolumePrice | None:
-        """What the provider takes for `kind`; None: not known."""
-        return self.volume_prices.get((provider, kind))
-
     hosted_prices: tuple[HostedPrice, ...] = _all_rows("price_book.HOSTED")  # what hosted models cost
 
     def hosted_for(self, model: str) -> tuple[HostedPrice, ...]:
@@ -451,20 +451,6 @@ class Facts:
             sure = {record.provider} if record.confidence != "low" else set()
             found.setdefault(record.tag.lower(), set()).update(sure)
         return {tag: frozenset(providers) for tag, providers in found.items()}
-
-    def providers_with(self, wanted: Iterable[str]) -> frozenset[str] | None:
-        """Providers that have every tag `wanted`; None: nothing is asked, all do.
-
-        Raises:
-            UnknownNameError: no provider is known to have such a tag; names the nearest.
-        """
-        found = None
-        for tag in wanted:
-            providers = self.tags.get(tag.strip().lower())
-            if providers is None:
-                raise UnknownNameError("tag", tag, self.tags, "`compliance.csv` in a facts folder adds tags")
-            found = providers if found is None else found & providers
-        return found
 
     # how machines fail, and where data lie
 

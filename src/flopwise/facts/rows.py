@@ -15,20 +15,14 @@ HEAD_BYTES = 2**16
 Row = dict[str, str]
 
 
-def read_rows(path: Path, needed: Sequence[str]) -> list[Row]:
+def each_row(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     """The rows of a CSV file whose header has the `needed` columns; a row without `id` is named by its line.
 
-    Raises:
-        SpecError: no such file, not text, not UTF-8, broken CSV, a missing or repeated column, no rows; says where.
-    """
-    return list(each_row(path, needed))
-
-
-def each_row(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    """The same rows, one after the other: of a long file no more than its bytes is held.
+    One after the other: of a long file no more than its bytes is in memory.
 
     Raises:
-        SpecError: as `read_rows`, when its row is reached.
+        SpecError: no such file, not text, not UTF-8, broken CSV, a missing or repeated column, no rows; says where,
+            when its row is reached.
     """
     data = _read_bytes(path, None)
     _decode(path, data)
@@ -55,24 +49,14 @@ def each_row(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         raise SpecError(f"{path} has a header and no rows")
 
 
-def csv_text(path: Path) -> str:
-    """The whole text of a CSV file.
+def csv_text(path: Path, *, header_only: bool = False) -> str:
+    """The text of a CSV file, or its first line.
 
     Raises:
         SpecError: no such file, too large, empty, not text, not UTF-8.
     """
-    return _decode(path, _read_bytes(path, None))
-
-
-def first_line(path: Path) -> str:
-    """The first line of a CSV file.
-
-    Raises:
-        SpecError: as `csv_text`.
-    """
-    head = _read_bytes(path, HEAD_BYTES)
-    lines = head.splitlines()
-    return _decode(path, lines[0] if lines and len(head) > len(lines[0]) else head)
+    data = _read_bytes(path, HEAD_BYTES if header_only else None)
+    return _decode(path, data.splitlines()[0] if header_only else data)
 
 
 def _read_bytes(path: Path, most: int | None) -> bytes:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from flopwise import units
-from flopwise.errors import SpecError, UnknownNameError, fold, nearest_names
+from flopwise.errors import SpecError, fold, nearest_names
 
 MAX_FILE_BYTES = 20_000_000
 UNKNOWN = "unknown"
@@ -299,19 +299,6 @@ N = TypeVar("N", bound=Named)
 def spellings(rows: Iterable[N]) -> dict[str, N]:
     """The rows by every folded spelling of their names; of two rows with one spelling the later."""
     return {key: row for row in rows for spelling in (row.name, *row.aliases) if (key := fold(spelling))}
-
-
-def row_named(kind: str, name: str, by_spelling: Mapping[str, N]) -> N:
-    """The row of that name, in any spelling.
-
-    Raises:
-        UnknownNameError: no such `kind` of thing; names the nearest and all that are known.
-    """
-    row = by_spelling.get(fold(name))
-    if row is None:
-        known = list(dict.fromkeys(row.name for row in by_spelling.values()))
-        raise UnknownNameError(kind, name, known, f"allowed: {', '.join(known)}")
-    return row
 
 
 def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ...]) -> list[Row]:

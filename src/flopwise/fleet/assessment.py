@@ -41,6 +41,24 @@ class WorkloadResult(_Plain, frozen=True):
     """What is asked of the figures of the same name: `value`, and the `percentile` of a latency."""
 
 
+class ProviderChoice(_Plain, frozen=True):
+    """The best machines of one provider for a workload; None and empty where it has none."""
+
+    workload: str
+    provider: str
+    why: str  # the plan takes it, or does not, or nothing of it will do
+    taken: bool = False
+    region: str = ""
+    instance: str = ""
+    gpu: str = ""
+    purchase: str = ""
+    count: int = 0
+    usd_per_month: float | None = None  # of machines alone, nothing shared with other workloads
+    change_usd: float | None = None  # against what the plan pays for the workload's machines
+    price_date: str = ""
+    price_source: str = ""
+
+
 class Allotment(_Plain, frozen=True):
     """Machines of one kind, bought one way, for one workload; of none where own machines are paid and carry nothing."""
 
@@ -191,4 +209,5 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     version: int = FORMAT

@@ -155,8 +155,8 @@ def _price(entry: OwnMachines, where: str, accelerator: str, facts: Facts) -> Ha
 
 def providers_with_tags(job: ResolvedJob, facts: Facts) -> frozenset[str] | None:
     """Providers that have every tag of a workload; none where only own machines have one. None: it has no tags."""
-    needed = [tag.strip().lower() for tag in job.spec.tags]
-    return facts.providers_with(needed) if facts.tags.keys() >= set(needed) else frozenset()
+    having = [facts.tags.get(tag.strip().lower(), frozenset()) for tag in job.spec.tags]
+    return frozenset.intersection(*having) if having else None
 
 
 def allowed_devices(job: ResolvedJob, platform: Platform, facts: Facts) -> AllowedDevices:

@@ -142,7 +142,9 @@ def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[
     keys = []
     for purchases, offers in parts:
         some = facts.with_tables(offers=offers) if own else facts
-        workload: Resolved | None = searched_workload(job, platform, purchases, facts)
+        workload: Resolved | None = _with_software(
+            searched_workload(job, platform, purchases), allowed_devices(job, platform, facts), owned=OWNED in purchases
+        )
         if workload is not None and platform.fleet.own_machines:
             workload = narrowed_to_offers(workload, some, whole=not job.splittable)
         if workload is None or not offers:
@@ -162,20 +164,23 @@ def window_s(job: ResolvedJob, platform: Platform) -> float:
     return hours / job.runs * HOUR_S
 
 
-def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str], facts: Facts) -> Resolved:
-    """The workload that is searched: bought and with software as the fleet allows, each run within its window."""
+def _with_software(workload: Resolved, devices: AllowedDevices, *, owned: bool) -> Resolved:
+    """The workload with the software and hosts that it may have: own machines have whichever they need."""
+    software = tuple[str, ...]()
+    if owned or devices.software is None:
+        software = (ANY_SOFTWARE,)
+    elif devices.software != USUAL_SOFTWARE:
+        software = tuple(sorted(devices.software))
+    return workload.with_limits(software=software, marketplace=devices.marketplace)
+
+
+def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]) -> Resolved:
+    """The workload that is searched: bought as the fleet allows, each run within its window."""
     assert job.workload is not None
     workload = job.workload
     limits = workload.limits.purchase
     allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
-    devices, software = allowed_devices(job, platform, facts), tuple[str, ...]()
-    if OWNED in purchases or devices.software is None:
-        software = (ANY_SOFTWARE,)
-    elif devices.software != USUAL_SOFTWARE:
-        software = tuple(sorted(devices.software))
-    bought = workload.nameless.with_limits(
-        purchase=allowed or ("on_demand",), software=software, marketplace=devices.marketplace
-    )
+    bought = workload.nameless.with_limits(purchase=allowed or ("on_demand",))
     if not job.ends:
         return bought
     longest = window_s(job, platform)

@@ -180,6 +180,27 @@ class OwnMachines(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingMachines(Spec):
+    """Machines that a workload has today: what it is judged on, and what savings are held against."""
+
+    instance: str = _key(options.name("instance"), "Instance type, as the cloud or people call it.", default=NEEDED)
+    count: int = _key(options.whole(high=MOST_MACHINES), "How many of it.", default=1)
+    purchase: str = _key(options.choice(*RENTED), "How they are bought.", default="on_demand")
+    hours: float | None = _key(
+        options.quantity("hours", units.parse_count, high=744.0),
+        "A month that each is paid; as its schedule says, or as long as its runs take, when it is not given.",
+    )
+    provider: str | None = _key(_NAME, "Whose they are, where several have such a type.")
+    region: str | None = _key(_NAME, "Where they stand; the cheapest that is known when it is not given.")
+    price: float | None = _key(
+        options.quantity("usd", units.parse_usd, high=1e6), "US dollars an hour of one, instead of the listed price.",
+    )
+    weights: str | None = _key(
+        options.name("format"), "Weight format that runs on them (fp16, awq ...); the best when it is not given.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Spec):
     """One workload of a fleet."""
 
@@ -216,6 +237,9 @@ class Job(Spec):
     )
     starts: str | None = _key(_MONTH, "Its month in the roadmap: 2027-01.")
     volumes: Volumes = _key(record(Volumes), "What it keeps and moves.", default=Volumes())
+    existing: tuple[ExistingMachines, ...] = _key(
+        record(ExistingMachines), "What it runs on today: `flopwise check` judges it.", repeated=True,
+    )
     # fmt: on
     constraints: ConstraintsSpec = field(default=ConstraintsSpec())  # as `planned` has them
     planned: Mapping[str, Any] = field(default_factory=dict)  # what it says of the workload, as written
@@ -359,10 +383,15 @@ class Fleet(Spec):
     policies: Policies = _key(record(Policies), "What holds for all.", default=Policies())
     own_machines: tuple[OwnMachines, ...] = _key(record(OwnMachines), "What the fleet owns or may buy.", repeated=True)
     description: str = _key(_TEXT, "A sentence or two for the report.", default="")
+    existing: Any = _key(
+        options.FILE, "A table (CSV) of what workloads run on today, with columns name, instance, count and hours, and "
+        "optionally the other keys of `existing`; its rows stand in for a workload's own.",
+    )
 
 
 # fmt: on
 FLEET_FILE = FileFormat((Fleet,))
+EXISTING_ROW = FileFormat((ExistingMachines,))
 
 
 def schema() -> dict[str, Any]:

@@ -16,11 +16,9 @@ class Habit:
     norm_weight_fp32: bool = False  # RMSNorm multiplies by its weight before the cast back: keeps an fp32 copy
     softmax_fp32: bool = True  # eager attention: probabilities in fp32 beside the cast ones
     softcap: bool = False  # scores go through tanh first
-    head_softcap: bool = False  # so do the logits
     gelu_tensors: int = 1  # tensors that GELU keeps: its input, or the intermediate ones of a composed form
     rope_concat: bool = False  # rotated heads are concatenated even where nothing stays unrotated
     router_fp32: bool = False  # the router multiplies an fp32 copy of its input
-    mask_argument: bool = False  # the mask is an argument of each layer: checkpointing keeps it (once)
 
 
 _COMPOSED_GELU = 4  # 0.5 x, tanh(...), 1 + tanh(...) and x itself
@@ -30,7 +28,7 @@ HABITS: dict[str, Habit] = {
         ("gemma", "gemma3_text", "gemma3n_text", "gemma4_text", "olmo2", "olmo3", "helium", "gpt_oss"),
         Habit(norm_weight_fp32=True),
     ),
-    "gemma2": Habit(norm_weight_fp32=True, softcap=True, head_softcap=True),
+    "gemma2": Habit(norm_weight_fp32=True, softcap=True),
     **dict.fromkeys(
         ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "camembert", "t5", "whisper", "falcon",
          "llama4_text"),
@@ -41,7 +39,7 @@ HABITS: dict[str, Habit] = {
         ("deepseek_v2", "deepseek_v3", "kimi_k2", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "dots1"),
         Habit(router_fp32=True),
     ),
-    "gpt2": Habit(softmax_fp32=False, gelu_tensors=_COMPOSED_GELU, mask_argument=True),
+    "gpt2": Habit(softmax_fp32=False, gelu_tensors=_COMPOSED_GELU),
     "gptj": Habit(softmax_fp32=False, gelu_tensors=_COMPOSED_GELU),
     "gpt_neo": Habit(gelu_tensors=_COMPOSED_GELU),
     "codegen": Habit(gelu_tensors=_COMPOSED_GELU),

@@ -50,7 +50,6 @@ class Setting:
     implementation: Implementation = "fused"
     habit: Habit = Habit()  # how the family's modules are written (`habit_of`)
     elem_bytes: float = 2.0
-    cpu: bool = False  # PyTorch's CPU code: dropout masks and a norm's statistics in the activations' own dtype
     flash: bool = True  # fused: attention without a score matrix
     trainable: Trainable = "all"  # or names of the linears with adapters (LoRA)
     rank: int = 0  # of the adapters on the items that `trainable` names
@@ -60,11 +59,6 @@ class Setting:
         if self.implementation not in get_args(Implementation):
             allowed = ", ".join(get_args(Implementation))
             raise SpecError(f"implementation: {self.implementation!r} is not known; allowed: {allowed}")
-
-    @property
-    def mask_bytes(self) -> float:
-        """One element of a dropout mask: bool on GPUs."""
-        return self.elem_bytes if self.cpu else 1.0
 
     @property
     def wide(self) -> bool:
@@ -190,7 +184,7 @@ def _norm(t: Trace, item: Norm) -> None:
         if s.implementation == "fused" or item.kind == "layernorm":
             t.keep(x)
             if s.implementation != "fused":
-                t.note(f"{item.name}/statistics", elems / item.dim * 2 * (s.elem_bytes if s.cpu else 4))
+                t.note(f"{item.name}/statistics", elems / item.dim * 2 * 4)
         else:
             if x.grad:
                 t.note(f"{item.name}/fp32", elems * 4) if s.wide else t.keep(x)
@@ -250,7 +244,7 @@ def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> N
     """What the derivative of one elementwise operation reads; `size`: bytes of its output."""
     s = t.setting
     if item.kind == "dropout":
-        t.note(f"{item.name}/mask", size / s.elem_bytes * s.mask_bytes)
+        t.note(f"{item.name}/mask", size / s.elem_bytes)  # a byte an element
     elif item.kind == "softmax":
         t.note(item.name, size / s.elem_bytes * 4)
     elif item.kind == "scale":
@@ -402,7 +396,7 @@ def _keep_scores(t: Trace, item: Attend, given: _Operands, score_rows: Floats) -
             t.note(f"{item.name}/softcap", area * s.elem_bytes, scores=True)
         t.note(f"{item.name}/softmax", area * (4 if upcast else s.elem_bytes), scores=True)
         if item.dropout:
-            t.note(f"{item.name}/dropout_mask", area * s.mask_bytes, scores=True)
+            t.note(f"{item.name}/dropout_mask", area, scores=True)
     if (upcast or item.dropout) and given.v_grad:
         t.note(f"{item.name}/probabilities", area * s.elem_bytes, scores=True)
 
@@ -424,7 +418,7 @@ def trace_items(items: Iterable[Item], setting: Setting, width: int, *, input_gr
 
     Source: PyTorch's derivatives (what each backward formula reads); Korthikanti et al. 2022 (arXiv 2205.05198) section
     4 for the fused kernels.
-    Assumes: as `layer_activation_bytes`.
+    Assumes: parameters and activations of one dtype; an element of a dropout mask is a byte, as on GPUs.
     """
     entry = Tensor("input", outside(width, "tokens", setting) * setting.elem_bytes, input_grad)
     trace = Trace(setting, entry, made={"input": entry})

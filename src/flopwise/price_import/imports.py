@@ -63,7 +63,7 @@ class ImportedFile:
     fault: str | None = None
 
 
-def price_file(name: str, folder: str | None = None) -> Path:
+def price_file(name: str) -> Path:
     """Where the prices called `name` stand, or would.
 
     Raises:
@@ -74,7 +74,7 @@ def price_file(name: str, folder: str | None = None) -> Path:
             f"name of prices {name[:60]!r}; allowed: up to 64 letters, digits, dots, dashes and underscores, the first "
             "a letter or digit"
         )
-    return Path(prices_folder() if folder is None else folder) / f"{name}{ENDING}"
+    return Path(prices_folder()) / f"{name}{ENDING}"
 
 
 def import_file(
@@ -149,13 +149,13 @@ def write_import(name: str, prices: PriceRows, facts: Facts) -> PriceImport:
     )  # fmt: skip
 
 
-def write_prices(name: str, rows: Iterable[Mapping[str, Any]], folder: str | None = None) -> Path:
+def write_prices(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write `rows` (cells of offers by column) as the prices `name`: all or nothing, in place of older ones.
 
     Raises:
         SpecError: a wrong name, a row that is no offer, or the folder cannot be written.
     """
-    path = price_file(name, folder)
+    path = price_file(name)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(OFFERS.columns), restval="", lineterminator="\n")
     writer.writeheader()
@@ -180,14 +180,14 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]], folder: str | Non
     return path
 
 
-def remove_prices(name: str, folder: str | None = None) -> Path:
+def remove_prices(name: str) -> Path:
     """Delete the prices `name`.
 
     Raises:
         UnknownNameError: there are none of that name.
         SpecError: the file cannot be deleted.
     """
-    path, names = price_file(name, folder), [Path(stamp[0]).stem for stamp in stamps(folder)]
+    path, names = price_file(name), [Path(stamp[0]).stem for stamp in stamps()]
     if name not in names:
         known = f"there are {', '.join(names)}" if names else "there are none"
         raise UnknownNameError("imported prices", name, names, known)

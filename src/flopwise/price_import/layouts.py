@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import offers, tables
-from flopwise.facts.rows import first_line
+from flopwise.facts.rows import csv_text
 from flopwise.price_import import gpuhunt, skypilot
 from flopwise.price_import.quotes import GIB, Quote
 
@@ -175,7 +175,7 @@ def layout_of(path: Path) -> str:
     Raises:
         SpecError: none of them; says which columns are missing from the nearest.
     """
-    header = [cell.strip() for cell in next(csv.reader([first_line(path)]), [])]
+    header = [cell.strip() for cell in next(csv.reader([csv_text(path, header_only=True)]), [])]
     for name, layout in LAYOUTS.items():
         if set(layout.columns) <= set(header):
             return name

@@ -17,6 +17,11 @@ from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, Target
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 
+ANYWHERE: Mapping[str, Any] = {
+    "providers": (), "regions": (), "gpus": (), "vendors": (), "exclude": (), "instances": (), "software": ("any",),
+    "marketplace": True,
+}  # fmt: skip
+"""Limits that leave all machines: of what runs on machines that are there."""
 STRETCH = 5000
 """Requests of a trace that replicas are sized by: the busiest so many that follow one another."""
 
@@ -69,6 +74,7 @@ class Resolved(WorkloadTraffic):
     tokens_per_s: float | None
     deadline_s: float | None
     budget_usd: float | None
+    instances: int | None = None  # that a service or a batch has, whatever it would take; None: as many as it takes
     drafter: Model | None = None  # the model that drafts, once it is looked up
     facts: Any = None  # what is known (`Facts`), once it is given
 

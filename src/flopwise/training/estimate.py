@@ -150,7 +150,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
     read_s = 0.0
     if job.reads is not None:
         read_s = job.reads.read_s(recipe, layout, job.cluster.gpus_per_node)
-        parts[LINE] = job.reads.exposed_s(recipe, layout, job.cluster.gpus_per_node, sum(parts.values()))
+        parts[LINE] = max(0.0, read_s - sum(parts.values()))  # reading overlaps computing: `kept_up_frac`
     step_s = sum(parts.values())
     gpus = int(layout.num_gpus)
     tokens_per_s = float(recipe.global_batch) * float(table.seq_tokens[0]) / step_s

@@ -14,13 +14,13 @@ import numpy as np
 
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Model, Stack
+from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Norm, Pointwise, Stack
 from flopwise.facts.software import TrainingStack
-from flopwise.ops.activations import fine_bytes, layer_activation_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import Habit, habit_of
-from flopwise.ops.shapes import Split, Trainable
+from flopwise.ops.saved import Setting, outside, trace_items
+from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
@@ -349,3 +349,57 @@ def _largest(stack: Stack) -> int:
 def _all_items(stack: Stack) -> list[Item]:
     """Every item of a stack, layers repeated that have weights of their own."""
     return [*stack.before, *(i for k in stack.stored_order for i in stack.kinds[k].items), *stack.after]
+
+
+def layer_activation_bytes(
+    layer: Layer, width: int, batch: Ints, seq: Ints, *, recompute: str = "none", **setting: Any
+) -> Floats:
+    """Bytes that one layer keeps on one rank for `batch` sequences of `seq` tokens; broadcasts over arrays.
+
+    `recompute`: none, selective (the score-sized tensors are given up) or full (only the layer's input is kept); while
+    a layer is recomputed, all of what it keeps under "none" lives besides. `setting`: fields of `Setting`, beside the
+    shape.
+
+    Source: Korthikanti et al. 2022 (arXiv 2205.05198) equations 1 to 6 for "fused"; recorded runs in tests/oracle for
+    the others.
+    Assumes: parameters and activations of one dtype; fused kernels' row statistics (8 bytes a row) are left out; batch
+    above 1 (eager attention on one sequence may keep views where it otherwise copies); with sequence parallelism a
+    fully recomputed layer keeps its shard of the input.
+    Raises: SpecError: unknown implementation.
+    """
+    given = Setting(shape=Shape(batch=batch, query=seq, context=seq), **setting)
+    if recompute == "full":
+        return outside(width, "tokens", given) * given.elem_bytes
+    total: Floats = 0.0
+    trace = trace_items(layer.items, given, width)
+    for key, nbytes in trace.kept.items():
+        if recompute == "none" or key not in trace.scores:
+            total = total + nbytes
+    return total
+
+
+def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes: float, *, eight_bits: bool) -> Floats:
+    """Bytes that one layer keeps where what is cheap is computed again: norms, activations, latent attention's inputs.
+
+    Up-projections of latent attention run again, so that its compressed form is kept instead of queries, keys and
+    values; experts' results are weighted before their last product, which so keeps none. `eight_bits`: what experts'
+    products and their activation read is kept in 8 bits.
+
+    Source: DeepSeek-V3 report (arXiv 2412.19437) sections 3.2.3 and 3.3.3; Megatron-Core, `recompute_modules`
+    (layernorm, mla_up_proj, moe_act).
+    Assumes: fused kernels with flash attention.
+    """
+    setting = Setting(shape=shape, split=split, elem_bytes=elem_bytes)
+    again = {item.name for item in layer.items if isinstance(item, Norm | Pointwise) and "residual" not in item.name}
+    again |= {f"{i.name}/{x}" for i in layer.items if isinstance(i, Attend) and i.latent_dim for x in "qkv"}
+    narrow = set()
+    for item in layer.items:
+        if isinstance(item, Experts) and item.shard == "row":
+            again.add(item.name)
+        elif isinstance(item, Experts):
+            narrow |= {item.name, f"{item.name}/permuted"}
+    total: Floats = 0.0
+    for key, nbytes in trace_items(layer.items, setting, width).kept.items():
+        if key not in again:
+            total = total + (nbytes / elem_bytes if eight_bits and key in narrow else nbytes)
+    return total

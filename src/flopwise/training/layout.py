@@ -216,11 +216,6 @@ class Recipe:
         batch: Floats = micro_batch if self.documents is None else micro_batch * tokens / attended
         return stack_shape(model, model.stacks[0], batch, attended)
 
-    def with_seq(self, seq_len: Ints) -> Recipe:
-        """The same recipe for another sequence length."""
-        documents = None if self.documents is None else self.documents.within(int(seq_len))
-        return replace(self, seq_len=seq_len, documents=documents)
-
 
 @dataclass(frozen=True, slots=True)
 class Inner:

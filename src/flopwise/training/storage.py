@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.cost.storage import exposed_read_s
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Linear, Model
 from flopwise.units import format_rate
@@ -43,16 +42,8 @@ class Reads:
         return max(1, min(-(-int(layout.num_gpus) // gpus_per_node), int(layout.dp)))
 
     def read_s(self, recipe: Recipe, layout: Layout, gpus_per_node: int) -> float:
-        """Seconds to read the records of one step."""
+        """Seconds to read the records of one step; ranks of one replica share what one of them reads."""
         return self.batch_bytes(recipe) / (self.bytes_per_s * self.nodes(layout, gpus_per_node))
-
-    def exposed_s(self, recipe: Recipe, layout: Layout, gpus_per_node: int, step_s: float) -> float:
-        """Seconds of a step that nothing hides, where all else takes `step_s`.
-
-        Ranks of one replica share what one of them reads.
-        """
-        needed = self.batch_bytes(recipe) / self.nodes(layout, gpus_per_node)
-        return float(exposed_read_s(step_s, needed, self.bytes_per_s))
 
 
 def stored_token_bytes(model: Model) -> float:

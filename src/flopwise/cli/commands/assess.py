@@ -18,6 +18,7 @@ from flopwise.options import FILE, WHOLE_OR_ZERO
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
 from flopwise.report.costs import savings_by_kind
+from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.words import between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
@@ -82,6 +83,9 @@ def blocks(
         yield bars(
             [(name, value, f"{usd(value)} ({format_percent(value / cost.total)})") for name, value in split], paper
         )
+    ways = streams(found)
+    if len({way.nodes[1] for way in ways}) > 1:
+        yield table([*COLUMNS, ">a month"], [(*way.nodes, way.text) for way in ways], paper)
     yield from _lists(found, paper)
     if written:
         plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""

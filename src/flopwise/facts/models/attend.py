@@ -102,8 +102,9 @@ def _qk_norms(a: Attention, prefix: str) -> tuple[Norm, ...]:
     return (query,) if a.kv_shared else (query, key, value) if a.v_norm else (query, key)
 
 
-def cross_attention(a: Attention, source: str, encoder_width: int, prefix: str = "cross") -> Items:
+def cross_attention(a: Attention, source: str, encoder_width: int) -> Items:
     """Attention of decoder tokens over the encoder's: keys and values run over the encoder stream."""
+    prefix = "cross"
     q, *keys_values = _projections(a, source, prefix)
     attend, out = attention(replace(a, rope_dim=0, qk_norm="", causal=False), source, prefix)[-2:]
     assert isinstance(attend, Attend)

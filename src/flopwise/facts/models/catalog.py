@@ -21,7 +21,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Attend, Model, ModelKind, Published
 from flopwise.facts.models.config import model_from_config, named_format
 from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassDefaults
-from flopwise.facts.models.hub import hub_config, is_hub_id
+from flopwise.facts.models.hub import hub_config
 from flopwise.facts.models.sizes import size_of, typical_model
 from flopwise.facts.tables import read_json_object
 
@@ -255,8 +255,8 @@ class ModelCatalog:
         size = size_of(spec)
         if size is not None:
             return typical_model(spec, size)
-        if is_hub_id(spec):
-            model = self._from_config(hub_config(spec, offline=offline), spec, assume_family)
+        if (published := hub_config(spec, offline=offline)) is not None:
+            model = self._from_config(published, spec, assume_family)
             return replace(model, hf_id=spec, source="config.json of the Hugging Face hub", confidence="high")
         if spec.endswith(".json") or spec.startswith((".", "/", "~")):
             raise SpecError(f"{spec}: no such file or folder")

@@ -20,11 +20,6 @@ TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "requests", "urllib3"})
 _TRUE = ("1", "true", "yes", "on")
 
 
-def is_hub_id(spec: str) -> bool:
-    """Whether a text has the form `organisation/model`."""
-    return bool(HUB_ID.match(spec)) and ".." not in spec and "--" not in spec and len(spec) <= 96
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The client says nothing of its own: no retries, no progress bars."""
@@ -45,11 +40,15 @@ def _quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
+def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any] | None:
     """The configuration of `model_id`; a cached copy is used as it is, and nothing else with `offline`.
+
+    None: not of the form `organisation/model`.
 
     Raises: SpecError: not cached and offline, no network, no such model, a gated model, or no `config.json`.
     """
+    if not HUB_ID.match(model_id) or ".." in model_id or "--" in model_id or len(model_id) > 96:
+        return None
     from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415 - a slow client
 
     here_only = offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE

@@ -98,9 +98,9 @@ def pair(c: Fields, key: str) -> tuple[int, int]:
     return side, side
 
 
-def patches_of(c: Fields, image: int | None = None) -> tuple[int, int]:
+def patches_of(c: Fields) -> tuple[int, int]:
     """Number of patches of an image, and values in one patch."""
-    high, wide = (image, image) if image else pair(c, "image_size")
+    high, wide = pair(c, "image_size")
     p, q = pair(c, "patch_size")
     if p > high or q > wide:
         raise c.wrong("patch_size", c.value("patch_size"), f"it must not exceed image_size = {high}")

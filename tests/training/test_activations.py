@@ -13,9 +13,10 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Layer
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
-from flopwise.ops.activations import layer_activation_bytes, model_activation_bytes
 from flopwise.ops.saved import Setting, trace_items
-from flopwise.ops.shapes import Shape, Split
+from flopwise.ops.shapes import Shape, Split, Trainable
+from flopwise.training.layer_sums import layer_activation_bytes
+from flopwise.training.layout import RECOMPUTE
 
 
 def kept_tensors(layer: Layer, width: int, batch: int, seq: int, **options: Any) -> dict[str, Any]:
@@ -98,29 +99,15 @@ def test_gated_layer_tensor_by_tensor() -> None:
     }
 
 
-def test_logits_and_their_chunked_loss() -> None:
-    model = model_from_config(LLAMA, name="llama")
-    none, full, chunked = (
-        model_activation_bytes(model, 1, 8192, recompute="full", loss=loss) for loss in ("none", "full", "chunked")
-    )
-    assert full - none == pytest.approx(8192 * (4 * 128256 + 8))
-    assert chunked - none == 8192 * 4096 * 2
-
-
 def test_frozen_weights_keep_no_inputs() -> None:
-    model = model_from_config(LLAMA, name="llama")
-    trained = model_activation_bytes(model, 1, 4096, implementation="sdpa")
-    adapters = model_activation_bytes(
-        model, 1, 4096, implementation="sdpa", trainable=frozenset({"q_proj", "v_proj"}), rank=16
-    )
-    everywhere = model_activation_bytes(
-        model,
-        1,
-        4096,
-        implementation="sdpa",
-        trainable=frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
-        rank=16,
-    )
+    layer = model_from_config(LLAMA, name="llama").stacks[0].kinds[0]
+
+    def kept(*names: str) -> float:
+        trainable: Trainable = frozenset(f"{name}_proj" for name in names) if names else "all"
+        options: dict[str, Any] = {"trainable": trainable, "rank": 16} if names else {}
+        return float(layer_activation_bytes(layer, 4096, 1, 4096, implementation="sdpa", **options))
+
+    trained, adapters, everywhere = kept(), kept("q", "v"), kept("q", "k", "v", "o", "gate", "up", "down")
     assert adapters < everywhere < trained
 
 
@@ -128,18 +115,16 @@ def test_unknown_names_are_refused() -> None:
     layer = gpt(4, 64)
     with pytest.raises(SpecError, match="allowed: eager, sdpa, fused"):
         layer_activation_bytes(layer, 64, 1, 8, implementation="flashy")
-    with pytest.raises(SpecError, match="allowed: none, selective, full"):
-        layer_activation_bytes(layer, 64, 1, 8, recompute="some")
 
 
 @given(
     ranks=st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2])),
     batch=st.integers(1, 8),
     seq=st.integers(8, 4096),
-    mode=st.integers(0, 2),
+    mode=st.sampled_from(RECOMPUTE),
     implementation=st.sampled_from(["eager", "sdpa", "fused"]),
 )
-def test_grid_equals_scalar(ranks: tuple[int, int], batch: int, seq: int, mode: int, implementation: str) -> None:
+def test_grid_equals_scalar(ranks: tuple[int, int], batch: int, seq: int, mode: str, implementation: str) -> None:
     tp, cp = ranks
     layer = model_from_config({**LLAMA, "model_type": "mistral", "sliding_window": 1024}, name="m").stacks[0].kinds[0]
     column = np.array
@@ -149,7 +134,7 @@ def test_grid_equals_scalar(ranks: tuple[int, int], batch: int, seq: int, mode: 
         column([batch, 2]),
         column([seq, 64]),
         implementation=implementation,
-        recompute=column([mode, 1]),
+        recompute=mode,
         split=Split(tp=column([tp, 1]), cp=column([cp, 1])),
     )
     single = layer_activation_bytes(
@@ -169,7 +154,7 @@ def test_more_recompute_never_keeps_more(seq: int, tp: int, implementation: str)
         float(
             layer_activation_bytes(layer, 512, 2, seq, implementation=implementation, recompute=m, split=Split(tp=tp))
         )
-        for m in range(3)
+        for m in RECOMPUTE
     ]
     assert kept[0] >= kept[1] >= kept[2] > 0
 
