@@ -126,3 +126,16 @@ def test_own_machines_need_no_word_on_their_software(facts: Facts) -> None:
     amd = [option for option in item.options if facts.accelerators[option.offer.accelerator].name == "MI300X"]
     assert amd
     assert all(isinstance(option.offer, OwnOffer) for option in amd)
+
+
+def test_the_assessment_tells_what_each_workload_would_cost_after_a_port(facts: Facts) -> None:
+    """Against what the plan pays for its machines; workloads that say their software have none."""
+    fleet = {"name": "f", "workloads": [CHAT, {**CHAT, "name": "fixed", "software": ["cuda"]}]}
+    answer = assess(fleet_from(fleet), facts, scenarios=0)
+    assert {port.workload for port in answer.if_you_port} == {"chat"}
+    assert {"xla", "rocm"} <= {port.software for port in answer.if_you_port}
+    paid = sum(row.usd_per_month for row in answer.allocation if row.workload == "chat")
+    for port in answer.if_you_port:
+        assert port.saves_usd == pytest.approx(paid - port.cost_usd)
+        [item] = planned(facts, {}, {**CHAT, "software": [port.software]})
+        assert port.cost_usd == pytest.approx(item.options[0].usd)

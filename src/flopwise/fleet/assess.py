@@ -19,6 +19,7 @@ from flopwise.fleet.model import Allocation, ChosenWorkload, Platform
 from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
+from flopwise.fleet.porting import workload_ports
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
@@ -84,7 +85,7 @@ def assess(
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
-        by_provider=provider_choices(fleet),
+        by_provider=provider_choices(fleet), if_you_port=workload_ports(fleet),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from flopwise.search.answer import Port
+
 FORMAT = 1
 """Version of the assessment file."""
 
@@ -209,5 +211,6 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    if_you_port: list[Port] = []  # of each workload the cheapest machines with other software
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     version: int = FORMAT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flopwise.fleet.assessment import Assessment, Risk
-from flopwise.report import costs, machines, outlook, placement, workloads
+from flopwise.report import costs, machines, outlook, placement, porting, workloads
 from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Text, Tile, Tiles
 from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
@@ -32,6 +32,7 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Allocation over providers", tuple(costs.allocation(assessment))),
         Section("Own machines", tuple(machines.own_machines(assessment))),
         Section("Hosted APIs", tuple(machines.hosted_apis(assessment))),
+        Section("If you port", tuple(porting.if_you_port(assessment))),
         Section("Savings", tuple(costs.savings(assessment))),
         Section("What the policies cost", tuple(costs.policies(assessment))),
         Section("If things change", tuple(costs.what_ifs(assessment))),
