@@ -112,9 +112,15 @@ def test_cheapest_purchase() -> None:
         ("us-east-1", "US-East-1", True),
         ("us-east-1", "us-*", True),
         ("us-east-1", "eu-*", False),
-        ("us-*", "us-east1-a", True),
+        ("us-*", "us-east1-a", False),  # somewhere in the states is not known to be there
+        ("us-*", "us-*", True),
+        ("us-*", "u*", True),
         ("us-*", "eu-west-1", False),
-        ("any", "mars-1", True),
+        ("any", "mars-1", False),
+        ("any", "a*", False),  # nowhere in particular is no name that a pattern fits
+        ("any", "any", True),
+        ("any", "*", True),
+        ("us-east-1", "any", False),
         ("eu-north1/us-central1", "us-central1", True),
         ("eu-north1/us-central1", "us-central2", False),
     ],

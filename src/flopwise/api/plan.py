@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -49,9 +51,14 @@ def plan(
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.search.plan import plan as search_plan
+    from flopwise.search.porting import ports
 
     wanted = workload(source) if isinstance(source, str | Path | dict) else source
-    return search_plan(wanted, load_facts(facts), advance, assume_family=assume_family, on_compile=on_compile)
+    known = load_facts(facts)
+    answer = search_plan(wanted, known, advance, assume_family=assume_family, on_compile=on_compile)
+    if not answer.plans or assume_family is not None:
+        return answer
+    return msgspec.structs.replace(answer, if_you_port=ports(wanted, known, answer.plans[0].cost_usd))
 
 
 def write_plan(answer: Plan, path: str | Path) -> None:

@@ -347,7 +347,8 @@ class SelfHostedPlans:
         """The plan of a workload, or why there is none."""
         limits = {**self._request.constraints, **({"purchase": list(purchase)} if purchase else {})}
         try:
-            workload = workload_from({**task, "constraints": limits}, "compare")
+            software = {"software": list(self._request.software)} if self._request.software else {}
+            workload = workload_from({**task, **software, "constraints": limits}, "compare")
             answer = plan(workload, self._facts, assume_family=self._request.assume_family)
         except InfeasibleError as failure:
             return [str(failure), *failure.reasons[:REASONS]]

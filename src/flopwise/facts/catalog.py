@@ -51,13 +51,12 @@ if TYPE_CHECKING:
 FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
-    "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "spot_prices.DISCOUNTS", "storage.STORAGE",
-    "reliability.FAILURES", "reliability.SPOT", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS",
-    "price_book.HOSTED",
-    "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS",
-    "regions.TAGS", "software.ENGINES", "software.STACKS",
-    "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
-    "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "offers.MARKETPLACES",
+    "spot_prices.DISCOUNTS", "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "price_book.TERMS",
+    "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED", "price_book.HARDWARE", "accelerators.GRADE_RECORDS",
+    "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS", "software.OPTIMIZERS",
+    "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS", "formats.CACHE_FORMATS",
+    "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -346,7 +345,13 @@ class Facts:
                 told = f"These prices were imported: `flopwise prices remove {path.stem}`"
                 raise SpecError(f"{fault}. {told}") from None
         own = self._own_file(OFFERS)
-        return tuple((rows if own is None else OFFERS.overlay(rows, own, with_chip_name)).values())
+        rows = rows if own is None else OFFERS.overlay(rows, own, with_chip_name)
+        hosts = tuple(self.rows("offers.MARKETPLACES").values())
+
+        def is_marketplace(offer: Offer) -> bool:
+            return any(h.provider == offer.provider and fnmatchcase(offer.instance, h.instances) for h in hosts)
+
+        return tuple(replace(offer, marketplace=is_marketplace(offer)) for offer in rows.values())
 
     def offers_for(
         self,
@@ -355,6 +360,7 @@ class Facts:
         region: str | None = None,
         accelerator: str | None = None,
         instance: str | None = None,
+        vendor: str | None = None,
         kind: str | None = None,
         purchase: str | None = None,
         max_usd_per_hour: float | None = None,
@@ -365,7 +371,8 @@ class Facts:
         on-demand one.
 
         Raises:
-            UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator or kind.
+            UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator, vendor
+                or kind.
             SpecError: no such purchase option.
         """
         provider = _one_of("provider", provider, (o.provider for o in self.offers))
@@ -374,6 +381,7 @@ class Facts:
         if not named:
             raise UnknownNameError("instance", str(instance), types)
         kind = _one_of("kind of accelerator", kind, KINDS)
+        vendor = _one_of("vendor", vendor, (a.vendor for a in self.accelerators.values()))
         canonical = None if accelerator is None else self.accelerator(accelerator).name
         if region is not None and not known_region(region, regions := region_names(self.offers)):
             raise UnknownNameError("region", region, regions)
@@ -386,6 +394,7 @@ class Facts:
             and o.instance in named
             and canonical in (None, o.accelerator)
             and (kind is None or self.accelerators[o.accelerator].kind == kind)
+            and (vendor is None or self.accelerators[o.accelerator].vendor == vendor)
             and (region is None or o.serves(region))
             and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
         )
@@ -459,10 +468,11 @@ class Facts:
 
     @cached_property
     def tags(self) -> Mapping[str, frozenset[str]]:
-        """Which providers have each attestation or service."""
+        """Which providers have each attestation or service; a record of low confidence vouches for none."""
         found: dict[str, set[str]] = {}
         for record in self.rows("regions.TAGS").values():
-            found.setdefault(record.tag.lower(), set()).add(record.provider)
+            sure = {record.provider} if record.confidence != "low" else set()
+            found.setdefault(record.tag.lower(), set()).update(sure)
         return {tag: frozenset(providers) for tag, providers in found.items()}
 
     # how machines fail, and where data lie

@@ -16,7 +16,7 @@ from flopwise import units
 from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
-from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, FactTable, Row, UsdPerHour
+from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, Row, UsdPerHour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,8 @@ class Offer:
     """One instance type in one region.
 
     `count` accelerators of which the instance has `accelerator_share` each: 1, a fraction of a GPU, or of a CPU socket.
-    `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`.
+    `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`. `marketplace`: the
+    hosts are not the provider's own: see `HostRecord`.
     """
 
     provider: str
@@ -62,6 +63,7 @@ class Offer:
     derived: str = ""  # what the price on demand was made of, where no list has it
     spot_band_usd_per_hour: tuple[float, float] | None = field(default=None, metadata={"inner": True})  # if assumed
     notes: str = ""
+    marketplace: bool = field(default=False, metadata={"gathered": True})
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -115,10 +117,16 @@ class Offer:
         return purchase, price
 
     def serves(self, region: str) -> bool:
-        """Whether the offer can be had in `region`, which may itself be a pattern such as `us-*`."""
+        """Whether the offer is known to stand in `region`, a place or a pattern of places such as `us-*`.
+
+        A place that is a pattern itself is no promise of one among its places: what is sold somewhere in `us-*` is not
+        known to stand in us-east-1. What is sold at `any` place is nowhere in particular: `any` and `*` alone ask for
+        it.
+        """
+        wanted = region.lower()
         return any(
-            mine == "any" or fnmatchcase(region.lower(), mine) or fnmatchcase(mine, region.lower())
-            for mine in self.region.lower().split("/")
+            fnmatchcase(place, wanted) and (place != ANY or wanted in (ANY, "*"))
+            for place in self.region.lower().split("/")
         )
 
 
@@ -195,6 +203,21 @@ def _keep_dates(row: Row, values: dict[str, Any], known: Offer | None) -> None:
         values.setdefault("derived", "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """Instances of a provider, by a pattern of names, that run on hosts of third parties: a marketplace, a community.
+
+    Nobody answers for their hours, and no attestation of the provider is of them.
+    """
+
+    provider: str
+    instances: str
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+
 OFFERS = FactTable(
     file="instances.csv", meaning="an instance type in a region, with its prices and their days", row=Offer,
     key=("provider", "instance", "region"), dated=("price_date", "source"), adapt=_keep_dates,
@@ -202,4 +225,8 @@ OFFERS = FactTable(
         "accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0),
         "price_date": _day, "spot_date": _day, "reserved_date": _day,
     },
+)  # fmt: skip
+MARKETPLACES = FactTable(
+    file="marketplaces.csv", meaning="instances on hosts of third parties, which answers leave out unless asked",
+    row=HostRecord, key=("provider", "instances"),
 )  # fmt: skip

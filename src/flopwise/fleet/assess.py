@@ -25,6 +25,7 @@ from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.outlook import bindings, forecast, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import planned_workloads
+from flopwise.fleet.porting import workload_ports
 from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import workload_results
@@ -94,9 +95,8 @@ def assess(
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
-        spot_coverage=list(coverage),
-        by_provider=provider_choices(fleet), scaled=scaling(chosen, facts), advice=advice(fleet),
-        baseline=baseline_of(platform),
+        spot_coverage=list(coverage), by_provider=provider_choices(fleet), if_you_port=workload_ports(fleet),
+        scaled=scaling(chosen, facts), advice=advice(fleet), baseline=baseline_of(platform),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
@@ -264,6 +264,7 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
             f"policies.scenarios sets them), an interruption costs {spreads.rework_hours:g} h, predictions vary by "
             "their measured errors"
         )
+    yield from dict.fromkeys(_attestations(fleet))
     if rules.carbon_usd_per_kg:
         yield "machines of unknown power count in the choice as the workload's way that emits most"
     if any(job.schedule.fixed for job in jobs):
@@ -282,6 +283,18 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
             if not text.startswith("spot ") or text.split(":", 1)[0] in taken_spot:  # not of spot that is not taken
                 by_text.setdefault(text, []).append(chosen.name)
     yield from (f"{_first_names(names)}: {text}" for text, names in by_text.items())
+
+
+def _attestations(fleet: SolvedFleet) -> Iterator[str]:
+    """What the tags of taken providers rest on, where that is not their own page."""
+    records = fleet.facts.rows("regions.TAGS")
+    for chosen in fleet.chosen:
+        for provider in dict.fromkeys(taken.option.provider for taken in chosen.parts):
+            for tag in chosen.job.spec.tags:
+                record = records.get((provider, tag.strip().lower()))
+                if record is not None and record.confidence != "high":
+                    source = f"{record.source} ({record.date}, {record.confidence} confidence)"
+                    yield f"{chosen.name}: that {provider} has {tag} rests on: {source}; ask for the attestation itself"
 
 
 def _first_names(names: Sequence[str]) -> str:

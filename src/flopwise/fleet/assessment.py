@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.search.answer import Port
 
 FORMAT = 1
 """Version of the assessment file."""
@@ -306,6 +307,7 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    if_you_port: list[Port] = []  # of each workload the cheapest machines with other software
     advice: list[SetupNote] = []
     size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
     largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format

@@ -15,6 +15,7 @@ from flopwise.fleet.offers import ApiOffer, OwnOffer, monthly_tokens
 from flopwise.fleet.onprem import JOULES_PER_KWH
 from flopwise.fleet.prices import api_usd, effective
 from flopwise.ops.types import Array
+from flopwise.search.allowed import software_of
 from flopwise.search.answer import Candidate
 from flopwise.search.rank import price_facts
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
@@ -50,6 +51,7 @@ def monthly_option(
     option = partial(
         MonthlyOption, workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, pool=job.pool,
         busy_hours=busy, kwh=kwh, kg=carbon_kg(kwh, offer, facts),
+        software=software_of(facts.accelerators[offer.accelerator]) or "",
     )  # fmt: skip
     if isinstance(offer, OwnOffer):
         machines, usd = offer.machines, offer.first_usd

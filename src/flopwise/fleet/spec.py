@@ -374,6 +374,11 @@ class Policies(Spec):
     regions: tuple[str, ...] = _key(
         _NAME, "Regions, or patterns of them (us-*), that may be rented in; all when none is named.", repeated=True,
     )
+    gpus: tuple[str, ...] = options.same(ConstraintsSpec, "gpus", key=FIELD)
+    vendors: tuple[str, ...] = options.same(ConstraintsSpec, "vendors", key=FIELD)
+    exclude: tuple[str, ...] = options.same(ConstraintsSpec, "exclude", key=FIELD)
+    software: tuple[str, ...] = options.same(ConstraintsSpec, "software", key=FIELD)
+    marketplace: bool = options.same(ConstraintsSpec, "marketplace", key=FIELD, default=False)
     purchase: tuple[str, ...] = _key(
         _PURCHASE,
         "Ways to buy; on demand when none is named. Own machines may always be used, an API only where `api` is named.",

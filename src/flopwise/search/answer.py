@@ -159,6 +159,27 @@ class TargetCost(msgspec.Struct, frozen=True, kw_only=True):
     instead: str = ""
 
 
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """The cheapest plan with other software: its machines, what it costs and saves, and what has to be ported.
+
+    `cost_usd`: of the run or the batch job, of a month of a service or of a workload of a fleet; `saves_usd` is below
+    zero where it costs more. `rows`: measured runs or results of that software that its estimate stands on.
+    """
+
+    software: str
+    gpu: str
+    provider: str
+    instance: str
+    region: str
+    purchase: str
+    num_instances: int
+    cost_usd: float
+    saves_usd: float
+    rows: int
+    work: list[str]
+    workload: str = ""  # of a fleet
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer; `workload` is the input as it was written, in plain data."""
 
@@ -186,6 +207,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Plans that were run through the simulator."""
     cost_scope: str = ""
     """What `cost_usd` is of: one run, or a month of service around the clock; in a fleet also what that pays."""
+    if_you_port: list[Port] = []
+    """The cheapest plan with each software that the project would have to be ported to."""
     version: int = FORMAT
 
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:

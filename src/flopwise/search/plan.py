@@ -16,6 +16,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.provenance import Figure
+from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.spec import TRAINING
@@ -128,12 +129,12 @@ def _spot_known(workload: Resolved, facts: Facts) -> tuple[SpotCoverage, ...]:
     """Of how many offers with accelerators that the constraints allow the spot price is known; none if unasked."""
     if "spot" not in workload.purchase:
         return ()
-    gpus = {facts.accelerator(name).name for name in workload.limits.gpus}
+    devices = AllowedDevices.of(workload.limits, facts, workload.limits.instances)
     return spot_coverage(
         offer
         for offer in facts.offers
         if facts.accelerators[offer.accelerator].kind != "cpu"
-        and forbidding_constraint(offer, workload.limits, gpus, workload.max_gpus) is None
+        and forbidding_constraint(offer, workload.limits, devices, workload.max_gpus) is None
     )
 
 

@@ -158,7 +158,24 @@ class ConstraintsSpec(Spec):
 
     providers: tuple[str, ...] = _machines("provider")
     regions: tuple[str, ...] = _machines("region")
-    gpus: tuple[str, ...] = _machines("gpu")
+    gpus: tuple[str, ...] = _machines(
+        "gpu", help="Accelerators by name, vendor or family: h100, a100 (all variants), nvidia, hopper; or a "
+        "hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.",
+    )
+    vendors: tuple[str, ...] = _place(
+        "--vendor", options.name("vendor"), "Devices of these vendors only: NVIDIA, AMD, Google ...", repeated=True,
+    )
+    exclude: tuple[str, ...] = _place(
+        "--exclude", options.name("gpu"), "No device of these names, vendors or families: b200, amd, hopper.",
+        repeated=True,
+    )
+    software: tuple[str, ...] = option(
+        "--software", options.choice("cuda", "rocm", "xla", "neuron", "gaudi", "cpu", "any"),
+        "What the project is written for; what needs a port is left out (default: cuda and cpu, what a project of "
+        "PyTorch and CUDA runs on unchanged, and that of devices that are named).",
+        section="Where it may run", key=FIELD, repeated=True,
+    )
+    marketplace: bool = same(MachineSpec, "marketplace", section="Where it may run", key="constraints.", default=False)
     instances: tuple[str, ...] = _machines("instance")
     purchase: tuple[str, ...] = _machines("purchase")
     max_gpus: int | None = _place("--max-gpus", options.DEGREE, "At most so many accelerators.")

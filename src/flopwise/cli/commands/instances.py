@@ -14,6 +14,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
+from flopwise.options import name as vendor_name
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
@@ -27,6 +28,7 @@ _HEADERS = (
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
 @options.argument("name", required=False)
 @flags(MachineSpec, "provider region gpu", section="")
+@add("--vendor", vendor_name("vendor"), "Accelerators of this vendor only: NVIDIA, AMD, Intel, Google ...")
 @flags(DeviceSpec)
 @flags(MachineSpec, "purchase", section="")
 @add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")

@@ -218,12 +218,26 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
     if plan.levers:
         yield "What one change to the best plan would do:\n" + _levers(plan, paper)
+    yield from _ports(plan, paper)
     if plan.ruled_out:
         rows = [(f"{r.count:,}", r.unit, r.reason, r.example) for r in plan.ruled_out]
         yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
     if plan.assumptions:
         yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
     yield f"{plan.evaluated:,} candidates evaluated in {units.format_seconds(plan.elapsed_s)}"
+
+
+def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
+    """The cheapest plan with each other software, against the best plan; nothing where there is none."""
+    headers = ("software", "machines", ">cost", ">against plan 1", ">measured rows", "what has to be ported")
+    rows = []
+    for port in plan.if_you_port:
+        machines = f"{port.num_instances} x {port.provider} {port.instance} ({port.gpu})"
+        change = f"{'-' if port.saves_usd > 0 else '+'}{units.format_usd(abs(port.saves_usd))}"
+        cost = units.format_usd(port.cost_usd)
+        rows.append((port.software, machines, cost, change, port.rows, "; ".join(port.work)))
+    if rows:
+        yield "If you port:\n" + table(headers, rows, paper)
 
 
 def title(plan: Plan) -> str:
