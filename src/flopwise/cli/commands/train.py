@@ -122,6 +122,7 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
         **_run_ends(answer),
+        "unit_usd": answer.unit_usd,
         "breakdown": entries(run.breakdown, "seconds"),
         **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
         "interruptions": run.interruptions,
@@ -204,6 +205,16 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
         ("cost", with_ends("cost_usd", parts.price)),
+        *(
+            [
+                (
+                    "cost of one",
+                    "; ".join(f"{parts.price(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items()),
+                )
+            ]
+            if answer.unit_usd
+            else []
+        ),
         ("energy", with_ends("energy_joules", parts.energy)),
     ]
     yield pairs(rows, paper)
