@@ -14,7 +14,10 @@ from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, Train
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.training.answer import TrainAnswer
+    from flopwise.training.corpus import Corpus
+    from flopwise.training.job import TrainJob
     from flopwise.training.layout import Layout, Recipe
 
 
@@ -55,7 +58,23 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
     answer = train_answer(job, facts, laid_out, notes)
-    return replace(answer, memory=with_remedies(answer.memory))
+    text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
+    return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd)
+
+
+USUAL_CLOUD = "aws"
+"""Whose object storage is priced where no provider is named."""
+
+
+def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[float, str] | None]:
+    """The corpus of a run, and what its ids and its text cost a month in object storage."""
+    from flopwise.fleet.prices import volume_usd
+    from flopwise.training.corpus import corpus
+
+    text = corpus(job.model.vocab, tokens)
+    provider = USUAL_CLOUD if job.cluster.offer is None else job.cluster.offer.provider
+    price = volume_usd(provider, "storage", text.ids_bytes + text.text_bytes, facts)
+    return text, None if price is None else (price[0], f"{provider}, {price[1].date}")
 
 
 def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:

@@ -9,14 +9,13 @@ sends goes with its machines. Solved with HiGHS (Huangfu and Hall 2018, doi:10.1
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.price_book import VOLUME_KINDS, VolumeKind
 from flopwise.fleet.model import (
     Allocation,
     Budget,
@@ -27,16 +26,14 @@ from flopwise.fleet.model import (
     Platform,
     Policy,
     ProviderShare,
-    ResolvedJob,
     SecondProvider,
     SpotLimit,
     Taken,
-    VolumeBill,
     WorkloadDemand,
     is_rented,
 )
 from flopwise.fleet.planned import KEPT, few_options
-from flopwise.fleet.prices import volume_usd
+from flopwise.fleet.prices import volume_bills
 from flopwise.fleet.program import LARGE, MARGIN, AllocationProblem, AllocationProgram, backup_usd, solve
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
@@ -74,6 +71,7 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
             flexible=item.job.ends,
             slots=week[n],
             backup=item.job.spec.backup,
+            levels=item.job.levels,
             volumes_usd={name: volumes[n, name].usd for name in providers[n] if (n, name) in volumes},
         )
         for n, item in enumerate(items)
@@ -92,47 +90,6 @@ def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
     for option in options:
         worst[option.workload] = max(worst.get(option.workload, 0.0), option.kg or 0.0)
     return tuple(replace(o, kg_each=(worst[o.workload] if o.kg is None else o.kg) / o.instances) for o in options)
-
-
-def volume_bills(
-    jobs: Sequence[ResolvedJob], providers: Sequence[Mapping[str, bool]], facts: Facts
-) -> dict[tuple[int, str], VolumeBill]:
-    """What each workload's volumes cost with each of its `providers` (each with whether it is a cloud).
-
-    Source: arithmetic on `data/storage_prices.csv`.
-    Assumes: prices in tiers are paid at their average over the volumes of the whole fleet, as if one provider had them
-    all; where a cloud's price is not known, the dearest that is known among the fleet's counts; what is kept on own
-    machines, or sent to an API, is in their price.
-    """
-    clouds = sorted({name for by_name in providers for name, cloud in by_name.items() if cloud})
-    nbytes = [{kind: float(getattr(job.volumes, kind)) for kind in VOLUME_KINDS} for job in jobs]
-    totals = {kind: sum(own[kind] for own in nbytes) for kind in VOLUME_KINDS}
-    rates = {kind: _byte_rates(kind, total, clouds, facts) if total else {} for kind, total in totals.items()}
-    bills: dict[tuple[int, str], VolumeBill] = {}
-    for number, (own, by_name) in enumerate(zip(nbytes, providers, strict=True)):
-        for name in by_name if any(own.values()) else ():
-            usd, notes = dict.fromkeys(VOLUME_KINDS, 0.0), list[str]()
-            for kind in (kind for kind in VOLUME_KINDS if own[kind]):
-                included = f"{kind.replace('_', ' ')} of {name}: taken to be in its price"
-                usd_per_byte, note = rates[kind].get(name, (0.0, included))
-                usd[kind] = usd_per_byte * own[kind]
-                notes.append(note)
-            moved = usd["egress"] + usd["inter_zone"]
-            bills[number, name] = VolumeBill(storage=usd["storage"], traffic=moved, notes=tuple(notes))
-    return bills
-
-
-def _byte_rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Facts) -> dict[str, tuple[float, str]]:
-    """(USD a byte on average over `total`, where that is from) of each cloud."""
-    known, rates, words = {}, dict[str, tuple[float, str]](), kind.replace("_", " ")
-    for name in clouds:
-        if (bill := volume_usd(name, kind, total, facts)) is not None:
-            known[name] = bill[0] / total
-            rates[name] = known[name], f"{words} of {name}: {bill[1].source}, {bill[1].date}"
-    dearest = max(known, key=known.__getitem__, default=None)
-    usd = 0.0 if dearest is None else known[dearest]
-    counted = "not counted" if dearest is None else f"counted as {dearest} takes it, ${usd * 1e9:.3g} a GB on average"
-    return {name: rates.get(name, (usd, f"what {name} takes for {words} is not known; {counted}")) for name in clouds}
 
 
 def allocate(
@@ -170,7 +127,8 @@ def allocate(
 def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Allocation:
     """The columns read back; every sum is of what is returned, so that it is the bill to the cent."""
     counts = made.counts(columns)
-    primary = [(option, int(counts[i])) for i, option in enumerate(made.options) if counts[i]]
+    numbers = [i for i in range(len(made.options)) if counts[i]]
+    primary = [(made.options[i], int(counts[i])) for i in numbers]
     pools = {machine: round(columns[column]) for machine, column in made.pools.items() if columns[column] > HALF}
     used_hours: dict[Machine, float] = defaultdict(float)
     for option, count in primary:
@@ -179,12 +137,17 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
         elif option.is_pooled:
             pools[option.machine] = pools.get(option.machine, 0) + count
     taken = []
-    for option, count in primary:
-        usd = option.usd_each * count
+    for i, (option, count) in zip(numbers, primary, strict=True):
+        usd, levels, on, hours = option.usd_each * count, made.demands[option.workload].levels, tuple[int, ...](), None
         if made.is_shared(option):  # its part by hours of use
             paid = option.pool_usd(round(columns[made.pools[option.machine]]))
             usd = paid * count * option.busy_hours / used_hours[option.machine]
-        taken.append(Taken(option=option, count=count, usd=usd + option.usd_running * count))
+        elif levels is not None and i in made.on:  # the hours that they are on
+            on = tuple(round(columns[column]) * made.scale[i] for column in made.on[i])
+            hours = levels.paid_hours(on) / count
+            usd *= hours / option.busy_hours
+        cost = usd + option.usd_running * count
+        taken.append(Taken(option=option, count=count, usd=cost, by_level=on, scaled_hours=hours))
     for i, column in made.spare.items():
         if columns[column] > HALF:
             count, option = round(columns[column]), made.options[i]

@@ -12,17 +12,21 @@ import msgspec
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
+from flopwise.fleet.advice import advice
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
 from flopwise.fleet.model import Allocation, ChosenWorkload, Platform
-from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
+from flopwise.fleet.outlook import bindings, forecast, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
 from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import workload_result
 from flopwise.fleet.risks import alerts, risks
+from flopwise.fleet.roadmap import roadmap
 from flopwise.fleet.savings import savings
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.answer import Plan
@@ -57,9 +61,8 @@ def assess(
     """
     started = time.perf_counter()
     advance = advance or (lambda _stage, _done, _whole: None)
-    platform, facts = resolve_names(platform, facts)
-    problem, allocation = _allocation(platform, facts, advance)
-    fleet = solved_fleet(platform, facts, problem, allocation)
+    fleet = recommended_fleet(platform, facts, advance)
+    platform, facts, problem, allocation = fleet.platform, fleet.facts, fleet.problem, fleet.allocation
     chosen = fleet.chosen
     advance(STAGES[2], 0, 3)
     binding = bindings(problem, allocation)
@@ -79,14 +82,22 @@ def assess(
         name=platform.fleet.name, date=today or "",
         workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
         usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
-        whatif=questions, scenarios=drawn, roadmap=roadmap(chosen, fleet.cost), monitoring=alerts(fleet),
+        whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
+        by_provider=provider_choices(fleet), scaled=scaling(chosen, facts), advice=advice(fleet),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
+
+
+def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> SolvedFleet:
+    """The cheapest machines that policies and targets allow. Raises as `assess`."""
+    platform, facts = resolve_names(platform, facts)
+    problem, allocation = _allocation(platform, facts, advance)
+    return solved_fleet(platform, facts, problem, allocation)
 
 
 def _allocation(
@@ -130,14 +141,18 @@ def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
 def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     """`plan` with what the fleet took as the first candidates, then the cheapest others by the fleet's own bill.
 
-    Of others one of each kind of machine and purchase: a list of twenty regions of the same would tell nothing.
+    Of others one of each kind of machine and purchase, the cheapest of every provider among them: a list of twenty
+    regions of the same would tell nothing.
     """
     parts = sorted(chosen.parts, key=lambda taken: taken.option is not chosen.option)
     taken = {id(part.option.candidate): part.option.candidate for part in parts}
     others = [o.candidate for o in chosen.planned.options if id(o.candidate) not in taken]
     varied = {(c.provider, c.instance, c.purchase): c for c in reversed(others)}
-    varied_first = [c for c in others if varied[c.provider, c.instance, c.purchase] is c]
-    first, kept = len(taken), [*taken.values(), *varied_first[: max(0, most - len(taken))]]
+    listed = [c for c in others if varied[c.provider, c.instance, c.purchase] is c]
+    room, cheapest = max(0, most - len(taken)), {c.provider: id(c) for c in reversed(listed)}
+    first_of_each = [id(c) for c in listed if cheapest[c.provider] == id(c)][:room]  # no provider is left out
+    rest = [id(c) for c in listed if id(c) not in first_of_each][: room - len(first_of_each)]
+    first, kept = len(taken), [*taken.values(), *(c for c in listed if id(c) in {*first_of_each, *rest})]
     note = (
         f"the first {'candidate is' if first == 1 else f'{first} candidates are'} what the fleet takes; then come "
         f"{len(kept) - first:,} of {len(others):,} others, by what a month of them costs in the fleet"

@@ -8,6 +8,7 @@ stays unknown. Every function but `effective`, `run_usd`, `volume_usd` and `brea
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.facts.price_book import HostedPrice, VolumeKind, VolumePrice
+from flopwise.facts.price_book import VOLUME_KINDS, HostedPrice, VolumeKind, VolumePrice
+from flopwise.fleet.model import ResolvedJob, VolumeBill
 from flopwise.ops.types import Floats
 from flopwise.training.goodput import DEFAULT_RELIABILITY, daly_interval_s, progress_frac
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
@@ -214,6 +216,47 @@ def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> 
         raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
     price = facts.volume_prices.get((provider, kind))
     return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)
+
+
+def volume_bills(
+    jobs: Sequence[ResolvedJob], providers: Sequence[Mapping[str, bool]], facts: Facts
+) -> dict[tuple[int, str], VolumeBill]:
+    """What each workload's volumes cost with each of its `providers` (each with whether it is a cloud).
+
+    Source: arithmetic on `data/storage_prices.csv`.
+    Assumes: prices in tiers are paid at their average over the volumes of the whole fleet, as if one provider had them
+    all; where a cloud's price is not known, the dearest that is known among the fleet's counts; what is kept on own
+    machines, or sent to an API, is in their price.
+    """
+    clouds = sorted({name for by_name in providers for name, cloud in by_name.items() if cloud})
+    nbytes = [{kind: float(getattr(job.volumes, kind)) for kind in VOLUME_KINDS} for job in jobs]
+    totals = {kind: sum(own[kind] for own in nbytes) for kind in VOLUME_KINDS}
+    rates = {kind: _byte_rates(kind, total, clouds, facts) if total else {} for kind, total in totals.items()}
+    bills: dict[tuple[int, str], VolumeBill] = {}
+    for number, (own, by_name) in enumerate(zip(nbytes, providers, strict=True)):
+        for name in by_name if any(own.values()) else ():
+            usd, notes = dict.fromkeys(VOLUME_KINDS, 0.0), list[str]()
+            for kind in (kind for kind in VOLUME_KINDS if own[kind]):
+                included = f"{kind.replace('_', ' ')} of {name}: taken to be in its price"
+                usd_per_byte, note = rates[kind].get(name, (0.0, included))
+                usd[kind] = usd_per_byte * own[kind]
+                notes.append(note)
+            moved = usd["egress"] + usd["inter_zone"]
+            bills[number, name] = VolumeBill(storage=usd["storage"], traffic=moved, notes=tuple(notes))
+    return bills
+
+
+def _byte_rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Facts) -> dict[str, tuple[float, str]]:
+    """(USD a byte on average over `total`, where that is from) of each cloud."""
+    known, rates, words = {}, dict[str, tuple[float, str]](), kind.replace("_", " ")
+    for name in clouds:
+        if (bill := volume_usd(name, kind, total, facts)) is not None:
+            known[name] = bill[0] / total
+            rates[name] = known[name], f"{words} of {name}: {bill[1].source}, {bill[1].date}"
+    dearest = max(known, key=known.__getitem__, default=None)
+    usd = 0.0 if dearest is None else known[dearest]
+    counted = "not counted" if dearest is None else f"counted as {dearest} takes it, ${usd * 1e9:.3g} a GB on average"
+    return {name: rates.get(name, (usd, f"what {name} takes for {words} is not known; {counted}")) for name in clouds}
 
 
 # Tokens of hosted models, and when own machines cost less

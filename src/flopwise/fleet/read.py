@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -31,25 +32,32 @@ FOR_DEVELOPERS = (
 """Keys of a workload that machines to work on have a use for."""
 
 
-def load_fleet(path: Path | str) -> Platform:
+def load_fleet(path: Path | str, existing: Path | str | None = None) -> Platform:
     """The platform of a fleet file (YAML, or JSON), validated, in base units.
+
+    `existing`: a table of what workloads run on today, instead of the one that the file names.
 
     Raises: SpecError: with file and line, what was given and what is allowed.
     """
-    return parse_fleet(read_text(path), str(path))
+    return parse_fleet(read_text(path), str(path), existing)
 
 
-def parse_fleet(text: str, where: str = "fleet") -> Platform:
+def parse_fleet(text: str, where: str = "fleet", existing: Path | str | None = None) -> Platform:
     """The platform of the text of a fleet file; `where` names it in messages. Raises as `load_fleet`."""
     node, data = document(text, where)
     if not isinstance(data, dict):
         raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {kind_of(data)}")
-    return fleet_from(data, where, node)
+    return fleet_from(data, where, node, existing)
 
 
-def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> Platform:
+def fleet_from(
+    data: dict[str, Any], where: str = "fleet", node: Any = None, existing: Path | str | None = None
+) -> Platform:
     """The platform of a fleet given as plain data. Raises as `load_fleet`; without `node` no line is known."""
     source = FileSource(where, node)
+    named = data.get("existing")
+    if existing is not None or isinstance(named, str | Path):
+        data = _with_existing(data, Path(existing) if existing is not None else Path(where).parent / str(named))
     try:
         platform = _platform(spec.FLEET_FILE.parse(data)[0])
     except UnknownNameError as error:
@@ -57,6 +65,36 @@ def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> 
     except SpecError as error:
         raise source.with_line(error) from None
     return replace(platform, source=source, written=spec.FLEET_FILE.without_defaults(data))
+
+
+def _with_existing(data: dict[str, Any], table: Path) -> dict[str, Any]:
+    """The fleet with the rows of a table as the existing machines of the workloads that they name.
+
+    Raises: SpecError: with file and line, what is wrong in the table.
+    """
+    jobs = [job for job in data.get("workloads") or () if isinstance(job, dict)]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    lines = csv.DictReader(read_text(table).splitlines(), skipinitialspace=True)
+    known = ["name", *spec.EXISTING_ROW.keys[""]]
+    columns = [(column or "").strip().lower() for column in lines.fieldnames or ()]
+    for column in (*columns, *({"name", "instance"} - {*columns})):
+        if column not in known or column not in columns:
+            what = "is missing" if column in known else f"is unknown; allowed: {', '.join(known)}"
+            raise SpecError(f"{table}:1: column {column[:40]!r} {what}")
+    lines.fieldnames = columns
+    for line in lines:
+        at = f"{table}:{lines.line_num}: "
+        if None in line:
+            raise SpecError(f"{at}has more cells than the table has columns")
+        cells = {column: cell.strip() for column, cell in line.items() if cell and cell.strip()}
+        name = cells.pop("name", "")
+        if name not in {job.get("name") for job in jobs}:
+            raise SpecError(f"{at}{UnknownNameError('workload', name, [str(job.get('name')) for job in jobs])}")
+        spec.EXISTING_ROW.parse(cells, at)
+        rows.setdefault(name, []).append(cells)
+    return data | {
+        "workloads": [job | {"existing": rows.get(str(job.get("name")), job.get("existing"))} for job in jobs]
+    }
 
 
 def _platform(fleet: Fleet) -> Platform:
@@ -144,6 +182,9 @@ def _resolved_job(fleet: Fleet, rules: Policies, number: int, growth: float) -> 
     hours = job.hours or (fleet.environments or {}).get(environment)
     named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
     workload = _workload(job, where)
+    profile = () if workload is None else workload.profile
+    if job.autoscale != spec.Scaling() and not profile:
+        raise SpecError(f"{where}.autoscale: follows a profile of traffic; give traffic.profile, or leave it out")
     if job.task not in RUNS and job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
     return ResolvedJob(

@@ -17,6 +17,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
 from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, WorkloadSpec
+from flopwise.serving.spec import AutoscaleSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
 OWNED, API = "owned", "api"
@@ -180,6 +181,47 @@ class OwnMachines(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingMachines(Spec):
+    """Machines that a workload has today: what it is judged on, and what savings are held against."""
+
+    instance: str = _key(options.name("instance"), "Instance type, as the cloud or people call it.", default=NEEDED)
+    count: int = _key(options.whole(high=MOST_MACHINES), "How many of it.", default=1)
+    purchase: str = _key(options.choice(*RENTED), "How they are bought.", default="on_demand")
+    hours: float | None = _key(
+        options.quantity("hours", units.parse_count, high=744.0),
+        "A month that each is paid; as its schedule says, or as long as its runs take, when it is not given.",
+    )
+    provider: str | None = _key(_NAME, "Whose they are, where several have such a type.")
+    region: str | None = _key(_NAME, "Where they stand; the cheapest that is known when it is not given.")
+    price: float | None = _key(
+        options.quantity("usd", units.parse_usd, high=1e6), "US dollars an hour of one, instead of the listed price.",
+    )
+    weights: str | None = _key(
+        options.name("format"), "Weight format that runs on them (fp16, awq ...); the best when it is not given.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling(Spec):
+    """How a service follows the profile of its traffic: machines by the hour, and a policy for what comes besides."""
+
+    fixed: bool = _key(options.FLAG, "All machines of the peak stay on, whatever the traffic.", default=False)
+    headroom: float = _key(
+        _SHARE, "Machines of an hour beyond those that its highest rate takes, up to the peak's: 20%.", default=0.0,
+    )
+    policy: str = _key(
+        options.choice("queue", "concurrency", "utilisation", "kv"),
+        "Of the simulator's autoscaler, on top of the machines of the hour; concurrency adds some where batches are "
+        "full.", default="concurrency",
+    )
+    target: float | None = options.same(AutoscaleSpec, "target", key=FIELD)
+    min_replicas: int | None = options.same(AutoscaleSpec, "min_replicas", key=FIELD)
+    cold_start: float | None = options.same(AutoscaleSpec, "cold_start", key=FIELD)
+    cool_down: float | None = options.same(AutoscaleSpec, "cool_down", key=FIELD)
+    tick: float | None = options.same(AutoscaleSpec, "tick", key=FIELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Spec):
     """One workload of a fleet."""
 
@@ -216,6 +258,13 @@ class Job(Spec):
     )
     starts: str | None = _key(_MONTH, "Its month in the roadmap: 2027-01.")
     volumes: Volumes = _key(record(Volumes), "What it keeps and moves.", default=Volumes())
+    existing: tuple[ExistingMachines, ...] = _key(
+        record(ExistingMachines), "What it runs on today: `flopwise check` judges it.", repeated=True,
+    )
+    autoscale: Scaling = _key(
+        record(Scaling), "How a service with a `traffic.profile` follows it; it does when nothing is said.",
+        default=Scaling(),
+    )
     # fmt: on
     constraints: ConstraintsSpec = field(default=ConstraintsSpec())  # as `planned` has them
     planned: Mapping[str, Any] = field(default_factory=dict)  # what it says of the workload, as written
@@ -354,10 +403,15 @@ class Fleet(Spec):
     policies: Policies = _key(record(Policies), "What holds for all.", default=Policies())
     own_machines: tuple[OwnMachines, ...] = _key(record(OwnMachines), "What the fleet owns or may buy.", repeated=True)
     description: str = _key(_TEXT, "A sentence or two for the report.", default="")
+    existing: Any = _key(
+        options.FILE, "A table (CSV) of what workloads run on today, with columns name, instance, count and hours, and "
+        "optionally the other keys of `existing`; its rows stand in for a workload's own.",
+    )
 
 
 # fmt: on
 FLEET_FILE = FileFormat((Fleet,))
+EXISTING_ROW = FileFormat((ExistingMachines,))
 
 
 def schema() -> dict[str, Any]:

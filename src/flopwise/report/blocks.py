@@ -98,6 +98,24 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """One way through a graph: the node of each column that it passes, its width, and what is written of it."""
+
+    nodes: tuple[str, ...]
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Columns of nodes, joined by ways as wide as their values; `headers` name the columns."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Stream]
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """A figure that stands for itself: what it is, the figure, and what it means."""
 
@@ -113,7 +131,7 @@ class Tiles:
     tiles: Sequence[Tile]
 
 
-Block = Text | Heading | Bullets | Points | Table | Bars | Spans | Tiles
+Block = Text | Heading | Bullets | Points | Table | Bars | Spans | Streams | Tiles
 
 
 @dataclass(frozen=True, slots=True)

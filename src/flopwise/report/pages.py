@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from flopwise.report.blocks import Bars, Block, Bullets, Document, Heading, Link, Points, Spans, Table, Text, Tiles
+from flopwise.report.blocks import (
+    Bars,
+    Block,
+    Bullets,
+    Document,
+    Heading,
+    Link,
+    Points,
+    Spans,
+    Stream,
+    Streams,
+    Table,
+    Text,
+    Tiles,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -68,8 +82,15 @@ def html(document: Document) -> str:
     def kind(block: Block) -> str:
         return type(block).__name__.lower()
 
-    def drawn(block: Bars | Spans) -> Any:
-        return Markup(bars_svg(block) if isinstance(block, Bars) else spans_svg(block))  # noqa: S704 - all texts in it are escaped
+    def drawn(block: Bars | Spans | Streams) -> Any:
+        match block:
+            case Bars():
+                picture = bars_svg(block)
+            case Spans():
+                picture = spans_svg(block)
+            case Streams():
+                picture = streams_svg(block)
+        return Markup(picture)  # noqa: S704 - all texts in it are escaped
 
     return _template().render(document=document, kind=kind, drawn=drawn)
 
@@ -78,6 +99,8 @@ def html(document: Document) -> str:
 
 WIDTH, LABEL, ROW = 860.0, 232.0, 26.0
 """Units of the picture: its width, the column of names, a row's height."""
+TINTS = 4
+"""Colours of ribbons."""
 LETTER = 6.9
 """Width of a letter, on the safe side, at the pictures' size of type."""
 
@@ -172,6 +195,86 @@ def spans_svg(block: Spans) -> str:
     return _svg(height, block.title, "".join(parts))
 
 
+Node = tuple[int, str]
+"""A node of a graph: its column and its name."""
+NODES, NODE = (232.0, 430.0, 610.0), 10.0
+"""Places of the columns of nodes in a graph, and the width of a node."""
+MOST_LETTERS = (int(226 / LETTER), int(160 / LETTER), int(230 / LETTER))
+"""Letters that the names of each column have room for."""
+LEAST_NODE, ALL_NODES, GAP = 16.0, 190.0, 8.0
+"""Height of a node of next to nothing, what the heights of a column share beyond that, and between two nodes."""
+
+
+def streams_svg(block: Streams) -> str:
+    """Three columns of nodes, joined by ribbons; the way of each ribbon is its title."""
+    places, height = _node_places(block.rows)
+    parts = list(_ribbons(block.rows, places))
+    for (column, name), (top, tall) in places.items():
+        x, middle = NODES[column], top + tall / 2 + 4
+        parts.append(
+            f'<rect x="{_number(x)}" y="{_number(top)}" width="{NODE:g}" height="{_number(tall)}" class="node"/>'
+        )
+        parts.append(_label(column, middle, name, "over"))
+    parts += [_label(column, 12, header, "tick") for column, header in enumerate(block.headers)]
+    told = "; ".join(f"{' to '.join(row.nodes)}, {row.text}" for row in block.rows)
+    return _svg(height, f"{block.title}: {told}", "".join(parts))
+
+
+def _ribbons(rows: Sequence[Stream], places: Mapping[Node, tuple[float, float]]) -> Iterator[str]:
+    """The ribbons of each row, coloured by its node in the middle; they leave and reach a node in its order."""
+    done, order = dict.fromkeys(places, 0.0), list(places)
+    tints = {name: number % TINTS for number, name in enumerate(dict.fromkeys(row.nodes[1] for row in rows))}
+    totals = {node: sum(row.value for row in rows if row.nodes[node[0]] == node[1]) or 1.0 for node in places}
+    for row in sorted(rows, key=lambda row: [order.index(node) for node in enumerate(row.nodes)]):
+        ends = []
+        for node in enumerate(row.nodes):
+            top, tall = places[node]
+            ends.append((top + done[node], tall * row.value / totals[node]))
+            done[node] += ends[-1][1]
+        title = f"<title>{escape(plain(' → '.join(row.nodes)))}: {escape(plain(row.text))}</title>"
+        for left, right, start, end in zip(NODES, NODES[1:], ends, ends[1:], strict=False):
+            outline = _ribbon(left + NODE, right, start, end)
+            yield f'<path d="{outline}" class="t{tints[row.nodes[1]]}">{title}</path>'
+
+
+def _node_places(rows: Sequence[Stream]) -> tuple[dict[Node, tuple[float, float]], float]:
+    """(top and height of each node by its column and name, height of the picture); nodes follow those before them."""
+    whole = sum(row.value for row in rows) or 1.0
+    by_middle = sorted(rows, key=lambda row: -sum(r.value for r in rows if r.nodes[1] == row.nodes[1]))
+    places: dict[Node, tuple[float, float]] = {}
+    tallest = 0.0
+    for column in range(3):
+        top = 22.0
+        for name in dict.fromkeys(row.nodes[column] for row in by_middle):
+            tall = LEAST_NODE + ALL_NODES * sum(r.value for r in rows if r.nodes[column] == name) / whole
+            places[column, name] = top, tall
+            top += tall + GAP
+        tallest = max(tallest, top)
+    for column in range(3):  # shorter columns stand in the middle
+        mine = [key for key in places if key[0] == column]
+        end = sum(places[mine[-1]]) + GAP if mine else 0.0
+        for key in mine:
+            places[key] = places[key][0] + (tallest - end) / 2, places[key][1]
+    return places, tallest
+
+
+def _label(column: int, y: float, words: str, kind: str) -> str:
+    """A text of a column: left of the first, right of the others."""
+    x, anchor = (NODES[0] - 6, "end") if column == 0 else (NODES[column] + NODE + 6, "start")
+    return _text(x, y, words, kind, anchor, MOST_LETTERS[column])
+
+
+def _ribbon(left: float, right: float, start: tuple[float, float], end: tuple[float, float]) -> str:
+    """The outline of a ribbon between two (top, thickness)."""
+    half = _number((left + right) / 2)
+    (a, thick), (b, other) = start, end
+    return (
+        f"M{_number(left)} {_number(a)}C{half} {_number(a)} {half} {_number(b)} {_number(right)} {_number(b)}"
+        f"V{_number(b + other)}C{half} {_number(b + other)} {half} {_number(a + thick)} {_number(left)} "
+        f"{_number(a + thick)}Z"
+    )
+
+
 def _svg(height: float, title: str, body: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{escape(plain(title), quote=True)}" '
@@ -214,6 +317,9 @@ def _lines(block: Block) -> Iterator[str]:
             yield from _table(block)
         case Bars():
             yield from _bars(block)
+        case Streams():
+            heads = [block.title.split(",", 1)[0], *block.headers[1:], ">"]
+            yield from _table(Table(heads, [(*row.nodes, row.text) for row in block.rows]))
         case Spans():
             yield from _table(Table([block.title, "from", ""], [(r.name, r.begins, r.text) for r in block.rows]))
 

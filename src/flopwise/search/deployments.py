@@ -182,11 +182,12 @@ def batches(most: Floats) -> Floats:
 
 def deployments(
     model: Model, workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, *,
-    least: float = 1.0,
+    least: float | Floats = 1.0,
 ) -> Deployments | None:  # fmt: skip
     """Every replica of `weights` on `node` at every batch, with the number that the workload takes; None without any.
 
-    `least`: so many replicas at least, whether the workload takes them or not.
+    `least`: so many replicas at least, whether the workload takes them or not. Where the workload has its number of
+    instances, as many as those hold.
 
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
@@ -219,6 +220,8 @@ def deployments(
         n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
     }
     job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
+    if workload.instances is not None:
+        least = _replicas_on(workload.instances, node.count, np.asarray(job.layout.num_gpus))
     columns: dict[str, Any] = (
         _one_pass_columns(runner(job), job.layout, batch, workload, least)
         if one_pass
@@ -276,7 +279,15 @@ def _steady_at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
     )
 
 
-def _decoding_columns(job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float) -> dict[str, Floats]:
+def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
+    """Replicas of so many `gpus` that instances hold: several on each, or one on several; none that lacks a device."""
+    packed = per_instance // gpus
+    return np.asarray(np.where(packed > 0, instances * packed, instances * per_instance // gpus), dtype=float)
+
+
+def _decoding_columns(
+    job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float | Floats
+) -> dict[str, Floats]:
     """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
@@ -301,9 +312,11 @@ def _decoding_columns(job: ServeJob, batch: Floats, workload: Resolved, grids: i
         seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
         middle = seen.get("mean", seen[wanted["tpot"]])
         token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
-        ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(token_s[wanted["tpot"]])
+        behind = np.where(arrivals * ranks < capacity, 0.0, np.inf)  # where the number of instances is given
+        ttft = np.asarray(seen[wanted["ttft"]].ttft_s) + behind
+        tpot = np.asarray(token_s[wanted["tpot"]]) + behind
         whole = wanted["latency"]
-        e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole])
+        e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole]) + behind
         busy = arrivals * ranks / capacity
         total = np.full(batch.size, workload.requests_per_s / workload.peak * outputs)
         least_s = np.asarray(there.decode.floor_s) / each
@@ -330,9 +343,11 @@ def _watts_frac(step: StepTime, busy: Floats) -> Floats:
     return drawn
 
 
-def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float) -> Floats:
-    """Replicas that carry the arrivals, the users, or a batch job before its deadline."""
+def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float | Floats) -> Floats:
+    """Replicas that carry the arrivals, the users, or a batch job before its deadline; `least` at least, or exactly."""
     needed: Floats = np.ones(batch.size)
+    if workload.instances is not None:
+        return needed * least
     if workload.requests_per_s is not None:
         needed = np.ceil(workload.requests_per_s / (capacity * PREFILL_BUSY))
     elif workload.concurrency is not None:
@@ -352,7 +367,7 @@ def _percentiles(workload: Resolved) -> dict[str, str]:
 
 
 def _one_pass_columns(
-    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, least: float
+    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, least: float | Floats
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
@@ -374,7 +389,7 @@ def _one_pass_columns(
         if tail is not None:
             queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
         fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (0.5 if tail is None else 1 - tail)
-        wait = queue + fill
+        wait = np.where(arrivals < capacity, queue + fill, np.inf)
         total = np.full(batch.size, workload.requests_per_s / workload.peak)
     latency = machine.engine.request_s + wait + service
     return {

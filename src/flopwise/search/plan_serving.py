@@ -18,7 +18,16 @@ from flopwise.facts.software import Engine
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
-from flopwise.search.rank import NEAREST_MISSES, Index, Pick, best_and_missed, candidates, cheaper_misses, front
+from flopwise.search.rank import (
+    NEAREST_MISSES,
+    Index,
+    Pick,
+    best_and_missed,
+    candidates,
+    cheaper_misses,
+    front,
+    likeliest,
+)
 from flopwise.search.serving_analysis import (
     floors,
     format_on,
@@ -121,6 +130,9 @@ def plan_serving(
     if smaller:
         close = _nodes_for_smaller_caches(options, workload, draft)
         options += _options(workload, model, close, smaller, draft, lambda _: None)
+    if workload.instances is not None:
+        draft.plans = candidates(likeliest(options))
+        return draft
     picks, missed = best_and_missed(options, _best_rows)
     _count_missed([pick for _, pick in missed], draft)
     plans = verified_plans(

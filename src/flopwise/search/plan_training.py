@@ -20,7 +20,16 @@ from flopwise.search.answer import Candidate, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
-from flopwise.search.rank import NEAREST_MISSES, Index, Pick, best_and_missed, candidates, cheaper_misses, front
+from flopwise.search.rank import (
+    NEAREST_MISSES,
+    Index,
+    Pick,
+    best_and_missed,
+    candidates,
+    cheaper_misses,
+    front,
+    likeliest,
+)
 from flopwise.search.training_option import TrainingOption, recipes, reliability, training_options
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
@@ -41,6 +50,8 @@ HOPELESS = 20
 """Machines whose least conceivable cost is this many times that of the best run found are not searched."""
 CHANGED = ("precision", "recompute", "micro-batch", "batch", "devices", "optimizer")
 """Kinds of changes to the best plan whose effect is shown."""
+LEAST_CONFIDENCE = 0.05
+"""Probability to fit below which a layout on machines that are there is not worth a look."""
 NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
@@ -79,6 +90,11 @@ def plan_training(
     draft = PlanDraft()
     draft.assumptions += check_training(workload, model, facts)
     options = _options(workload, model, _by_stack(workload, facts, draft, alone=alone), draft, advance, facts)
+    if workload.instances is not None:
+        draft.plans = candidates(likeliest(options))
+        if not draft.plans and workload.confidence > LEAST_CONFIDENCE:  # layouts that hardly fit
+            return plan_training(replace(workload, confidence=LEAST_CONFIDENCE), model, facts, alone=alone)
+        return draft
     picks, missed = best_and_missed(options, _best_rows)
     best: dict[tuple[str, str, str], Pick[TrainingOption]] = {}
     for pick in picks:

@@ -55,6 +55,11 @@ class PlanOption(ABC):
         """As `shortfalls`, of what services alone have: latencies, and more devices than are allowed."""
         return {}
 
+    @property
+    def capacity(self) -> Floats:
+        """Work a second that each row could do at most."""
+        return self.tokens_per_s
+
     @cached_property
     def num_gpus(self) -> Floats:
         """Accelerators of all instances of each row."""
@@ -165,6 +170,28 @@ def best_and_missed(
             short, row = option.nearest_miss()
             missed.append((short, Pick(option, row, odds)))
     return picks, missed
+
+
+def likeliest(options: Iterable[O]) -> list[Pick[O]]:
+    """The row within `max_gpus` that likeliest meets its targets; of those that are sure enough the fastest.
+
+    Of equals (times within a hundredth) the one that could do most. Empty: there is no row.
+    """
+    best: tuple[float, ...] | None = None
+    found: list[Pick[O]] = []
+    for option in options:
+        odds, most = option.odds(), option.workload.max_gpus
+        rows = np.flatnonzero((option.num_gpus <= most) & (option.instances >= 1))
+        if not rows.size:
+            continue
+        least = np.min(np.stack([np.ones(rows.size), *(p[rows] for p in odds.values())]), axis=0)
+        sure = np.minimum(least, option.workload.confidence).round(4)
+        keys = np.stack([-sure, np.log(option.seconds[rows]).round(2), -option.capacity[rows]])
+        at = int(np.lexsort(keys[::-1])[0])
+        key = tuple(keys[:, at].tolist())
+        if best is None or key < best:
+            best, found = key, [Pick(option, int(rows[at]), odds)]
+    return found
 
 
 def candidates(picks: Iterable[Pick[O]]) -> list[Candidate]:

@@ -44,6 +44,11 @@ class ServingOption(PlanOption):
         """Whether answers are made token by token."""
         return not answers_in_one_pass(self.model, self.workload)
 
+    @property
+    def capacity(self) -> Floats:
+        """Requests a second that all replicas of each row could answer."""
+        return self.found.requests_per_s * self.found.replicas
+
     def estimated_as(
         self, found: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None
     ) -> ServingOption:

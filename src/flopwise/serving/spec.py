@@ -271,6 +271,8 @@ class AutoscaleSpec(Spec):
     min_replicas: int | None = _scaling(
         "--min-replicas", options.WHOLE_OR_ZERO, "At least (default: 1; 0 scales to zero).")
     max_replicas: int | None = _scaling("--max-replicas", options.DEGREE, "At most (default: 16).")
+    min_by_hour: tuple[int, ...] | None = _scaling("--min-by-hour", options.WHOLES,
+        "At least so many in each hour, ready when it begins: 24 numbers of a day, 168 of a week from Monday 0:00.")
     cold_start: float | None = _scaling("--cold-start", options.SECONDS_OR_ZERO,
         "From the wish for a machine to its first request (default: a minute for the machine, then the engine).")
     cool_down: float | None = _scaling(

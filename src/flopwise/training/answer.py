@@ -9,6 +9,7 @@ from flopwise.cost.quick import QuickFormula
 from flopwise.facts.catalog import Facts
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters
+from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.memory_answer import layout_text, memory_answer
@@ -26,6 +27,8 @@ class TrainAnswer:
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]
     rules: TokenRules | None  # of the tokens and the batch
+    corpus: Corpus | None = None  # what is gone through, as files; None where the run's length is not given
+    corpus_storage: tuple[float, str] | None = None  # USD a month of its ids and text, and at whose price, where known
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 

@@ -107,7 +107,8 @@ def autoscaling_report(
     replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, of {what}")
     cold = format_seconds(rule.starts_in_s)
     text = (
-        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas; every "
+        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas"
+        f"{', the fewest by the hour' if rule.by_hour else ''}; every "
         f"{format_seconds(rule.tick_s)}; cold start {cold}, cool-down {format_seconds(rule.cool_down_s)}"
     )
     answer = replace(answer, settings=(replicas, ("autoscaler", text), *answer.settings[1:]))
@@ -162,7 +163,8 @@ def replica_sizes(
 def scaled_rule(rule: Autoscaling, factor: float) -> Autoscaling:
     """The rule for replicas of `factor` times the accelerators."""
     target = rule.wanted_at * factor if rule.measure in BY_REPLICA else rule.target
-    return replace(rule, least=ceil(rule.least / factor), most=max(int(rule.most / factor), 1), target=target)
+    most, by_hour = max(int(rule.most / factor), 1), tuple(ceil(count / factor) for count in rule.by_hour)
+    return replace(rule, least=ceil(rule.least / factor), most=most, target=target, by_hour=by_hour)
 
 
 def _check(request: SimulationRequest) -> None:

@@ -1,0 +1,92 @@
+"""`flopwise check`: what a platform runs on today, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise.cli import options
+from flopwise.cli.options import add, flags
+from flopwise.cli.parts import bullets
+from flopwise.cli.progress import Progress
+from flopwise.cli.render import Screen, heading, pairs, plain_text, table
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import FILE
+from flopwise.report.words import bought, change_text, hours, usd
+from flopwise.units import format_percent
+
+if TYPE_CHECKING:
+    from flopwise.fleet.check import Check, CheckedWorkload
+
+
+@options.command("check", "flopwise check examples/existing.yaml --existing examples/existing.csv")
+@options.argument("fleet", FILE)
+@add("--existing", FILE, "A table (CSV) of what workloads run on: name, instance, count, hours.")
+@flags(SourceSpec, "facts")
+def command(**given: Any) -> None:
+    """Judge what a platform runs on today: does it hold, what does it cost, what would change.
+
+    FLEET is a fleet file (docs/questions/check.md) whose workloads say under `existing` which machines they have; a
+    table may say it instead. Each is held against its targets and policies, and against what `flopwise assess` would
+    take, one change after the other. The exit code is 1 where something does not hold.
+    """
+    from flopwise.api.check import check
+
+    with Progress("checking") as progress:
+        found = check(
+            given["fleet"], existing=given["existing"], facts=given["facts"],
+            advance=lambda what, done, whole: progress(done, whole, what),
+        )  # fmt: skip
+    options.answer(found, blocks)
+    if not found.holds:
+        click.get_current_context().exit(1)
+
+
+def blocks(found: Check, paper: Screen) -> Iterator[str]:
+    """The check as people read it."""
+    holding = sum(w.holds for w in found.workloads)
+    yield heading(
+        f"{found.name}: {holding} of {len(found.workloads)} set-ups hold, {usd(found.usd_per_month)} a month", paper
+    )
+    yield pairs(list(_totals(found)), paper)
+    headers = ["workload", "runs on", "bought", ">hours", ">a month", "fits", "holds", ">likely", ">busy", ">idle"]
+    yield table(headers, [row for w in found.workloads for row in _rows(w)], paper)
+    if wrong := [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]:
+        yield bullets("What does not hold:", [plain_text(text) for text in wrong])
+    rows = [
+        (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
+        for w in found.workloads
+        for c in w.changes
+    ]
+    if rows:
+        yield table(["workload", "change", ">a month", ">then", "how"], rows, paper)
+
+
+def _totals(found: Check) -> Iterator[tuple[str, Any]]:
+    beside = found.usd_per_month - sum(m.usd_per_month for w in found.workloads for m in w.machines)
+    if beside > 0.005:
+        yield "of it storage and traffic", usd(beside)
+    share = format_percent(found.idle_usd_per_month / found.usd_per_month) if found.usd_per_month else "-"
+    yield "idle", f"{usd(found.idle_usd_per_month)} a month, {share} of it"
+    if found.proposed_usd_per_month is not None:
+        change = found.proposed_usd_per_month - found.usd_per_month
+        yield "proposed", f"{usd(found.proposed_usd_per_month)} a month: {change_text(change)}"
+    elif found.no_proposal:
+        yield "proposed", f"nothing: {found.no_proposal}"
+    if found.without:
+        yield "not said", f"what {len(found.without)} other workloads run on: {', '.join(found.without[:5])}"
+
+
+def _rows(w: CheckedWorkload) -> Iterator[tuple[Any, ...]]:
+    """A row for each kind of machine; the judgement stands in the first."""
+    likely = format_percent(min(w.meets.values()), 0) if w.meets else None
+    for number, m in enumerate(w.machines):
+        verdict = (w.fits, w.holds, likely) if not number else ("", "", "")
+        busy = None if m.busy_frac is None else format_percent(m.busy_frac, 0)
+        idle = usd(w.idle_usd_per_month) if w.idle_usd_per_month and not number else ""
+        yield (
+            "" if number else w.name, f"{m.count:,} x {m.provider} {m.instance}, {m.region}", bought(m.purchase),
+            hours(m.hours_per_month), usd(m.usd_per_month), *verdict, busy, idle,
+        )  # fmt: skip

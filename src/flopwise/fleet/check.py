@@ -1,0 +1,180 @@
+"""The set-ups that a fleet has today, judged: do they hold what is asked, what do they cost, what would change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.assess import recommended_fleet
+from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_setups
+from flopwise.fleet.ladder import setup_changes
+from flopwise.fleet.model import Platform
+from flopwise.fleet.read import resolve_names
+
+FORMAT = 1
+"""Version of the JSON of a check."""
+Advance = Callable[[str, int, int], None]
+
+
+class _Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain data; SI units, US dollars, None where unknown."""
+
+
+class CheckedMachines(_Plain, frozen=True):
+    """Machines of one kind that a workload has today, with the best layout on them."""
+
+    provider: str
+    region: str
+    instance: str
+    gpu: str
+    count: int
+    purchase: str
+    hours_per_month: float  # that each is paid
+    work_hours_per_month: float  # that each is needed
+    usd_per_hour: float  # of one, as listed or as given
+    usd_per_month: float
+    price_date: str
+    price_source: str
+    share: float  # of the workload
+    busy_frac: float | None  # of what they can do while they are on
+    layout: dict[str, Any]
+    figures: dict[str, float | None]
+
+
+class ProposedChange(_Plain, frozen=True):
+    """One step from what there is to what is proposed; `saves_usd_per_month` below zero: it costs more."""
+
+    what: str  # schedule, count, purchase, format, machine, backup, storage and traffic
+    saves_usd_per_month: float
+    usd_per_month: float  # after it
+    how: str
+
+
+class CheckedWorkload(_Plain, frozen=True):
+    """What one workload has today."""
+
+    name: str
+    environment: str
+    kind: str
+    machines: list[CheckedMachines]
+    fits: bool
+    holds: bool
+    reasons: list[str]  # why it does not hold
+    meets: dict[str, float]  # the probability of each target
+    usd_per_month: float
+    idle_usd_per_month: float  # of hours and machines that nothing needs
+    idle: str
+    proposed: str  # machines; empty where nothing on offer runs it
+    proposed_usd_per_month: float | None
+    changes: list[ProposedChange]
+
+
+class Check(_Plain, frozen=True):
+    """The whole answer."""
+
+    name: str
+    date: str
+    holds: bool
+    workloads: list[CheckedWorkload]
+    reasons: list[str]  # why the fleet as a whole does not hold
+    without: list[str]  # workloads that nothing is said of
+    usd_per_month: float  # of what there is
+    idle_usd_per_month: float
+    proposed_usd_per_month: float | None  # of the same workloads
+    no_proposal: str  # why there is none
+    version: int = FORMAT
+
+
+def check(platform: Platform, facts: Facts, *, today: str = "", advance: Advance | None = None) -> Check:
+    """Judge what each workload of a platform has today, beside what an assessment would take.
+
+    Raises: SpecError, UnknownNameError: something in the fleet is wrong, or nothing is said of what there is.
+    """
+    if not any(job.spec.existing for job in platform.jobs):
+        raise SpecError("nothing is said of what workloads run on today; give `existing` or --existing FILE.csv")
+    named, known = resolve_names(platform, facts)
+    setups = existing_setups(named, known)
+    fleet, refusal = None, ""
+    try:
+        fleet = recommended_fleet(platform, facts, advance or (lambda *_: None))
+    except InfeasibleError as error:
+        refusal = str(error)
+    rows = [_checked_workload(setup, fleet, known) for setup in setups.values()]
+    reasons = list(_fleet_reasons(named, setups))
+    proposed = [row.proposed_usd_per_month for row in rows if row.proposed_usd_per_month is not None]
+    return Check(
+        name=platform.fleet.name, date=today, holds=not reasons and all(row.holds for row in rows), workloads=rows,
+        reasons=reasons, without=[job.name for job in platform.jobs if job.name not in setups],
+        usd_per_month=sum(row.usd_per_month for row in rows),
+        idle_usd_per_month=sum(row.idle_usd_per_month for row in rows),
+        proposed_usd_per_month=sum(proposed) if len(proposed) == len(rows) else None, no_proposal=refusal,
+    )  # fmt: skip
+
+
+def _checked_workload(setup: ExistingSetup, fleet: SolvedFleet | None, facts: Facts) -> CheckedWorkload:
+    """One workload's answer."""
+    chosen = None if fleet is None else fleet.by_name.get(setup.job.name)
+    changes = [] if chosen is None or fleet is None else setup_changes(setup, chosen, fleet)
+    wasted = [c for c in changes if c.saved_usd > 0 and c.what in ("schedule", "count")] if not setup.reasons else []
+    confidence = 0.0 if setup.job.workload is None else setup.job.workload.confidence
+    machines = "" if fleet is None else " and ".join(
+        f"{row.count:,} x {row.provider} {row.instance}" for row, _, owner in fleet.primary if owner is chosen
+    )  # fmt: skip
+    return CheckedWorkload(
+        name=setup.job.name, environment=setup.job.environment, kind=setup.job.spec.task,
+        machines=[_checked_machines(part, facts) for part in setup.parts],
+        fits=setup.fits and setup.meets.get("memory", 1.0) >= confidence, holds=not setup.reasons,
+        reasons=list(setup.reasons), meets=dict(setup.meets), usd_per_month=setup.usd,
+        idle_usd_per_month=sum(c.saved_usd for c in wasted), idle="; ".join(c.how for c in wasted), proposed=machines,
+        proposed_usd_per_month=setup.usd - sum(c.saved_usd for c in changes) if chosen is not None else None,
+        changes=[
+            ProposedChange(what=c.what, saves_usd_per_month=c.saved_usd, usd_per_month=c.usd_after, how=c.how)
+            for c in changes
+        ],
+    )  # fmt: skip
+
+
+def _checked_machines(part: ExistingPart, facts: Facts) -> CheckedMachines:
+    offer, candidate = part.offer, part.candidate
+    figures = {} if candidate is None else {n: v if v != float("inf") else None for n, v in candidate.figures.items()}
+    if candidate is not None and "e2e_s" not in figures:
+        figures["run_s"] = candidate.seconds
+    return CheckedMachines(
+        provider=offer.provider, region=offer.region, instance=offer.instance,
+        gpu=facts.offered_accelerator(offer).name, count=part.count, purchase=part.written.purchase,
+        hours_per_month=part.paid_hours, work_hours_per_month=part.work_hours,
+        usd_per_hour=offer.price_usd_per_hour(part.written.purchase) or 0.0, usd_per_month=part.usd,
+        price_date=offer.price_date, price_source=offer.source, share=part.share, busy_frac=figures.get("busy_frac"),
+        layout={} if candidate is None else candidate.layout, figures=figures,
+    )  # fmt: skip
+
+
+def _fleet_reasons(platform: Platform, setups: Mapping[str, ExistingSetup]) -> Iterator[str]:
+    """Policies of the whole fleet that what there is does not keep to."""
+    rules = platform.rules
+    total = sum(setup.usd for setup in setups.values())
+    if rules.budget_per_month is not None and total > rules.budget_per_month:
+        yield f"${total:,.0f} a month is above the budget of ${rules.budget_per_month:,.0f}"
+    parts = [part for setup in setups.values() for part in setup.parts]
+    for quota in rules.quotas:
+        used = sum(part.count for part in parts if quota.counts(part.offer.provider, part.offer.instance))
+        if used > quota.most:
+            yield f"{quota}: there are {used}"
+    bills = dict.fromkeys((part.offer.provider for part in parts), 0.0)
+    for setup in setups.values():
+        bills[setup.main.offer.provider] += setup.volumes_usd
+    for part in parts:
+        bills[part.offer.provider] += part.usd
+    shares = rules.shares if len(setups) == len(platform.jobs) else {}
+    for provider, share in shares.items():
+        part_of_bill = bills.get(provider, 0.0) / total if total else 0.0
+        if abs(part_of_bill - share) > rules.share_tolerance + 1e-9:
+            yield f"the {100 * share:g} % {provider} share: {100 * part_of_bill:.0f} % of the bill is with {provider}"
+    spot = sum(part.usd for part in parts if part.written.purchase == "spot")
+    if total and spot / total > rules.max_spot_share + 1e-9:
+        yield f"{100 * spot / total:.0f} % of the bill is on spot; the limit is {100 * rules.max_spot_share:g} %"

@@ -1,0 +1,83 @@
+"""The best machines of each provider for each workload: what a month of them costs, and why the plan takes others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from flopwise.fleet.assessment import ProviderChoice
+from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.model import ChosenWorkload, MonthlyOption
+from flopwise.fleet.offers import providers_with_tags, why_not_allowed
+from flopwise.fleet.results import SAME
+from flopwise.fleet.spec import OWNED
+
+LARGE_CLOUDS = ("aws", "gcp", "azure")
+"""Providers that are always told of, with those of the policies and of the plan."""
+OTHERS = 3
+"""The cheapest of all other providers."""
+Refused = dict[tuple[object, ...], str]
+"""Why nothing of a provider carries workloads of the same residency and tags."""
+
+
+def provider_choices(fleet: SolvedFleet) -> list[ProviderChoice]:
+    """For each workload the machines of each provider, the plan's first, then by what they cost a month."""
+    refused: Refused = {}
+    return [choice for chosen in fleet.chosen for choice in _choices(chosen, fleet, refused)]
+
+
+def _choices(chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> list[ProviderChoice]:
+    cheapest: dict[str, MonthlyOption] = {}
+    for option in chosen.planned.options:  # cheapest first
+        cheapest.setdefault(option.provider, option)
+    cheapest[chosen.option.provider] = chosen.option
+    named = dict.fromkeys([*(t.option.provider for t in chosen.parts), *fleet.platform.rules.shares, *LARGE_CLOUDS])
+    others = [name for name in cheapest if name not in named][:OTHERS]
+    rows = [_choice(cheapest[name], chosen) for name in [*named, *others] if name in cheapest]
+    rows += [_none(name, chosen, fleet, refused) for name in named if name not in cheapest]
+    return sorted(rows, key=lambda row: (not row.taken, row.usd_per_month is None, row.usd_per_month or 0.0))
+
+
+def _choice(option: MonthlyOption, chosen: ChosenWorkload) -> ProviderChoice:
+    """The best machines of one provider, against those that the plan has."""
+    mine = [taken for taken in chosen.parts if taken.option.provider == option.provider]
+    usd = sum(taken.usd for taken in chosen.parts)
+    return ProviderChoice(
+        workload=chosen.name, provider=option.provider, region=option.region, instance=option.instance,
+        gpu=option.candidate.gpu, purchase=option.purchase, count=option.instances, usd_per_month=option.usd,
+        change_usd=option.usd - usd, taken=bool(mine), why=_why_not(option, chosen, usd, taken=bool(mine)),
+        price_date=option.offer.price_date, price_source=option.offer.source,
+    )  # fmt: skip
+
+
+def _why_not(option: MonthlyOption, chosen: ChosenWorkload, usd: float, *, taken: bool) -> str:
+    if taken:
+        return "part of the plan" if len(chosen.parts) > 1 else "the plan"
+    if option.usd > usd * SAME:
+        may_be_spot = chosen.option.purchase == "spot" and option.purchase != "spot"
+        unknown = may_be_spot and option.offer.spot_usd_per_hour is None
+        return "dearer; its price on spot is not known" if unknown else "dearer"
+    if option.usd * SAME >= usd:
+        return "costs as much as the plan"
+    if chosen.option.purchase == OWNED:
+        return "cheaper alone, but own machines are paid all month, and others use them, too"
+    return "cheaper, but policies of the fleet (shares, quotas, limits on spot, backup) stand against it"
+
+
+def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:
+    """That nothing of a provider carries a workload, and why."""
+    job = chosen.job
+    key = (provider.lower(), tuple(job.spec.residency), tuple(job.spec.tags))
+    if key not in refused:
+        refused[key] = _why_none(provider, chosen, fleet)
+    return ProviderChoice(workload=chosen.name, provider=provider, why=refused[key])
+
+
+def _why_none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet) -> str:
+    offers = [offer for offer in fleet.facts.offers if offer.provider.lower() == provider.lower()]
+    having = providers_with_tags(chosen.job, fleet.facts)
+    reasons = [why_not_allowed(offer, chosen.job, fleet.platform, having) for offer in offers]
+    if not offers:
+        return "no machine of it is known"
+    if None not in reasons:
+        return f"may not be used: {Counter(reasons).most_common(1)[0][0]}"
+    return f"none of its {reasons.count(None):,} offers that may be used does what is asked at a price that is known"

@@ -1,0 +1,73 @@
+"""Which workload runs where, as a picture, and the best machines of each provider for it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from flopwise.fleet.assessment import Assessment, ProviderChoice
+from flopwise.report.blocks import Block, Stream, Streams, Table
+from flopwise.report.words import bought, change_text, largest, usd
+
+DRAWN = 20
+"""Workloads in the picture, those that cost most; the others are one."""
+LISTED = 40
+"""Workloads in the table; the JSON has all."""
+
+
+def provider_choices(assessment: Assessment) -> Iterator[Block]:
+    """Workload, provider, instance: each way as wide as what it costs a month."""
+    if rows := streams(assessment):
+        yield Streams("Which workload runs where, by what its machines cost a month", COLUMNS, rows)
+    if assessment.by_provider:
+        yield from _best_of_each(assessment)
+
+
+COLUMNS = ("workload", "provider", "machines")
+
+
+def streams(assessment: Assessment) -> list[Stream]:
+    """Machines of each workload with what they cost; of many workloads those that cost most, the others together."""
+    costs: dict[str, float] = defaultdict(float)
+    for row in assessment.allocation:
+        costs[row.workload] += row.usd_per_month
+    shown = [name for name, _ in largest(costs)]
+    if len(shown) > DRAWN:
+        shown = shown[: DRAWN - 1]
+    others = f"{len(costs) - len(shown):,} other workloads"
+    sums: dict[tuple[str, str, str], float] = defaultdict(float)
+    for row in assessment.allocation:
+        name = row.workload if row.workload in shown else others
+        machines = row.instance if row.purchase == "api" or not row.gpu else f"{row.instance} ({row.gpu})"
+        sums[(name or "idle machines") + " (standby)" * (row.role == "backup"), row.provider, machines] += (
+            row.usd_per_month
+        )
+    return [Stream(nodes, value, usd(value)) for nodes, value in sorted(sums.items(), key=lambda item: -item[1])]
+
+
+def _best_of_each(assessment: Assessment) -> Iterator[Block]:
+    cost = assessment.usd_per_month.by_workload
+    shown = {name for name, _ in largest(cost)[:LISTED]}
+    rows = [_cells(choice) for choice in assessment.by_provider if choice.workload in shown or len(cost) <= LISTED]
+    more = "" if len(cost) <= LISTED else f" The {LISTED} workloads that cost most are listed; assessment.json has all."
+    yield Table(
+        [
+            "workload", "provider", "its best machines", "region", "bought", ">a month", ">against the plan", "why not",
+            "price of",
+        ],
+        rows,
+        "Of each provider what carries the whole workload for least, nothing shared with other workloads, standby, "
+        f"storage and traffic apart.{more}",
+    )  # fmt: skip
+
+
+def _cells(choice: ProviderChoice) -> tuple[str, ...]:
+    if choice.usd_per_month is None:
+        return (choice.workload, choice.provider, "-", "-", "-", "-", "-", choice.why, "-")
+    machines = f"{choice.count:,} x {choice.instance}" + (f" ({choice.gpu})" if choice.gpu else "")
+    if choice.purchase == "api":
+        machines = choice.instance
+    return (
+        choice.workload, choice.provider, machines, choice.region, bought(choice.purchase), usd(choice.usd_per_month),
+        "-" if choice.taken else change_text(choice.change_usd), choice.why, choice.price_date or "-",
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+"""What a team runs on today is judged on exactly those machines, priced as an invoice does, and led to the proposal."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import recommended_fleet
+from flopwise.fleet.check import Check, CheckedWorkload, check
+from flopwise.fleet.existing import plan_on
+from flopwise.fleet.read import fleet_from, load_fleet
+from flopwise.search.plan import plan
+from flopwise.search.workload_file import workload_from
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import CHAT, DESKS, TUNE, catalog
+
+POLICIES = {"purchase": ["on_demand", "spot", "reserved_1y"], "budget_per_month": "$100k"}
+STREAM = CHAT | {"name": "stream", "constraints": {"weight_formats": ["fp16", "int8"]}, "volumes": {}}
+STREAM |= {"traffic": {"requests_per_s": 100, "input_tokens": 128, "output_tokens": 64}}
+NIGHTLY = {"hours": {"start": "22:00", "stop": "06:00", "days": "daily"}}
+
+
+def fleet(*jobs: dict[str, Any], **policies: Any) -> dict[str, Any]:
+    """A fleet of a few workloads."""
+    return {
+        "name": "have", "workloads": list(jobs), "policies": POLICIES | policies,
+        "environments": {"development": {"per_day": 8, "days": 22}},
+    }  # fmt: skip
+
+
+@cache
+def answer() -> Check:
+    """One set-up of each kind."""
+    jobs = (
+        CHAT | {"existing": [{"instance": "G6E.xlarge", "count": 4, "weights": "bf16"}]},
+        STREAM | {"existing": [{"instance": "g4dn.2xlarge", "count": 3}, {"instance": "n1-standard-8 + T4"}]},
+        TUNE | {"existing": [{"instance": "g5.12xlarge", "hours": 176}]},
+        DESKS | {"existing": [{"instance": "n1-standard-4+T4", "count": 2, "hours": 730}]},
+        TUNE | {"name": "unsaid"},
+    )
+    return check(fleet_from(fleet(*jobs)), catalog())
+
+
+def row(name: str) -> CheckedWorkload:
+    return next(w for w in answer().workloads if w.name == name)
+
+
+def judged(job: dict[str, Any], existing: list[dict[str, Any]], **policies: Any) -> CheckedWorkload:
+    found = check(fleet_from(fleet(job | {"existing": existing}, **policies)), catalog())
+    return found.workloads[0]
+
+
+def test_a_month_costs_what_the_invoice_says() -> None:
+    """Hours x price by hand; N1 with T4 around the clock has 30 % off, an August 2026 price of $0.539999."""
+    price = {
+        o.instance: o.on_demand_usd_per_hour or 0.0
+        for o in catalog().offers
+        if o.region in {"us-east-1", "us-central1"}
+    }
+    chat, desks, tune = row("chat"), row("desks"), row("tune")
+    assert [m.instance for m in chat.machines] == ["g6e.xlarge"]
+    assert chat.machines[0].usd_per_month == pytest.approx(4 * 730 * price["g6e.xlarge"])
+    assert chat.usd_per_month - chat.machines[0].usd_per_month == pytest.approx(23.0, rel=0.1), "1 TB in S3"
+    assert desks.usd_per_month == pytest.approx(2 * 0.539999 * 730 * 0.7, rel=1e-4)
+    assert tune.usd_per_month == pytest.approx(176 * price["g5.12xlarge"])
+    assert answer().usd_per_month == pytest.approx(sum(w.usd_per_month for w in answer().workloads))
+    assert answer().without == ["unsaid"]
+
+
+def test_the_changes_lead_from_the_bill_of_today_to_the_proposal() -> None:
+    for w in answer().workloads:
+        usd = w.usd_per_month
+        for change in w.changes:
+            usd -= change.saves_usd_per_month
+            assert usd == pytest.approx(change.usd_per_month), (w.name, change.what)
+        assert w.proposed_usd_per_month == pytest.approx(usd), w.name
+    assert answer().proposed_usd_per_month == pytest.approx(
+        sum(w.proposed_usd_per_month or 0.0 for w in answer().workloads)
+    )
+
+
+def test_the_proposal_is_what_an_assessment_of_the_same_fleet_takes() -> None:
+    job = CHAT | {"existing": [{"instance": "g6e.xlarge", "count": 4}]}
+    found, made = judged(CHAT, job["existing"]), recommended_fleet(fleet_from(fleet(job)), catalog(), lambda *_: None)
+    assert found.proposed_usd_per_month == pytest.approx(made.cost.by_workload["chat"])
+
+
+def test_idle_is_what_nothing_needs() -> None:
+    """Four L40S for what one holds; 176 paid hours of runs that take a few; desks on at night."""
+    chat, desks, tune = row("chat"), row("desks"), row("tune")
+    price = chat.machines[0].usd_per_hour
+    assert chat.idle_usd_per_month == pytest.approx(3 * 730 * price)
+    assert "1 instead of 4 x g6e.xlarge" in chat.idle
+    needed = 4 * tune.machines[0].figures["run_s"] / 3600  # type: ignore[operator]  # of a run it is known
+    assert tune.machines[0].work_hours_per_month == pytest.approx(needed)
+    assert tune.idle_usd_per_month == pytest.approx((176 - needed) * tune.machines[0].usd_per_hour, rel=1e-3)
+    assert desks.idle_usd_per_month == pytest.approx(desks.usd_per_month - 2 * 176 * 0.539999)
+
+
+def test_one_machine_more_is_never_less_likely_to_hold_and_an_overload_never_holds() -> None:
+    workload = workload_from({k: CHAT[k] for k in ("model", "task", "traffic", "targets")} | {"task": "serve"})
+    busy = workload_from(dict(workload.document) | {"traffic": {**CHAT["traffic"], "requests_per_s": 100}})
+    offer = next(o for o in catalog().offers if o.instance == "g6e.xlarge")
+    odds = []
+    for count in (1, 2, 3, 4):
+        (candidate,) = plan_on(busy, catalog(), offer, count).plans
+        odds.append(candidate.meets["latency"])
+        capacity = candidate.figures["requests_per_s_capacity"] or 0.0
+        assert candidate.num_instances == count
+        assert capacity >= 100 or odds[-1] == 0.0
+    assert odds == sorted(odds)
+    assert odds[0] == 0.0 < odds[-1]
+
+
+def test_on_as_many_machines_as_a_plan_takes_the_odds_are_the_plans() -> None:
+    workload = workload_from({k: CHAT[k] for k in ("model", "task", "traffic", "targets")})
+    offer = next(o for o in catalog().offers if o.instance == "g5.xlarge")
+    best = plan(workload, catalog().with_tables(offers=(offer,)), alone=False).plans[0]
+    (candidate,) = plan_on(workload, catalog(), offer, best.num_instances).plans
+    assert candidate.meets["latency"] >= best.meets["latency"] - 1e-9
+    assert (candidate.figures["e2e_s"] or 0.0) <= (best.figures["e2e_s"] or 0.0) * 1.01
+
+
+def test_machines_of_several_kinds_share_the_traffic_by_what_they_can_answer() -> None:
+    parts = row("stream").machines
+    assert sum(m.share for m in parts) == pytest.approx(1.0)
+    capacity = [m.figures["requests_per_s_capacity"] or 0.0 for m in parts]
+    assert parts[0].share / parts[1].share == pytest.approx(capacity[0] / capacity[1], rel=0.02)
+    assert parts[0].busy_frac == pytest.approx(parts[1].busy_frac, rel=0.02)
+
+
+def test_what_does_not_hold_says_by_how_much() -> None:
+    stream = row("stream")
+    assert (stream.fits, stream.holds, stream.meets) == (True, False, {"latency": 0.0})
+    assert any("of 75 requests/s" in text for text in stream.reasons)
+    assert not answer().holds
+    assert (row("chat").holds, row("desks").holds) == (True, True)
+    small = judged(TUNE | {"method": {"kind": "full"}}, [{"instance": "g4dn.xlarge"}])
+    assert (small.fits, small.holds) == (False, False)
+    assert "does not fit in memory" in small.reasons[0]
+    short = judged(TUNE, [{"instance": "g5.12xlarge", "hours": 1}])
+    assert (short.fits, short.holds) == (True, False)
+    assert "too long for its time in the 1 h a month" in short.reasons[0]
+    part_time = judged(CHAT, [{"instance": "g6e.xlarge", "hours": 200}])
+    assert any("200 of the 730 hours" in text for text in part_time.reasons)
+
+
+def test_policies_hold_for_what_is_there_too() -> None:
+    where = judged(CHAT | {"residency": ["eu-*"]}, [{"instance": "g6e.xlarge", "region": "us-east-1"}])
+    assert any("its data may not be in that region" in text for text in where.reasons)
+    here = judged(CHAT | {"residency": ["eu-*"]}, [{"instance": "g5.xlarge", "count": 2}])
+    assert here.machines[0].region.startswith("eu-"), "of several regions the one that is allowed"
+    spot = judged(CHAT, [{"instance": "g2-standard-4", "count": 4, "purchase": "spot", "price": 0.3}])
+    assert any("on spot, and it may not" in text for text in spot.reasons)
+    alone = judged(CHAT | {"backup": True}, [{"instance": "g6e.xlarge"}])
+    assert any("second provider" in text for text in alone.reasons)
+    job = CHAT | {"existing": [{"instance": "g4dn.xlarge", "count": 3}]}
+    rules = {"budget_per_month": "$1k", "quotas": [{"instance": "g4dn*", "most": 2}]}
+    broken = check(fleet_from(fleet(job, **rules)), catalog())
+    assert not broken.holds
+    assert [text.split(":")[0] for text in broken.reasons][-1] == "the quota of 2 x g4dn*"
+
+
+def test_a_price_of_ones_own_is_what_is_paid() -> None:
+    found = judged(CHAT, [{"instance": "n1-standard-4+T4", "count": 3, "hours": 700, "price": 0.4}])
+    assert found.machines[0].usd_per_month == pytest.approx(3 * 700 * 0.4), "no discount on top of it"
+    assert found.machines[0].price_source == "the fleet file"
+
+
+def test_a_set_up_is_judged_where_no_proposal_is_possible() -> None:
+    job = CHAT | {"existing": [{"instance": "g6e.xlarge"}], "constraints": {"max_usd_per_hour": 0.01}}
+    found = check(fleet_from(fleet(job)), catalog())
+    assert found.workloads[0].holds
+    assert found.proposed_usd_per_month is None
+
+
+def test_a_table_says_it_as_well_as_the_file(tmp_path: Path) -> None:
+    table = tmp_path / "have.csv"
+    table.write_text(
+        "name, instance, count, hours\nchat, G6E.xlarge, 2, 730\nchat, NC4as_T4_v3, 1,\n", encoding="utf-8"
+    )
+    found = fleet_from(fleet(CHAT | {"existing": [{"instance": "g5.xlarge"}]}), existing=table)
+    assert [(m.instance, m.count, m.hours) for m in found.jobs[0].spec.existing] == [
+        ("G6E.xlarge", 2, 730.0), ("NC4as_T4_v3", 1, None),
+    ]  # fmt: skip
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "name: f\nexisting: have.csv\nworkloads:\n  - {name: chat, task: serve, model: gpt2, traffic: "
+        "{requests_per_s: 1}}\n",
+        encoding="utf-8",
+    )
+    assert load_fleet(file).jobs[0].spec.existing == found.jobs[0].spec.existing
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("name,instance,cuont\nchat,g6e.xlarge,1\n", "have.csv:1: column 'cuont' is unknown; allowed: name, instance"),
+        ("name,count\nchat,1\n", "have.csv:1: column 'instance' is missing"),
+        ("name,instance\nchta,g6e.xlarge\n", "have.csv:2: unknown workload 'chta'; nearest: chat"),
+        ("name,instance,count\nchat,g6e.xlarge,0\n", "have.csv:2: count: 0 is out of range"),
+        ("name,instance\nchat,g6e.xlarge,1\n", "have.csv:2: has more cells"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "have.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        fleet_from(fleet(CHAT), existing=tmp_path / "have.csv")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("existing", "complaint"),
+    [
+        ({"instance": "g6x.xlarge"}, "workloads.0.existing.0: unknown instance 'g6x.xlarge'; nearest: g6"),
+        ({"instance": "g6.xlarge", "provider": "gcp"}, "g6.xlarge is not known of gcp"),
+        ({"instance": "Standard_NC6s_v3", "purchase": "reserved_3y"}, "no reserved 3y price of azure"),
+    ],
+)
+def test_machines_that_are_not_known_are_refused(existing: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        check(fleet_from(fleet(CHAT | {"existing": [existing]})), load_facts(None))
+    assert complaint in str(caught.value)
