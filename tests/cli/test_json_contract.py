@@ -40,7 +40,7 @@ INSIDE: dict[tuple[str, str], set[str]] = {
     ("train", "run"): {
         "seconds", "gpu_hours", "goodput_frac", "cost_usd", "energy_joules", "tokens", "steps", "breakdown",
         "checkpoint_bytes", "checkpoint_bytes_per_s", "checkpoint_write_s", "checkpoint_interval_s", "mtbf_s",
-        "interruptions", "notes",
+        "interruptions", "notes", "corpus",
         "compute_optimal_tokens", "critical_batch_tokens",
     },
     ("train", "memory"): MEMORY,

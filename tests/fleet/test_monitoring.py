@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flopwise.fleet.alerts import SELDOM, seldom_more
 from flopwise.fleet.read import fleet_from
-from flopwise.fleet.risks import SELDOM, seldom_more
 from flopwise.fleet.schedules import schedule
 from flopwise.fleet.spec import Hours
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import TUNE, answer, assess, catalog
+from small import BATCH, CHAT, TUNE, answer, assess, catalog
 
 
 def alert(metric: str, name: str) -> float:
@@ -28,7 +28,9 @@ def test_runs_are_watched_by_the_run_and_services_by_the_day() -> None:
     assert alert("spend per run", "tune") == pytest.approx(
         max(rows["tune"].usd_high, 1.1 * rows["tune"].usd_per_month) / 4
     )
-    assert alert("spend per day", "chat") == pytest.approx(1.1 * rows["chat"].usd_per_month / (730 / 24))
+    chat = answer().assessment.usd_per_month.by_workload["chat"]
+    assert chat > rows["chat"].usd_per_month + 20, "its terabyte is part of what a day costs"
+    assert alert("spend per day", "chat") == pytest.approx(1.1 * chat / (730 / 24))
     assert alert("spend per day", "desks") == pytest.approx(1.1 * 2 * 0.526 * 8), "eight hours of two machines"
     assert not [a for a in answer().assessment.monitoring if a.metric == "spend per day" and a.workload == "tune"]
 
@@ -89,3 +91,48 @@ def test_interruptions_that_chance_seldom_brings(expected: float) -> None:
     count = seldom_more(expected)
     assert beyond(count) < SELDOM + 1e-9
     assert count == 0 or beyond(count - 1) >= SELDOM - 1e-9
+
+
+def test_no_threshold_is_reached_by_the_plan_nor_within_its_interval() -> None:
+    """Of the whole bill: a run's share of storage and traffic, too."""
+    job = BATCH | {"volumes": {"storage": "20TB", "egress": "5TB"}}
+    found = assess(fleet_from({"name": "f", "workloads": [job, CHAT]}), catalog(), scenarios=0)
+    for name, times in (("nightly", 30), ("chat", 730 / 24)):
+        whole = found.usd_per_month.by_workload[name]
+        high = whole + sum(r.usd_high - r.usd_per_month for r in found.allocation if r.workload == name)
+        (spend,) = [a for a in found.monitoring if a.workload == name and a.metric.startswith("spend per")]
+        assert spend.threshold >= high / times * (1 - 1e-9)
+        assert spend.threshold > whole / times
+    machines = sum(r.usd_per_month for r in found.allocation if r.workload == "nightly")
+    assert found.usd_per_month.by_workload["nightly"] > 2 * machines, "storage and traffic are most of it"
+
+
+def test_the_memory_of_a_service_is_what_the_engine_takes() -> None:
+    """vLLM takes 0.9 of the whole device from the first minute, however little the model needs."""
+    row = next(w for w in answer().assessment.workloads if w.name == "chat")
+    assert row.best["layout"]["engine"] == "vllm"
+    whole = row.best["capacity_bytes"]
+    assert alert("device memory", "chat") == pytest.approx((0.9 + 0.05) * whole)
+
+
+def test_each_alert_says_how_long_how_grave_and_what_to_do() -> None:
+    for one in answer().assessment.monitoring:
+        assert one.key
+        assert one.action
+        assert one.severity in {"warning", "critical"}
+        assert one.why
+        assert (one.for_s == 0) == (one.metric.startswith(("spend", "interruptions"))), one.metric
+        assert one.above == (one.key != "tokens_per_s")
+    keys = {a.key for a in answer().assessment.monitoring if a.workload == "chat"}
+    assert {
+        "spend_usd_per_day", "device_memory_bytes", "latency_seconds_p95", "requests_waiting", "requests_per_s",
+        "replica_load_frac",
+    } <= keys  # fmt: skip
+    (load,) = [a for a in answer().assessment.monitoring if (a.key, a.workload) == ("replica_load_frac", "chat")]
+    assert (load.threshold, load.for_s) == (0.9, 600.0)
+
+
+def test_waiting_requests_are_what_the_rest_of_the_target_works_off() -> None:
+    figures = next(w.best["figures"] for w in answer().assessment.workloads if w.name == "chat")
+    spare = 1.0 - figures["latency_s"]["value"]
+    assert alert("requests waiting", "chat") == pytest.approx(figures["requests_per_s"]["value"] * spare)

@@ -70,3 +70,12 @@ def test_techniques_of_a_workload_reach_its_plan_and_make_it_no_dearer() -> None
     assert after.plan.workload["techniques"] == held
     assert after.options[0].usd <= before.options[0].usd
     assert any("2 tokens by n-grams" in told for told in after.plan.assumptions)
+
+
+def test_a_plan_says_what_its_cost_is_of() -> None:
+    """A month around the clock is not the bill of a service that is on for some hours, nor one run that of four."""
+    rows = {r.workload: r.usd_per_month for r in answer().assessment.allocation if r.role == "primary"}
+    chat, tune = answer().plans["chat"].cost_scope, answer().plans["tune"].cost_scope
+    assert chat.startswith("a month of service around the clock, 730 hours; the fleet pays for 730 h a month, ")
+    assert chat.endswith(f"${rows['chat']:,.2f} for these machines")
+    assert tune == f"one run; the fleet pays for 4 runs a month, ${rows['tune']:,.2f} for these machines"

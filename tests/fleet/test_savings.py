@@ -1,86 +1,123 @@
-"""Savings are steps of one ladder from plain alternatives down to the bill, each of which can be checked by hand."""
+"""Savings are what an invoice for the same machines would show; anything else is against a baseline that is named."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flopwise.fleet.assess import assess as assess_with_plans
-from flopwise.fleet.planned import planned_workloads
+from flopwise.errors import SpecError
+from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.read import fleet_from
+from flopwise.report.content import summary
 from flopwise.report.costs import savings_by_kind
+from flopwise.report.words import usd
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import CHAT, TODAY, TUNE, answer, catalog, platform
+from small import BATCH, CHAT, DESKS, TODAY, TUNE, answer, assess, catalog
+
+LIST = {o.key: o for o in catalog().offers}
 
 
-@pytest.fixture(scope="module")
-def on_demand() -> dict[str, float]:
-    """The cheapest way of each workload on demand, by brute force over all ways."""
-    items = planned_workloads(platform(), catalog())
-    return {i.job.name: min(w.usd for w in i.options if w.purchase == "on_demand") for i in items}
+def assessed(*jobs: dict[str, Any], **policies: Any) -> Assessment:
+    rules = {"purchase": ["on_demand", "spot", "reserved_1y"]} | policies
+    fleet = fleet_from({"name": "f", "workloads": list(jobs), "policies": rules})
+    return assess(fleet, catalog(), scenarios=0, today=TODAY)
 
 
-def paid(name: str) -> float:
-    return sum(r.usd_per_month for r in answer().assessment.allocation if r.workload == name)
+def amount(what: str, name: str, found: Assessment | None = None) -> float:
+    rows = (found or answer().assessment).savings
+    return sum(s.usd_per_month for s in rows if (s.what, s.workload) == (what, name))
 
 
-def amount(what: str, name: str) -> float:
-    return sum(s.usd_per_month for s in answer().assessment.savings if (s.what, s.workload) == (what, name))
+def test_a_commitment_saves_against_its_own_list_price() -> None:
+    """Hours x price by hand: reserved machines against the same ones on demand, and no other machine is named."""
+    (row,) = [r for r in answer().assessment.allocation if r.workload == "chat"]
+    assert row.purchase == "reserved_1y"
+    rate = LIST[row.provider, row.instance, row.region].on_demand_usd_per_hour
+    assert rate is not None
+    assert amount("reserved", "chat") == pytest.approx(row.count * 730 * (rate - (row.usd_per_hour or 0.0)))
 
 
-def test_buying_is_held_against_the_cheapest_way_on_demand(on_demand: dict[str, float]) -> None:
-    assert amount("spot", "tune") == pytest.approx(on_demand["tune"] - paid("tune"))
-    assert amount("spot", "nightly") == pytest.approx(on_demand["nightly"] - paid("nightly"))
-    assert amount("reserved", "chat") == pytest.approx(on_demand["chat"] - paid("chat"))
-
-
-def test_what_is_saved_on_a_workload_is_never_more_than_an_alternative_costs() -> None:
-    items = planned_workloads(platform(), catalog())
-    for item in items:
-        name = item.job.name
-        counted = [s for s in answer().assessment.savings if s.workload == name and s.counted]
-        dearest = max(w.usd for w in item.options if w.purchase == "on_demand")
-        whole = 730 / item.job.hours_per_month if name == "desks" else 1.0
-        assert sum(s.usd_per_month for s in counted) + paid(name) <= dearest * whole * (1 + 1e-9), name
-
-
-def test_desks_are_off_at_night() -> None:
-    """2 x Standard_NC4as_T4_v3 at $0.526 an hour, 176 h of 730."""
-    assert paid("desks") == pytest.approx(2 * 0.526 * 176)
+def test_runs_save_by_spot_only_and_services_by_the_hours_that_they_are_off() -> None:
+    """2 x Standard_NC4as_T4_v3 at $0.526 an hour, 176 h of 730; runs end whoever plans them."""
     assert amount("schedule", "desks") == pytest.approx(2 * 0.526 * (730 - 176))
+    assert {s.what for s in answer().assessment.savings if s.workload in {"tune", "nightly"}} <= {"spot"}
+    for name in ("tune", "nightly"):
+        (row,) = [r for r in answer().assessment.allocation if r.workload == name]
+        rate = LIST[row.provider, row.instance, row.region].on_demand_usd_per_hour or 0.0
+        assert 0 < amount("spot", name) <= rate * row.hours_per_month * row.count - row.usd_per_month + 1e-6
 
 
-def test_only_one_way_to_make_a_workload_smaller_counts_and_runs_end_anyhow() -> None:
-    savings = answer().assessment.savings
-    for name in ("chat", "tune", "nightly"):
-        smaller = [s for s in savings if s.workload == name and s.what in {"quantisation", "right-sizing"} and s.taken]
-        assert sum(s.counted for s in smaller) <= 1
-        assert all(s.usd_per_month >= o.usd_per_month for s in smaller if s.counted for o in smaller)
-    assert [s.counted for s in savings if s.what == "schedule" and s.workload in {"tune", "nightly"}] == [False, False]
-    assert not [s for s in savings if s.counted and not s.taken]
+def test_every_saving_counts_and_names_machines_of_the_plan() -> None:
+    found = answer().assessment
+    instances = {o.instance for o in catalog().offers}
+    for saving in found.savings:
+        mine = {r.instance for r in found.allocation if r.workload == saving.workload}
+        words = {word.strip(",;()") for word in saving.how.split()}
+        assert words & instances <= mine, saving.how
+        assert saving.counted
+    assert found.baseline == "on_demand"
+
+
+def test_what_is_merely_allowed_saves_nothing() -> None:
+    """An L4 is no saving because a dearer accelerator could have been bought."""
+    one = assessed(CHAT | {"constraints": {"gpus": ["l4"]}}, purchase=["on_demand"])
+    two = assessed(CHAT | {"constraints": {"gpus": ["l4", "h100"]}}, purchase=["on_demand"])
+    assert one.savings == two.savings == []
+
+
+def test_the_headline_is_the_sum_of_the_rows_that_count() -> None:
+    job = CHAT | {"existing": [{"instance": "g6e.xlarge", "count": 4, "weights": "bf16"}]}
+    for found in (answer().assessment, assessed(job, TUNE)):
+        whole = sum(s.usd_per_month for s in found.savings if s.counted)
+        assert sum(savings_by_kind(found).values()) == pytest.approx(whole)
+        tiles = {tile.name: tile.value for block in summary(found) for tile in getattr(block, "tiles", ())}
+        assert tiles["saved a month"] == usd(whole)
+
+
+def test_against_what_runs_today_all_steps_lead_to_the_bill() -> None:
+    """Right-sizing and fewer bits are shown, and not in the sum."""
+    job = CHAT | {"existing": [{"instance": "g6e.xlarge", "count": 4, "weights": "bf16"}]}
+    found = assessed(job)
+    assert found.baseline == "existing"
+    steps = [s for s in found.savings if s.workload == "chat"]
+    rate = next(o.on_demand_usd_per_hour for o in catalog().offers if o.instance == "g6e.xlarge") or 0.0
+    stored = 1000 * 0.023
+    assert found.usd_per_month.by_workload["chat"] + sum(s.usd_per_month for s in steps) == pytest.approx(
+        4 * 730 * rate + stored, abs=2
+    )
+    assert {s.what for s in steps if s.counted} <= {"schedule", "spot", "reserved"}
+    assert {s.what for s in steps if not s.counted} <= {"right-sizing", "quantisation", "storage and traffic"}
+    assert not [s for s in assessed(job, baseline="on_demand").savings if s.what == "right-sizing"]
+
+
+def test_a_named_accelerator_is_a_baseline() -> None:
+    """Each workload on H100s as published, on demand, around the clock."""
+    found = assessed(CHAT | {"volumes": {}}, BATCH, baseline="h100")
+    assert found.baseline == "h100"
+    steps = [s for s in found.savings if s.workload == "chat"]
+    assert {"right-sizing"} <= {s.what for s in steps if not s.counted}
+    whole = found.usd_per_month.by_workload["chat"] + sum(s.usd_per_month for s in steps)
+    rates = {o.on_demand_usd_per_hour for o in catalog().offers if o.accelerator == "H100-SXM-80"} - {None}
+    assert any(whole == pytest.approx(n * 730 * float(rate or 0), abs=2) for rate in rates for n in (1, 2, 3))
+    with pytest.raises(SpecError, match=r"policies\.baseline"):
+        assessed(CHAT, baseline="h1oo")
 
 
 def test_what_is_bought_only_for_a_share_is_a_loss_that_counts() -> None:
     """tune works for some hours a month; 28 % with aws can only be had by reserving for it what then stands idle."""
     chat = CHAT | {"constraints": {"providers": ["gcp"]}}
-    policies = {
-        "purchase": ["on_demand", "spot", "reserved_1y"], "providers": {"gcp": "70%", "aws": "30%"},
-        "share_tolerance": "2%",
-    }  # fmt: skip
-    fleet = fleet_from({"name": "shares", "workloads": [chat, TUNE], "policies": policies})
-    found = assess_with_plans(fleet, catalog(), scenarios=0, today=TODAY).assessment
+    found = assessed(chat, TUNE, providers={"gcp": "70%", "aws": "30%"}, share_tolerance="2%")
     (row,) = [r for r in found.allocation if r.workload == "tune"]
     assert (row.provider, row.purchase) == ("aws", "reserved_1y")
-    ways = next(i.options for i in planned_workloads(fleet, catalog()) if i.job.name == "tune")
-    plain = min(w.usd for w in ways if w.purchase == "on_demand")
-    assert row.usd_per_month > 10 * plain
     (loss,) = [s for s in found.savings if s.workload == "tune" and s.purchase == "reserved_1y"]
-    assert loss.usd_per_month == pytest.approx(plain - row.usd_per_month)
-    assert (loss.counted, loss.taken, loss.why) == (True, True, "bought for the aws share")
+    assert loss.usd_per_month < 0
+    assert (loss.counted, loss.why) == (True, "bought for the aws share")
     assert loss.how.endswith(loss.why)
-    assert sum(savings_by_kind(found).values()) == pytest.approx(
-        sum(s.usd_per_month for s in found.savings if s.counted)
-    )
+
+
+def test_desks_that_are_bought_on_demand_all_month_save_nothing() -> None:
+    assert assessed(DESKS | {"hours": {"always": True}}, purchase=["on_demand"]).savings == []

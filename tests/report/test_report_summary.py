@@ -48,9 +48,7 @@ def test_carbon_says_of_how_many_workloads_it_is() -> None:
 
 
 def reserved(usd: float, purchase: str, name: str = "chat", why: str = "") -> CostSaving:
-    return CostSaving(
-        what="reserved", workload=name, usd_per_month=usd, how="how", taken=True, purchase=purchase, why=why
-    )
+    return CostSaving(what="reserved", workload=name, usd_per_month=usd, how="how", purchase=purchase, why=why)
 
 
 def test_each_term_has_its_own_savings() -> None:

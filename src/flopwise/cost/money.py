@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flopwise.ops.types import Floats, Ints
 from flopwise.units import HOUR_S
 
@@ -22,6 +24,14 @@ def run_usd(seconds: Floats, usd_per_hour: Floats) -> Floats:
     Assumes: the price holds for the whole run.
     """
     return seconds / HOUR_S * usd_per_hour
+
+
+def unit_usd(usd: float | None, amounts: Mapping[str, float | None]) -> dict[str, float]:
+    """What one of each unit costs of which `amounts` are done for `usd`; those that are not known, or none, left out.
+
+    Source: arithmetic. Assumes: all of the money is for each of the units: they are views of one bill, and no parts.
+    """
+    return {} if usd is None else {name: usd / amount for name, amount in amounts.items() if amount}
 
 
 def usd_per_million_tokens(usd_per_hour: Floats, tokens_per_s: Floats) -> Floats:

@@ -32,16 +32,14 @@ from flopwise.fleet.model import (
     WorkloadDemand,
     is_rented,
 )
-from flopwise.fleet.planned import KEPT, few_options
 from flopwise.fleet.prices import volume_bills
 from flopwise.fleet.program import LARGE, MARGIN, AllocationProblem, AllocationProgram, backup_usd, solve
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
+from flopwise.fleet.waste import ThriftyProgram, Waste
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
 
-MANY = 4000
-"""Options beyond which fewer of each workload are weighed."""
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
@@ -51,13 +49,8 @@ HALF = 0.5
 
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
     """The allocation of a fleet whose workloads all have options."""
-    most = KEPT
-    few = [few_options(item, most) for item in items]
-    while sum(map(len, few)) > MANY and most > 1:
-        most = max(1, most // 2)
-        few = [few_options(item, most) for item in items]
-    options = with_carbon([option for group in few for option in group])
-    providers = [{option.provider: is_rented(option.purchase) for option in group} for group in few]
+    options = with_carbon([option for item in items for option in item.options])
+    providers = [{option.provider: is_rented(option.purchase) for option in item.options} for item in items]
     volumes = volume_bills([item.job for item in items], providers, facts)
     schedules: list[WeeklySchedule | None] = []  # of what may share machines; of runs whose place in the week is stated
     for item in items:
@@ -76,9 +69,18 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
         )
         for n, item in enumerate(items)
     )
-    return AllocationProblem(
-        items=tuple(items), options=options, demands=demands, volumes=volumes, rules=platform.rules, kept=most
+    problem = AllocationProblem(
+        items=tuple(items), options=options, demands=demands, volumes=volumes, rules=platform.rules
     )
+    return _without_waste(problem)
+
+
+def _without_waste(problem: AllocationProblem) -> AllocationProblem:
+    """The problem without options that only waste money."""
+    kept = Waste(problem.options, problem.demands, problem.rules).worthwhile_options
+    names = set(map(id, kept))
+    dropped = tuple(option for option in problem.options if id(option) not in names)
+    return replace(problem, options=kept, dropped=(*problem.dropped, *dropped))
 
 
 def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
@@ -94,34 +96,51 @@ def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
 
 def allocate(
     problem: AllocationProblem, without: frozenset[Policy] = frozenset(), *, gap: float = GAP, seconds: float = SECONDS,
-    start: Allocation | None = None,
+    start: Allocation | None = None, bound: bool = False,
 ) -> Allocation:  # fmt: skip
     """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
 
     `start`: an allocation of the same options under more policies, or other prices, to begin from. `without`: policies
-    to leave out; of own machines beyond their number each costs what the last does.
+    to leave out; of own machines beyond their number each costs what the last does. `bound`: the gap that is returned
+    is to the least of all options where only some were weighed.
 
     Source: the program stands in `flopwise.fleet.program`; solved by HiGHS.
-    Assumes: an instance of an option carries its share of the workload; of thousands of options those of
-    `undominated_options` do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the
-    week; runs that need several machines at once take turns on some (in large allocations on own machines only);
-    services share a machine by their hours, never at the same time.
+    Assumes: an instance of an option carries its share of the workload; of many options those of `weighed_options` do,
+    unless nothing holds the policies with them; runs that may be put anywhere fill what fixed schedules leave of a
+    pool, in slots of the week; runs that need several machines at once take turns on some (in large allocations on own
+    machines only); services share a machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
         raise InfeasibleError(f"nothing on offer carries {', '.join(missing[:5])}")
-    options = undominated_options(problem.options, problem.rules)
-    made = AllocationProgram(replace(problem, options=options), without)
-    columns = None if start is None else start.columns
+    problem = _without_waste(problem)
+    some = weighed_options(problem.options, problem.rules)
+    made = ThriftyProgram(replace(problem, options=some), without)
+    columns = None if start is None or start.columns is None else start.columns[: len(made.program.costs)]
     fits = columns is not None and len(columns) == len(made.program.costs)
     solution = solve(made.program, gap, seconds, columns if fits else None)
+    if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
+        made = ThriftyProgram(problem, without)
+        solution = solve(made.program, gap, seconds)
     if solution.columns is None:
         solution = solve(made.program, gap, seconds * LATER_FRAC, _nearest(made, seconds * STEP_FRAC))
     if solution.columns is None:
         raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
-    return _read_solution(made, solution.columns, solution.gap)
+    found = _read_solution(made, solution.columns, solution.gap)
+    if bound and len(made.options) < len(problem.options):
+        return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
+    return found
+
+
+def _proven_gap(problem: AllocationProblem, objective: float, gap: float) -> float:
+    """By how much of its cost an allocation may be above the least that all options allow, weighed or not.
+
+    Source: the program of all options as if machines could be divided costs no more.
+    """
+    bound = solve(AllocationProgram(problem).program, 0.0, np.inf, relaxed=True)
+    return max(gap, 1.0 - bound.objective / objective) if objective else gap
 
 
 def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Allocation:
@@ -187,7 +206,7 @@ def _volume_shares(
     return {key: share / sums[key[0]] for key, share in shares.items()}
 
 
-# Options that cannot matter in a large allocation: others of the same provider, bought alike, are cheaper
+# Options that hardly matter in a large allocation: others of the same provider, bought alike, are cheaper
 
 CHEAPEST = 3
 """Options of each workload, provider, purchase and set of quotas that are kept: the cheapest."""
@@ -197,10 +216,10 @@ PART_TIME = 600.0
 """Busy hours a month beyond which a machine has little left to share."""
 
 
-def undominated_options(
+def weighed_options(
     options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST
 ) -> tuple[MonthlyOption, ...]:
-    """The options worth weighing, in their order; all of them in a small allocation.
+    """The options of a large allocation that are weighed first, in their order; all of them in a small one.
 
     Kept of each group: the cheapest, the one with most and the one with fewest instances among those within a tenth of
     it (what is split fits better in small parts, a quota holds more of few), and of the reserved machines that several
@@ -356,7 +375,21 @@ def _conflict_error(
         what = f"the shares of the providers cannot be held{beside}{widen}"
     else:
         what = f"no allocation holds all policies: whole machines do not fit {giving[0]}"
-    return InfeasibleError(f"{what}. The nearest has: {'; '.join(distances)}", distances)
+    what = f"{what}. The nearest has: {'; '.join(distances)}"
+    for_nothing = _wasted_usd(made, columns) if any(isinstance(p, ProviderShare | SpotLimit) for p in giving) else None
+    if for_nothing is not None:
+        what += f". They would hold with ${for_nothing:,.0f} a month more, spent on dearer machines that do no more"
+    return InfeasibleError(what, distances)
+
+
+def _wasted_usd(made: AllocationProgram, columns: Array) -> float | None:
+    """USD a month above the nearest allocation by which waste would hold all policies; None where nothing would."""
+    problem = replace(made.problem, options=(*made.problem.options, *made.problem.dropped))
+    trial = AllocationProgram(problem, made.without)
+    solution = solve(trial.program, NEAREST_GAP, OPPOSED_S)
+    if solution.columns is None:
+        return None
+    return _sum(trial.usd_terms(), solution.columns) - _sum(made.usd_terms(), columns)
 
 
 def _because_of_backups(made: AllocationProgram) -> str:

@@ -39,6 +39,8 @@ class WorkloadResult(_Plain, frozen=True):
     schedule: dict[str, Any] | None = None  # start, stop, days, hours_per_day, days_per_month; None: on all the time
     targets: dict[str, dict[str, Any]] = {}
     """What is asked of the figures of the same name: `value`, and the `percentile` of a latency."""
+    unit_usd: dict[str, float] = {}
+    """Of its month's bill: what a run, an hour, a request, a million tokens or an epoch costs."""
 
 
 class ProviderChoice(_Plain, frozen=True):
@@ -118,16 +120,15 @@ class MonthlyCost(_Plain, frozen=True):
 
 
 class CostSaving(_Plain, frozen=True):
-    """What could be, or has been, saved a month, against the alternative that `how` names; below zero: lost."""
+    """What the allocation saves a month against the assessment's baseline; below zero: it pays more."""
 
-    what: str  # spot, reserved, schedule, quantisation, right-sizing
+    what: str  # spot, reserved, schedule; quantisation, right-sizing ... against a baseline that the fleet names
     workload: str
     usd_per_month: float
     how: str
-    taken: bool  # whether the allocation already has it
-    counted: bool = True  # in the sum: taken, and against what would else be paid; runs end whoever plans them
+    counted: bool = True  # in the sum: what an invoice for the same machines would show
     purchase: str = ""  # how what it is of is bought; empty where it is of none
-    why: str = ""  # below zero: why the plan pays more than the alternative
+    why: str = ""  # below zero: why the plan pays more
 
 
 class Risk(_Plain, frozen=True, kw_only=True):
@@ -147,12 +148,24 @@ class Risk(_Plain, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "score", self.probability * self.impact)
 
 
+class ShareStep(_Plain, frozen=True):
+    """The bill where a provider has at `bound` (least, most) so much of it; None: only by waste."""
+
+    provider: str
+    bound: str
+    share: float
+    usd_per_month: float | None
+    change_usd: float | None
+    text: str
+
+
 class Binding(_Plain, frozen=True):
-    """What one constraint costs a month: the bill with it less the bill without it."""
+    """What one constraint costs a month: the bill with it less the bill without it; `steps` of a share of the bill."""
 
     constraint: str
     usd_per_month: float
     text: str
+    steps: list[ShareStep] = []
 
 
 class WhatIf(_Plain, frozen=True):
@@ -238,6 +251,11 @@ class Alert(_Plain, frozen=True):
     threshold: float
     unit: str
     why: str
+    key: str = ""  # of the metric, for rules: device_memory_bytes, latency_seconds_p95 ...
+    above: bool = True  # due above the threshold, else below it
+    for_s: float = 0.0  # that it has to last; 0 of what is summed
+    severity: str = "warning"  # or "critical"
+    action: str = ""  # what to do
 
 
 class SetupNote(_Plain, frozen=True):
@@ -267,7 +285,7 @@ class Assessment(_Plain, frozen=True):
     gpus: list[dict[str, Any]]  # compared: facts, USD for a PFLOP-hour, USD for a GB/s
     sizes: list[dict[str, Any]]  # categories of model sizes with their memory
     instances: list[dict[str, Any]]  # by provider: what was considered
-    optimality_gap: float
+    optimality_gap: float  # proven: by how much of it the bill may be above the least
     budget_per_month: float | None
     assumptions: list[str]
     price_notes: list[str]
@@ -279,6 +297,9 @@ class Assessment(_Plain, frozen=True):
     advice: list[SetupNote] = []
     size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
     largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format
+    baseline: str = "on_demand"  # of the savings: on_demand, existing, or an accelerator
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     scaled: list[ScaledService] = []  # services that follow their traffic
+    optimality: str = ""  # the same in words, and of which ways to run the workloads
+    warnings: list[str] = []  # policies that are left out, as part of the fleet cannot run
     version: int = FORMAT

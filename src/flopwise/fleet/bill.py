@@ -15,6 +15,7 @@ from flopwise.fleet.model import (
     Allocation,
     ChosenWorkload,
     Machine,
+    PlannedWorkload,
     Platform,
     Taken,
     is_rented,
@@ -42,6 +43,8 @@ class SolvedFleet:
     rows: tuple[Allotment, ...]
     cost: MonthlyCost
     price_notes: tuple[str, ...]  # where prices of volumes are from
+    lost: tuple[PlannedWorkload, ...] = ()  # that nothing runs, by their numbers in the file
+    warnings: tuple[str, ...] = ()  # of policies that are left out for that
 
     @cached_property
     def by_name(self) -> dict[str, ChosenWorkload]:

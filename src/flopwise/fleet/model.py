@@ -367,6 +367,7 @@ class ExpectedFigures:
     memory_bytes: float  # of all devices of one copy
     memory_frac: float  # of the fullest device
     memory_high_frac: float  # the same, upper end of its interval
+    engine_bytes: float | None = None  # of a device that the inference engine takes for itself; None of training
     intensity: float | None
     pattern: str
     time_low: float

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Allotment, Binding, Month, Scenarios, WhatIf
+from flopwise.fleet.assessment import Allotment, Binding, Month, Scenarios, ShareStep, WhatIf
 from flopwise.fleet.bill import IDLE, SolvedFleet, spot_interruptions
 from flopwise.fleet.model import (
     Allocation,
@@ -32,7 +32,6 @@ from flopwise.fleet.model import (
     paid_all_month,
 )
 from flopwise.fleet.option import ReplicaLoad, monthly_option
-from flopwise.fleet.planned import few_options
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
 from flopwise.fleet.spec import OWNED, Quota
@@ -40,6 +39,10 @@ from flopwise.fleet.spec import OWNED, Quota
 PRICE_RISE = 0.2
 WEEK = 1 / WEEKS_PER_MONTH
 """Of a month."""
+POINTS = (-5, -1, 1, 5)
+"""Points of the bill by which the bound of a share that binds is moved."""
+CLOSE = 0.02
+"""Of the bill: a share so near to a bound may be held by it."""
 MONTHS = 12
 TELLING = 1e-3
 """Of the bill: what other machines have to save for the machines to be chosen anew; a policy's cost below is the
@@ -78,12 +81,58 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
         return allocation.objective - free.objective
 
     costs = _side_by_side([partial(policy_usd, left_out) for *_, left_out in groups])
-    rows = [
-        Binding(constraint=name, usd_per_month=cost, text=f"{words} ${cost:,.0f} a month")
-        for (name, words, _), cost in zip(groups, costs, strict=True)
-        if cost > max(TELLING * allocation.objective, 0.5)
-    ]
+    rows, told = [], False
+    for (name, words, left_out), cost in zip(groups, costs, strict=True):
+        if cost > max(TELLING * allocation.objective, 0.5):
+            only = all(isinstance(policy, ProviderShare) for policy in left_out)
+            first = only and not (told and len(left_out) > 1)  # shares that bind one by one are not told twice
+            moved = [policy for policy in shares if policy in left_out and first]
+            told = told or bool(moved)
+            steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, seconds)]
+            text = f"{words} ${cost:,.0f} a month"
+            rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps))
     return sorted(rows, key=lambda row: -row.usd_per_month)
+
+
+def _share_steps(
+    problem: AllocationProblem, allocation: Allocation, policy: ProviderShare, seconds: float
+) -> list[ShareStep]:
+    """The bill with the bound that a share is held at a point or a few away; the other policies stay.
+
+    A step has no bill where no allocation is found without waste.
+    """
+    (low, high), name, calls = problem.share_bounds(policy), policy.provider, []
+    share = _provider_share(problem, allocation, name)
+    for end, bound in (("least", low), ("most", high)):
+        moved = [round(bound + points / 100, 6) for points in POINTS if abs(share - bound) < CLOSE]
+        for to in (to for to in moved if 0 < to < 1):
+            ends = (to, max(to, high)) if end == "least" else (min(to, low), to)
+            trial = replace(problem, bounds={name: ends})
+            calls.append(partial(_share_step, trial, allocation, name, end, to, seconds))
+    return _side_by_side(calls)
+
+
+def _provider_share(problem: AllocationProblem, allocation: Allocation, name: str) -> float:
+    """The share of what is rented, and of what else has a share, that is with a provider."""
+    rented = {option.provider for option in problem.options if is_rented(option.purchase)}
+    whole = sum(usd for p, usd in allocation.by_provider.items() if p in rented or p in problem.rules.shares)
+    return allocation.by_provider.get(name, 0.0) / whole if whole else 0.0
+
+
+def _share_step(
+    problem: AllocationProblem, now: Allocation, name: str, end: str, share: float, seconds: float
+) -> ShareStep:
+    """The bill where a share is at `end` (least, most) so much."""
+    words = f"{name} with at {end} {100 * share:g} % of the bill"
+    step = partial(ShareStep, provider=name, bound=end, share=share)
+    try:
+        usd = allocate(problem, seconds=seconds, start=now).usd
+    except InfeasibleError:
+        text = f"{words}: none was found without waste, under the other policies"
+        return step(usd_per_month=None, change_usd=None, text=text)
+    change = usd - now.usd
+    text = f"{words}: ${usd:,.0f} a month, {'+' if change >= 0 else '-'}${abs(change):,.0f}"
+    return step(usd_per_month=usd, change_usd=change, text=text)
 
 
 def _name(policy: Policy, problem: AllocationProblem) -> str:
@@ -208,7 +257,7 @@ def scaled_workload(item: PlannedWorkload, factor: float, facts: Facts) -> Plann
     if factor == 1.0 or job.workload is None:
         return item
     sent = {name: getattr(job.volumes, name) * factor for name in ("egress", "inter_zone")}
-    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
+    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in item.options)
     return replace(item, job=replace(job, volumes=replace(job.volumes, **sent)), options=options)
 
 

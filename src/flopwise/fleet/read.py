@@ -320,6 +320,8 @@ class _KnownNames:
         for name, share in rules.shares.items():
             if share > rules.share_tolerance and rules.regions and name.lower() not in self.apis:
                 self._check_share_region(name, share)
+        if rules.baseline is not None and rules.baseline not in {spec.ON_DEMAND, spec.EXISTING}:
+            self.look_up("accelerator", self.facts.accelerator)("policies.baseline", rules.baseline)
         for number, quota in enumerate(rules.quotas):
             for kind, pattern, names in (
                 ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),

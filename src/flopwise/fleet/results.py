@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import unit_usd
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.fleet.assessment import WorkloadResult
+from flopwise.fleet.assessment import MonthlyCost, WorkloadResult
 from flopwise.fleet.model import (
     Allocation,
     ChosenWorkload,
@@ -32,7 +34,7 @@ from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.serving.job import serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
-from flopwise.units import format_bytes, format_seconds
+from flopwise.units import HOUR_S, format_bytes, format_seconds
 
 WORTH_SHARING = 40
 """Estimates from which other processes are worth starting."""
@@ -110,8 +112,9 @@ def _serving_figures(
         estimate = serving_estimate(job)
         pattern, breakdown = _pattern(estimate.bound), dict(estimate.breakdown)
         weights = float(estimate.memory.items["weights"]) * estimate.num_gpus
+        engine_bytes = float(estimate.memory.usable_bytes) if job.engine.memory_rule != "all" else None
     except FlopwiseError:
-        pattern, breakdown, weights = "not estimated alone", {}, candidate.memory_bytes
+        pattern, breakdown, weights, engine_bytes = "not estimated alone", {}, candidate.memory_bytes, None
     through, known = bands["throughput"], candidate.figures
     figures: dict[str, Any] = {"requests_per_s": _with_band(float(known["requests_per_s_capacity"] or 0.0), through)}
     for name in ("ttft", "tpot"):
@@ -130,7 +133,7 @@ def _serving_figures(
     return ExpectedFigures(
         parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
         memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
-        memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes),
+        memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes), engine_bytes=engine_bytes,
         intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
         time_high=1 / through.low, figures=figures, breakdown=breakdown,
     )  # fmt: skip
@@ -181,8 +184,18 @@ def size_of(parameters: int) -> str:
     return next(name for most, name in SIZES if parameters < most)
 
 
-def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
-    """The result of one workload."""
+def workload_results(
+    chosen: Sequence[ChosenWorkload], lost: Sequence[PlannedWorkload], facts: Facts, cost: MonthlyCost
+) -> list[WorkloadResult]:
+    """The results of all workloads in the order of the fleet file, those that nothing runs among them."""
+    results = [_workload_result(one, facts, cost.by_workload.get(one.name, 0.0)) for one in chosen]
+    for item in sorted(lost, key=lambda item: item.index):
+        results.insert(item.index, _infeasible_result(item, facts))
+    return results
+
+
+def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> WorkloadResult:
+    """The result of one workload, whose month costs `usd`."""
     job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
     candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
     if figures is not None:
@@ -208,6 +221,27 @@ def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
         runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
         why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
+        unit_usd=_unit_usd(chosen, usd),
+    )  # fmt: skip
+
+
+def _unit_usd(chosen: ChosenWorkload, usd: float) -> dict[str, float]:
+    """What one of each unit costs of a month's bill; hours are those of machines that stay, and of runs."""
+    job, workload = chosen.job, chosen.planned.workload
+    hours = chosen.option.candidate.seconds / HOUR_S if job.ends else job.hours_per_month
+    return unit_usd(usd / job.runs, {"hour": hours} if workload is None else workload.amounts(hours))
+
+
+def _infeasible_result(item: PlannedWorkload, facts: Facts) -> WorkloadResult:
+    """The result of a workload that nothing runs: why, and the nearest miss."""
+    job = item.job
+    count = None if item.workload is None else int(parameters(facts.model(item.workload.model)))
+    return WorkloadResult(
+        name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
+        size="machines" if count is None else size_of(count), memory_bytes=None, intensity=None,
+        pattern="nothing runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
+        feasible=False, reasons=list(item.reasons), best={}, why_not_cheaper="", energy_kwh_per_month=None,
+        carbon_kg_per_month=None, starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(item),
     )  # fmt: skip
 
 

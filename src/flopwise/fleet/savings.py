@@ -1,195 +1,157 @@
-"""What the allocation saves, and what more could be saved, each against one plain alternative.
+"""What the allocation saves against a baseline that an invoice shows, or that the user names.
 
-The savings of a workload are steps of one ladder, so that they add up: machines that stand on all month (schedule), the
-cheapest larger accelerator on demand (right-sizing), the cheapest way on demand (spot, reserved), the bill. A step goes
-up where a policy of the fleet has the plan buy what is dearer than that cheapest way: it is below zero, and counts.
-Quantisation is against the cheapest way in 16 bits on demand, and takes the place of right-sizing where it saves more.
+The usual baseline is the same machines on demand, services around the clock and runs for as long as they take: hours
+that they are off (schedule) and the way they are bought (spot, reserved) save against it, and nothing else. Against
+what workloads run on today (`existing`), or an accelerator that the fleet names (`policies.baseline`), the steps are
+those of `flopwise.fleet.ladder`; what other machines and fewer bits save there is shown and not in the sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import msgspec
-
 from flopwise.errors import FlopwiseError
-from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import OWNED
 from flopwise.fleet.assessment import Allotment, CostSaving
 from flopwise.fleet.bill import SolvedFleet
-from flopwise.fleet.model import ChosenWorkload, MonthlyOption
-from flopwise.fleet.offers import OwnOffer
-from flopwise.fleet.option import monthly_option
-from flopwise.fleet.spec import API, OWNED, Policies
+from flopwise.fleet.existing import ExistingSetup, existing_setups
+from flopwise.fleet.ladder import setup_changes
+from flopwise.fleet.model import ChosenWorkload, MonthlyOption, Platform
+from flopwise.fleet.planned import searched_workload
+from flopwise.fleet.prices import effective
+from flopwise.fleet.spec import API, EXISTING, ON_DEMAND, ExistingMachines, Policies
 from flopwise.search.plan import plan
 from flopwise.units import HOURS_PER_MONTH
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""
-QUANTISED, SEARCHED = 30, 6
-"""Workloads, the dearest, whose formats are weighed, and instance types, the cheapest, that each is weighed on."""
-LARGER = 1.05
-"""A device has more memory than another from here on: the same size is reported a little differently."""
-ALTERNATIVES = {"quantisation", "right-sizing"}
-FEWER_BITS = ("fp8", "awq")
-SIXTEEN_BITS = ("bf16", "fp16", "fp32")
+KINDS = {"count": "right-sizing", "machine": "right-sizing", "format": "quantisation"}
+"""What changes of a set-up are called as savings; others as they are."""
+PURCHASES = {"spot": "spot", "reserved_1y": "reserved", "reserved_3y": "reserved", "on_demand": "on demand"}
+COUNTED = frozenset({"schedule", *PURCHASES.values()})
+"""What is in the sum: the rest is not what an invoice of the same machines shows."""
+
+
+def baseline_of(platform: Platform) -> str:
+    """What savings are held against: as the fleet says, else what it runs on today, else the same on demand."""
+    there = any(job.spec.existing for job in platform.jobs)
+    return platform.rules.baseline or (EXISTING if there else ON_DEMAND)
 
 
 def savings(fleet: SolvedFleet) -> list[CostSaving]:
-    """Every saving worth a line, largest first; below zero where the policies have the plan pay more."""
-    facts, found = fleet.facts, list[CostSaving]()
-    for row, taken, chosen in fleet.primary:
-        found += _schedule_savings(row, taken.option, chosen)
-        found += _purchase_savings(row, taken.option, chosen, fleet.platform.rules)
-    known: dict[tuple[int, int], list[CostSaving]] = {}
-    dearest = {id(c) for c in sorted(fleet.chosen, key=lambda c: -c.option.usd)[:QUANTISED]}
+    """Every saving worth a line, largest first; below zero where the plan pays more than the baseline does."""
+    baseline, found = baseline_of(fleet.platform), list[CostSaving]()
+    setups: dict[str, ExistingSetup] = {}
+    if baseline == EXISTING:
+        setups = existing_setups(fleet.platform, fleet.facts)
+    elif baseline != ON_DEMAND:
+        setups = existing_setups(_on_accelerator(fleet, baseline), fleet.facts)
     for chosen in fleet.chosen:
-        if any(taken.option.purchase == OWNED for taken in chosen.parts):
-            continue  # own machines are paid for: what would be rented instead stands beside them
-        found += _size_savings(chosen, facts)
-        candidate, searched = chosen.option.candidate, chosen.planned.plan
-        if id(chosen) in dearest and searched is not None and "weights" in candidate.layout:
-            key = (id(searched), id(candidate))
-            if key not in known:
-                known[key] = list(_format_savings(chosen, facts))
-            found += [msgspec.structs.replace(s, workload=chosen.name) for s in known[key]]
+        if chosen.name in setups:
+            found += _against_setup(setups[chosen.name], chosen, fleet)
+    for row, taken, chosen in fleet.primary:
+        if chosen.name not in setups:
+            found += _against_on_demand(row, taken.option, chosen, fleet)
     worth = [s for s in found if abs(s.usd_per_month) >= LEAST_USD]
-    rows, resized = list[CostSaving](), set[str]()
-    for saving in sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)):
-        counted = saving.counted and saving.taken
-        if saving.taken and saving.what in ALTERNATIVES:  # answers to one question: only the larger is in the sum
-            counted = counted and saving.workload not in resized
-            resized.add(saving.workload)
-        rows.append(msgspec.structs.replace(saving, counted=counted))
-    return rows
+    return sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what))
 
 
-def _purchase_savings(
-    row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, rules: Policies
-) -> Iterable[CostSaving]:
-    """How one row of the bill is bought, against the cheapest option on demand."""
-    plain = cheapest_on_demand(chosen)
-    if row.purchase == OWNED or plain is None:
-        return  # own machines are there: what they save is set against clouds in a part of its own
-    otherwise = plain.usd * row.count / option.instances
-    than = f"the month on demand would cost ${otherwise:,.0f}, at best on {plain}"
-    if row.purchase == "on_demand":
-        what, how = "on demand", f"{option}; {than}"
-    elif row.purchase == "spot":
-        what, how = "spot", f"${row.usd_per_hour_effective:,.2f} an hour of work on spot; {than}"
-    elif row.purchase == API:
-        what, how = "API", f"paid by the token; {than}"
-    else:
-        years = {"reserved_1y": "one year", "reserved_3y": "three years"}[row.purchase]
-        what, how = "reserved", f"committed for {years} at ${row.usd_per_hour:,.2f} an hour; {than}"
-    saved, why = otherwise - row.usd_per_month, ""
-    if saved < 0 and row.pool:
-        why = "its part of machines that others use, too"
-    elif saved < 0 and row.provider in rules.shares:
-        why = f"bought for the {row.provider} share"
-    elif saved < 0:
-        why = "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
-    yield CostSaving(
-        what=what, workload=row.workload, usd_per_month=saved, how=f"{how}; {why}" if why else how, taken=True,
-        purchase=row.purchase, why=why,
-    )  # fmt: skip
-
-
-def _schedule_savings(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload) -> Iterable[CostSaving]:
-    """Hours that machines are off; those of runs, which end anyhow, are shown and not counted."""
-    rate, job = option.offer.on_demand_usd_per_hour, chosen.job
-    busy = option.busy_hours if job.levels is None else row.hours_per_month
-    otherwise = min(HOURS_PER_MONTH, job.hours_per_month) if job.ends else HOURS_PER_MONTH
-    if rate is None or row.purchase.startswith("reserved") or busy >= otherwise - 1:
+def _against_on_demand(
+    row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, fleet: SolvedFleet
+) -> Iterator[CostSaving]:
+    """One row of the bill against the same machines on demand; own machines and APIs have no such price."""
+    job = chosen.job
+    hours = option.busy_hours if job.levels is None else row.hours_per_month  # those of its levels of load
+    if row.purchase in {OWNED, API} or option.offer.on_demand_usd_per_hour is None:
         return
-    what = f"on for the {busy:,.1f} h of its runs" if job.ends else f"on for {busy:,.0f} h a month"
-    whole = f"the {otherwise:,.0f} h of its environment" if job.ends else f"all {otherwise:,.0f} h"
-    yield CostSaving(
-        what="schedule", workload=row.workload, usd_per_month=rate * row.count * (otherwise - busy),
-        how=f"{what} instead of {whole}, on demand", taken=True, counted=not job.ends,
-    )  # fmt: skip
+    needed = _on_demand_usd(option, chosen, hours, fleet) * row.count
+    if not job.ends and hours < HOURS_PER_MONTH - 1:
+        around = _on_demand_usd(option, chosen, HOURS_PER_MONTH, fleet) * row.count
+        how = f"on for {hours:,.0f} h a month instead of all {HOURS_PER_MONTH:,.0f} h, on demand"
+        yield CostSaving(what="schedule", workload=row.workload, usd_per_month=around - needed, how=how)
+    if row.purchase != ON_DEMAND:
+        saved = needed - row.usd_per_month
+        why = _why_dearer(row, fleet.platform.rules) if saved < 0 else ""
+        price = f"${row.usd_per_hour:,.2f} an hour instead of ${option.offer.on_demand_usd_per_hour:,.2f}"
+        how = f"{row.count:,} x {row.provider} {row.instance} at {price}"
+        yield CostSaving(
+            what=PURCHASES[row.purchase], workload=row.workload, usd_per_month=saved,
+            how=f"{how}; {why}" if why else how, purchase=row.purchase, why=why,
+        )  # fmt: skip
 
 
-def cheapest_on_demand(chosen: ChosenWorkload) -> MonthlyOption | None:
-    """The cheapest way that is bought on demand; None where the fleet allows none."""
-    return min((w for w in chosen.planned.options if w.purchase == "on_demand"), key=lambda w: w.usd, default=None)
+def _on_demand_usd(option: MonthlyOption, chosen: ChosenWorkload, hours: float, fleet: SolvedFleet) -> float:
+    """USD a month of one of an option's machines on demand, for so many hours.
+
+    Runs on spot have their interruptions in their hours: where the same layout was planned on demand, its hours count.
+    """
+    job = chosen.job
+    if job.ends:
+        same = (option.offer.key, option.instances, option.candidate.layout)
+        hours = next(
+            (
+                o.busy_hours for o in chosen.planned.options
+                if o.purchase == ON_DEMAND and (o.offer.key, o.instances, o.candidate.layout) == same
+            ),
+            hours,
+        )  # fmt: skip
+    starts = job.runs if job.ends else 1.0 if hours >= HOURS_PER_MONTH else job.schedule.starts_per_month
+    price = effective(option.offer, ON_DEMAND, hours, fleet.facts, starts_per_month=starts)
+    assert price is not None, "only what has a price on demand is compared"
+    return price.usd_per_month
 
 
-def _on_demand_usd(chosen: ChosenWorkload, plain: MonthlyOption) -> float:
-    """What the month would cost in the cheapest way on demand: the step from which each part's purchase goes on."""
-    return sum(plain.usd * taken.count / taken.option.instances for taken in chosen.parts)
+def _why_dearer(row: Allotment, rules: Policies) -> str:
+    """Why the plan pays more than on demand."""
+    if row.pool:
+        return "its part of machines that others use, too"
+    if row.provider in rules.shares:
+        return f"bought for the {row.provider} share"
+    return "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
 
 
-def _size_savings(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
-    """Against the cheapest way on an accelerator with more memory than the smallest that does: the next best choice."""
-    option, plain = chosen.option, cheapest_on_demand(chosen)
-    if chosen.figures is None or plain is None:
-        return
-    base = min((option, plain), key=lambda w: w.candidate.capacity_bytes)
-    larger = [
-        w for w in chosen.planned.options
-        if w.purchase == "on_demand" and w.candidate.capacity_bytes > LARGER * base.candidate.capacity_bytes
-        and facts.accelerators[w.candidate.gpu].kind != "cpu"
-    ]  # fmt: skip
-    if not larger:
-        return
-    best = min(larger, key=lambda w: w.usd)
-    yield CostSaving(
-        what="right-sizing", workload=chosen.name, taken=True,
-        usd_per_month=best.usd - _on_demand_usd(chosen, plain),
-        how=f"{base.candidate.gpu} does it; the next best with more memory is {best} at ${best.usd:,.0f} a "
-        "month on demand",
-    )  # fmt: skip
+def _against_setup(setup: ExistingSetup, chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[CostSaving]:
+    """The steps from a set-up to what the fleet takes."""
+    for change in setup_changes(setup, chosen, fleet):
+        purchase = chosen.option.purchase if change.what == "purchase" else ""
+        what = PURCHASES.get(purchase) or KINDS.get(change.what, change.what)
+        yield CostSaving(
+            what=what, workload=chosen.name, usd_per_month=change.saved_usd, how=change.how, counted=what in COUNTED,
+            purchase=purchase,
+        )  # fmt: skip
 
 
-def _format_savings(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
-    """The chosen format against 16 bits on whatever suits those best, and fewer bits on the same instance type."""
-    option = chosen.option
-    current = _weights(option)
-    plain = cheapest_on_demand(chosen)
-    if current not in SIXTEEN_BITS:
-        if plain is None:
-            return
-        on_demand = [w for w in chosen.planned.options if w.purchase == "on_demand"]
-        offers = {option.instance: option.offer}  # and the few that are cheapest on demand are worth a search
-        for other in on_demand:
-            if len(offers) <= SEARCHED:
-                offers.setdefault(other.instance, other.offer)
-        ways = [w for w in on_demand if _weights(w) in SIXTEEN_BITS]
-        ways += _options_in("bf16", chosen, list(offers.values()), "on_demand", facts)
-        if ways:
-            best = min(ways, key=lambda w: w.usd)
-            how = f"{current} weights; in 16 bits the month on demand would cost ${best.usd:,.0f}, at best on {best}"
-            saved = best.usd - _on_demand_usd(chosen, plain)
-            yield CostSaving(what="quantisation", workload="", usd_per_month=saved, how=how, taken=True)
-        return
-    for name in FEWER_BITS:
-        fewer = min((w.usd for w in _options_in(name, chosen, [option.offer], option.purchase, facts)), default=None)
-        if fewer is not None and fewer < option.usd:
-            how = f"{facts.weight_format(name).name} weights instead of {current} on {option.instance}; check quality"
-            yield CostSaving(what="quantisation", workload="", usd_per_month=option.usd - fewer, how=how, taken=False)
-            return
+def _on_accelerator(fleet: SolvedFleet, name: str) -> Platform:
+    """The platform with each workload set up on an accelerator: as published, on demand, services around the clock.
+
+    A workload that this accelerator cannot carry, and what is bought as own machines or by the token, has no set-up.
+    """
+    gpu, jobs = fleet.facts.accelerator(name).name, list(fleet.platform.jobs)
+    offers = tuple(o for o in fleet.facts.offers if o.accelerator == gpu and o.on_demand_usd_per_hour is not None)
+    for number, job in enumerate(jobs):
+        chosen, machines = fleet.by_name.get(job.name), tuple[ExistingMachines, ...]()
+        if chosen is not None and chosen.option.purchase not in {OWNED, API} and job.workload is not None and offers:
+            workload = searched_workload(job, fleet.platform, [ON_DEMAND]).with_limits(
+                purchase=(ON_DEMAND,), gpus=(), instances=(), weight_formats=()
+            )
+            weights = None if job.trains else workload.one_precision or _published_format(workload.model, fleet)
+            narrowed = workload if weights is None else workload.with_limits(weight_formats=(weights,))
+            try:
+                best = plan(narrowed, fleet.facts.with_tables(offers=offers), alone=False).plans[:1]
+            except FlopwiseError:
+                best = []
+            machines = tuple(
+                ExistingMachines(
+                    instance=c.instance, provider=c.provider, region=c.region, count=c.num_instances, weights=weights,
+                    hours=None if job.ends else HOURS_PER_MONTH,
+                )
+                for c in best
+            )  # fmt: skip
+        jobs[number] = replace(job, spec=replace(job.spec, existing=machines))
+    return replace(fleet.platform, jobs=tuple(jobs))
 
 
-def _weights(option: MonthlyOption) -> str:
-    return str(option.candidate.layout.get("weights"))
-
-
-def _options_in(
-    weights: str, chosen: ChosenWorkload, offers: Sequence[Offer], purchase: str, facts: Facts
-) -> list[MonthlyOption]:
-    """The workload in a weight format on some machines; none where they do not hold it."""
-    item, workload = chosen.planned, chosen.planned.workload
-    assert workload is not None
-    own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not item.job.splittable]
-    narrowed = workload.with_limits(weight_formats=(weights,), purchase=(purchase,))
-    narrowed = replace(narrowed, max_gpus=min([workload.max_gpus, *own]))
-    try:
-        answer = plan(narrowed, facts.with_tables(offers=tuple(offers)), alone=False)
-    except FlopwiseError:
-        return []
-    sold = {o.key: o for o in offers}
-    return [
-        monthly_option(item.index, item.job, c, sold[c.provider, c.instance, c.region], facts) for c in answer.plans
-    ]
+def _published_format(model: str, fleet: SolvedFleet) -> str:
+    """The format that a model's weights were published in."""
+    return fleet.facts.model(model).checkpoint_format or "bf16"

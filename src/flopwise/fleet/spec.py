@@ -20,6 +20,8 @@ from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, Con
 from flopwise.serving.spec import AutoscaleSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
+ON_DEMAND, EXISTING = "on_demand", "existing"
+"""What savings may be held against, besides an accelerator: the same machines on demand, what runs today."""
 OWNED, API = "owned", "api"
 """Ways that rent nothing: machines of one's own, and a hosted model that is paid by the token."""
 PURCHASES = (*RENTED, OWNED, API)
@@ -378,6 +380,11 @@ class Policies(Spec):
     max_price_age_days: float = _key(
         options.quantity("days", units.parse_count, low=1.0, high=36_500.0, closed=True), "Older prices are warned of.",
         default=180.0,
+    )
+    baseline: str | None = _key(
+        _NAME, "What savings are held against: `on_demand`, the same machines bought so, services around the clock; "
+        "`existing`, what workloads run on today; or an accelerator on which each would run as published. The second "
+        "where workloads say what they run on, else the first.",
     )
     scenarios: MonthSpreads = _key(
         record(MonthSpreads), "How far drawn months stray from the plan.", default=MonthSpreads(),

@@ -76,6 +76,7 @@ def summary(assessment: Assessment) -> Iterator[Block]:
     """Tiles, one sentence, and what to know, to decide and to watch."""
     yield Tiles(list(_tiles(assessment)))
     yield Text(_headline(assessment), strong=True)
+    yield from (Text(sentence(text)) for text in assessment.warnings)
     yield Points(list(_points(assessment)))
 
 
@@ -97,7 +98,8 @@ def _tiles(assessment: Assessment) -> Iterator[Tile]:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 2)
         beyond = -sum(s.usd_per_month for s in paid_beyond(assessment))
         less = f"; {usd(beyond)} paid for policies is taken off" if beyond else ""
-        yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against the next best{less}")
+        against = "on demand" if assessment.baseline == "on_demand" else assessment.baseline
+        yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against {against}{less}")
     kg, known, whole = carbon_known(assessment)
     if known:
         part = "" if known == whole else f", of {known:,} of {whole:,} workloads; the others' power is not known"
@@ -138,7 +140,7 @@ def _points(assessment: Assessment) -> Iterator[tuple[str, str]]:
 
 
 def _decisions(assessment: Assessment) -> Iterator[tuple[str, str]]:
-    """Commitments to sign, and savings that are open."""
+    """Commitments to sign, and what policies cost."""
     for purchase, years in YEARS.items():
         rows = [a for a in assessment.allocation if a.purchase == purchase and a.role == "primary"]
         if rows:
@@ -147,14 +149,6 @@ def _decisions(assessment: Assessment) -> Iterator[tuple[str, str]]:
             term = "a year" if years == 1 else f"{years} years"
             yield "To sign.", f"{named} for {term}, {usd(whole)} in all{_commitment_savings(assessment, purchase)}."
     least = WORTH * assessment.usd_per_month.total
-    for saving in sorted(assessment.savings, key=lambda s: -s.usd_per_month):
-        if not saving.taken and saving.usd_per_month >= least:
-            yield (
-                "Still open.",
-                f"{saving.what} of {saving.workload} would save {usd(saving.usd_per_month)} a month: "
-                + (sentence(saving.how)[:1].lower() + sentence(saving.how)[1:]),
-            )
-            break
     costly = [b for b in assessment.binding if b.usd_per_month >= least][:2]
     if costly:
         yield "What the policies cost.", sentence("; ".join(b.text.rstrip(".") for b in costly))
@@ -162,7 +156,7 @@ def _decisions(assessment: Assessment) -> Iterator[tuple[str, str]]:
 
 def _commitment_savings(assessment: Assessment, purchase: str) -> str:
     """What the commitments of one term save against on demand, and a warning of those that cost more than that."""
-    mine = [s for s in assessment.savings if s.taken and s.purchase == purchase]
+    mine = [s for s in assessment.savings if s.purchase == purchase]
     saved, text = sum(s.usd_per_month for s in mine), ""
     if saved > 0:
         text = f"; they save {usd(saved)} a month against on demand"

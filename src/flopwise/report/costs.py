@@ -6,10 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from flopwise.fleet.assessment import Allotment, Assessment, CostSaving, WorkloadResult
+from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, bought, change_text, dash, digits, hourly, hours, largest, share, usd
-from flopwise.units import HOUR_S, format_percent
+from flopwise.units import format_percent
 
 DRAWN = 30
 """Workloads in a picture; tables have all."""
@@ -18,17 +18,17 @@ WORTH, FEW = 0.01, 5
 
 
 def savings_by_kind(assessment: Assessment) -> dict[str, float]:
-    """Savings that the plan has and that add up, by what they are, USD a month, largest first."""
+    """Savings that are in the sum, by what they are, USD a month, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for saving in assessment.savings:
-        if saving.taken and saving.counted:
+        if saving.counted:
             sums[saving.what] += saving.usd_per_month
     return dict(largest(sums))
 
 
 def paid_beyond(assessment: Assessment) -> list[CostSaving]:
     """Steps of the plan that cost more than their alternative, dearest first: what policies have it buy."""
-    rows = [s for s in assessment.savings if s.taken and s.counted and s.usd_per_month < 0]
+    rows = [s for s in assessment.savings if s.counted and s.usd_per_month < 0]
     return sorted(rows, key=lambda s: s.usd_per_month)
 
 
@@ -62,20 +62,20 @@ def costs(assessment: Assessment) -> Iterator[Block]:
     rows = []
     for name, value in largest(cost.by_workload):
         w = by_name.get(name)
-        unit, kwh, kg = ("-", "-", "-") if w is None else (
-            _unit_cost(w, value), dash(w.energy_kwh_per_month, digits), dash(w.carbon_kg_per_month, digits)
+        kwh, kg = ("-", "-") if w is None else (
+            dash(w.energy_kwh_per_month, digits), dash(w.carbon_kg_per_month, digits)
         )  # fmt: skip
-        rows.append((name, usd(value), share(value, cost.total), between(*ends[name]), unit, kwh, kg))
+        rows.append((name, usd(value), share(value, cost.total), between(*ends[name]), kwh, kg))
     kilograms, known, whole = carbon_known(assessment)
     carbon = f"in all {digits(kilograms)} kg"
     if known < whole:
         carbon = f"known of {known:,} of {whole:,} workloads, {digits(kilograms)} kg in all: a dash is not zero, but "
         carbon += "power that is not known, of devices without a published limit, workstations and APIs"
     yield Table(
-        ["workload", ">a month", ">of the bill", "in 8 of 10 cases", "one unit costs", ">kWh", ">kg CO2"], rows,
-        "Units: a run, or a million requests of a service at its stated mean traffic. Electricity at the meter, carbon "
-        f"by the region's grid; {carbon}.",
+        ["workload", ">a month", ">of the bill", "in 8 of 10 cases", ">kWh", ">kg CO2"], rows,
+        f"Electricity at the meter, carbon by the region's grid; {carbon}.",
     )  # fmt: skip
+    yield from _unit_costs(assessment)
 
 
 def _workload_bars(values: Mapping[str, float], ends: Mapping[str, tuple[float, float]]) -> Iterator[Bar]:
@@ -90,14 +90,30 @@ def _workload_bars(values: Mapping[str, float], ends: Mapping[str, tuple[float, 
         yield Bar(f"{len(rest):,} others", total, usd(total), low, high, between(low, high))
 
 
-def _unit_cost(w: WorkloadResult, value: float) -> str:
-    if w.runs_per_month:
-        return f"{usd(value / w.runs_per_month)} a run"
-    target = w.targets.get("requests_per_s", {})
-    rate = target.get("mean") or target.get("value")  # the value is the rate at the peak, which is not there all month
-    if not rate:
-        return "-"
-    return f"{usd(value / (rate * w.hours_per_month * HOUR_S) * 1e6)} a million requests"
+UNITS = {
+    "run": "a run", "epoch": "an epoch", "request": "a request", "million_requests": "a million requests",
+    "million_tokens": "a million tokens", "million_input_tokens": "a million tokens in",
+    "million_output_tokens": "a million tokens out", "hour": "an hour",
+}  # fmt: skip
+
+
+def _unit_costs(assessment: Assessment) -> Iterator[Block]:
+    """What one of each unit costs, for each workload."""
+    some = [unit for unit in UNITS if any(unit in w.unit_usd for w in assessment.workloads)]
+    if some:
+        yield Table(
+            ["workload", *(f">{UNITS[unit]}" for unit in some)],
+            [(w.name, *(_small_usd(w.unit_usd.get(unit)) for unit in some)) for w in assessment.workloads],
+            "Each is the workload's whole month over what it does: views of one bill, not parts of it. Services at "
+            "their stated mean traffic; hours that machines are on, or runs take.",
+        )  # fmt: skip
+
+
+def _small_usd(value: float | None) -> str:
+    """Dollars of which a cent is much."""
+    if value is None or value >= 1:
+        return "-" if value is None else usd(value)
+    return f"${value:.3g}" if value >= 1e-3 else f"{100 * value:.4f} ¢"
 
 
 def allocation(assessment: Assessment) -> Iterator[Block]:
@@ -116,8 +132,8 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
             )
             for a in assessment.allocation
         ],
-        f"The bill is within {format_percent(assessment.optimality_gap)} of the least that these choices allow. Hours "
-        "are of one machine; paid prices hold rework, checkpoints and hours that are paid and not used.",
+        f"The bill is {assessment.optimality}. Hours are of one machine; paid prices hold rework, checkpoints "
+        "and hours that are paid and not used.",
     )  # fmt: skip
     pools: dict[tuple[str, str, str, str], list[Allotment]] = defaultdict(list)
     for a in assessment.allocation:
@@ -142,37 +158,35 @@ def _carries(a: Allotment) -> str:
     return a.workload if a.role == "primary" else f"{a.workload} ({a.role})"
 
 
+def baseline_text(assessment: Assessment) -> str:
+    """What savings are held against."""
+    if assessment.baseline == "existing":
+        return "what runs today, where that is stated, else the same machines on demand"
+    if assessment.baseline == "on_demand":
+        return "the same machines on demand, services around the clock, runs for as long as they take"
+    return f"{assessment.baseline}, each workload as published, on demand, services around the clock"
+
+
 def savings(assessment: Assessment) -> Iterator[Block]:
-    """By what they are, then each with its amount and against what."""
+    """By what they are, then each with its amount; against another baseline also what is not in the sum."""
     sums = savings_by_kind(assessment)
     if sums:
         whole, beyond = sum(sums.values()), -sum(s.usd_per_month for s in paid_beyond(assessment))
         saves = f"saves {usd(whole)} a month" if whole >= 0 else f"costs {usd(-whole)} a month more than its baseline"
         saves += f", with {usd(beyond)} taken off that policies have it pay beyond the least" if beyond else ""
-        yield Text(
-            f"The plan {saves}. The baseline: each workload on the next larger accelerator that does the work, bought "
-            "on demand, services with a schedule on around the clock."
-        )
+        yield Text(f"The plan {saves}. The baseline: {baseline_text(assessment)}.")
         yield Bars("Savings in this plan", [Bar(name, value, usd(value)) for name, value in sums.items()])
-    for title, rows in (
-        ("in this plan", [s for s in assessment.savings if s.taken and s.counted]),
-        ("still open", [s for s in assessment.savings if not s.taken]),
+    for title, note, rows in (
+        ("in this plan", "", [s for s in assessment.savings if s.counted]),
+        (
+            "not in the sum",
+            "What other machines, other numbers and fewer bits change is no saving on an invoice for the same work.",
+            [s for s in assessment.savings if not s.counted],
+        ),
     ):
         if rows:
             cells = list(_saving_rows(rows, assessment.usd_per_month.total))
-            yield Table(["saving", "workload", ">a month", title], cells)
-    beside: dict[str, list[CostSaving]] = defaultdict(list)
-    for s in assessment.savings:
-        if s.taken and not s.counted:
-            beside[s.what].append(s)
-    if beside:
-        yield Table(
-            ["not in the sum", ">workloads", ">a month", "for instance"],
-            [(what, f"{len({s.workload for s in rows}):,}", usd(sum(s.usd_per_month for s in rows)),
-              f"{rows[0].workload}: {rows[0].how}")
-             for what, rows in beside.items()],
-            "Runs end whoever plans them, and of fewer bits and a smaller accelerator only the larger saving counts.",
-        )  # fmt: skip
+            yield Table(["saving", "workload", ">a month", title], cells, note)
 
 
 def _saving_rows(rows: Sequence[CostSaving], bill: float) -> Iterator[tuple[str, ...]]:
@@ -194,6 +208,18 @@ def policies(assessment: Assessment) -> Iterator[Block]:
         yield Table(["policy", ">a month"], rows, note)
     elif assessment.allocation:
         yield Text("No policy makes the bill higher than it would be without it.")
+    if steps := [step for b in assessment.binding for step in b.steps]:
+        yield Table(
+            ["share of the bill that binds, moved", ">a month", ">change"],
+            [
+                (f"{step.provider}: at {step.bound} {100 * step.share:g} %",
+                 "none found without waste" if step.usd_per_month is None else usd(step.usd_per_month),
+                 change_text(step.change_usd))
+                for step in steps
+            ],
+            "Under the other policies. Waste is machines that cost more than others of the same provider which do the "
+            "same, and workloads moved to where no share asks for them.",
+        )  # fmt: skip
 
 
 def what_ifs(assessment: Assessment) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from flopwise.fleet.assessment import Alert, Assessment, Month, Phase
 from flopwise.fleet.schedules import month_after, months_between
 from flopwise.report.blocks import Bar, Bars, Block, Heading, Span, Spans, Table, Text
 from flopwise.report.words import between, bought, digits, sentence, usd
-from flopwise.units import format_bytes, format_seconds
+from flopwise.units import format_bytes, format_percent, format_seconds
 
 AHEAD = 12
 """Months that a roadmap shows at least."""
@@ -127,7 +127,7 @@ def past_budget(assessment: Assessment) -> Month | None:
     return None if budget is None else next((m for m in assessment.forecast if m.usd > budget), None)
 
 
-COLUMNS = ("spend", "device memory", "latency", "throughput", "requests", "interruptions", "others")
+COLUMNS = ("spend", "device memory", "latency", "throughput", "requests", "load", "interruptions", "others")
 """What is watched, as metrics begin; latencies begin with their percentile."""
 
 
@@ -165,12 +165,23 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
     yield Table(
         ["workload", *columns],
         [(name, *("; ".join(own.get(c, [])) or "-" for c in columns)) for name, own in cells.items()],
-        "Spend: the upper end of the interval, at least a tenth above the plan, for the fleet that of its dearest day "
-        "of the week; this month: what leaves one more such day to the budget. Memory: the upper end of its interval, "
-        "or 5 points above what the engine sets aside. Latency: the target. Throughput: the lower end of its interval. "
-        "Requests: what keeps the replicas from being too busy. Interruptions: more than chance explains in 19 months "
-        "of 20. The JSON has the reason for each.",
+        "Spend, storage and traffic included: the upper end of the interval, at least a tenth above the plan, for the "
+        "fleet that of its dearest day of the week; this month: what leaves one more such day to the budget. Memory: "
+        "the upper end of its interval, or 5 points above what the engine takes. Latency: the target. Throughput: the "
+        "lower end of its interval. Requests and load: what keeps the replicas from being too busy; waiting: what they "
+        "work off in the time that the target leaves. Interruptions: more than chance explains in 19 months of 20. The "
+        "JSON has the reason for each.",
     )
+    kinds = {(a.metric.split()[-1] if a.unit == "s" else a.metric, a.for_s, a.severity, a.action): a for a in
+             assessment.monitoring if a.action}  # fmt: skip
+    if kinds:
+        rows = [(metric, lasts(for_s), severity, action) for metric, for_s, severity, action in kinds]
+        yield Table(["metric", ">for", "", "what to do"], rows)
+
+
+def lasts(seconds: float) -> str:
+    """How long a threshold has to be passed."""
+    return f"{seconds / 60:.0f} min" if seconds else "at once"
 
 
 def threshold(alert: Alert) -> str:
@@ -185,4 +196,5 @@ def threshold(alert: Alert) -> str:
     after = {"spend per run": " a run", "spend per day": " a day", "spend this month": " this month"}
     if unit in {"B", "USD"}:
         return f"above {format_bytes(value) if unit == 'B' else usd(value)}{after.get(alert.metric, '')}"
-    return f"above {digits(value)} {'requests/s' if unit == '1/s' else unit}".rstrip()
+    shown = format_percent(value, 0) if alert.metric.startswith("load") else digits(value)
+    return f"above {shown} {({'1/s': 'requests/s', 'requests': 'waiting'}).get(unit, unit)}".rstrip()

@@ -68,6 +68,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What the simulator says; `meets` is then from its percentiles."""
     note: str = ""
     """What simulating changed, or why it was not done."""
+    unit_usd: dict[str, float] = {}
+    """What a run, an hour, a request, a million tokens or an epoch costs, as far as the task has them."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -159,6 +161,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """When nothing meets the targets: the least that physics allows each latency to be."""
     simulated: int = 0
     """Plans that were run through the simulator."""
+    cost_scope: str = ""
+    """What `cost_usd` is of: one run, or a month of service around the clock; in a fleet also what that pays."""
     version: int = FORMAT
 
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:

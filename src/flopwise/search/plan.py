@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -17,6 +19,7 @@ from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 Advance = Callable[[int, int], None]
 SHOWN = 10
@@ -90,11 +93,21 @@ def plan(
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
+    parts["plans"] = [_with_unit_costs(one, workload) for one in draft.plans]
+    month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
+    parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
     return Plan(
         workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
+
+
+def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:
+    """The candidate with what one of each unit costs: of its run, or of a month of a service."""
+    runs = workload.task in {*TRAINING, "batch"}
+    hours = candidate.seconds / HOUR_S if runs else HOURS_PER_MONTH
+    return msgspec.structs.replace(candidate, unit_usd=unit_usd(candidate.cost_usd, workload.amounts(hours)))
 
 
 def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:

@@ -44,7 +44,7 @@ from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
-from flopwise.units import format_bytes, format_seconds
+from flopwise.units import format_seconds
 
 Advance = Callable[[int, int], None]
 NEAREST = 3
@@ -304,9 +304,7 @@ def _options(
                 continue
             draft.evaluated += found.considered
             if found.too_big:
-                least, has = format_bytes(found.smallest_bytes), format_bytes(node.cluster.accelerator.hbm_bytes)
-                example = f"{node.label}: {weights.name} weights take at least {least} of {has}"
-                draft.ruled_out.add("does not fit in memory", found.too_big, example)
+                draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
             if found.batch.size:
                 options += serving_options(workload, model, node, found, kv_dtype, node.priced)
     return options

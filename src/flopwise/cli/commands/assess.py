@@ -17,7 +17,8 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE, WHOLE_OR_ZERO
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
-from flopwise.report.costs import savings_by_kind
+from flopwise.report.costs import baseline_text, savings_by_kind
+from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
 from flopwise.report.words import between, bought, enumeration, hours, usd
@@ -70,10 +71,14 @@ def blocks(
 ) -> Iterator[str]:
     """The assessment as people read it."""
     cost = found.usd_per_month
-    yield heading(f"{found.name}: {usd(cost.total)} a month for {len(found.workloads):,} workloads", paper)
+    run = [w for w in found.workloads if w.feasible]
+    count = f"{len(run):,}" + (f" of {len(found.workloads):,}" if len(run) < len(found.workloads) else "")
+    yield heading(f"{found.name}: {usd(cost.total)} a month for {count} workloads", paper)
     for w in found.workloads:
         if not w.feasible:
             yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
+    for text in found.warnings:
+        yield paper.paint(plain_text(f"WARNING: {text}"), "red")
     yield pairs(_totals(found), paper)
     if before is not None:
         yield from _since(before, found, paper)
@@ -101,7 +106,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
-        ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
+        ("optimal", found.optimality),
     ]
     if found.budget_per_month is not None:
         chance = (
@@ -113,7 +118,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
-        rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against the next best: {named}"))
+        rows.append(("savings", f"{usd(sum(sums.values()))} a month: {named}; against {baseline_text(found)}"))
     return rows
 
 
@@ -126,22 +131,28 @@ def _row(a: Any) -> tuple[str, ...]:
 
 
 def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
-    worth = [s for s in found.savings if s.counted or not s.taken]
-    savings = sorted(worth, key=lambda s: -abs(s.usd_per_month))[:MOST]
+    savings = sorted((s for s in found.savings if s.counted), key=lambda s: -abs(s.usd_per_month))[:MOST]
     if savings:
-        rows = [(s.what, s.workload, usd(s.usd_per_month), "taken" if s.taken else "open", s.how) for s in savings]
-        yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
+        saved = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
+        yield table(["saving", "workload", ">a month", "how"], saved, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
-        told = [
+        rows = [
             (f"{r.score:.2f}", f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
              r.workload or "the fleet", r.evidence, r.mitigation)
             for r in risks
         ]  # fmt: skip
-        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], told, paper)
+        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], rows, paper)
+    dearest = next(iter(found.usd_per_month.by_workload), "")
+    watched = [a for a in found.monitoring if a.workload in {"", dearest}]
+    if watched:
+        alerts = [(a.metric, a.workload or "the fleet", threshold(a), lasts(a.for_s), a.action) for a in watched]
+        yield table(["alert", "workload", "when", ">for", "what to do"], alerts, paper)
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
+    if steps := [step for b in binding for step in b.steps]:
+        yield "Shares of the bill, moved:\n" + "\n".join(f"  - {plain_text(step.text)}" for step in steps)
     if found.price_notes:
         yield "Prices:\n" + "\n".join(f"  - {plain_text(note)}" for note in found.price_notes[:MOST])
 

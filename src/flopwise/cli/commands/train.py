@@ -121,6 +121,7 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         return None
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
+        "unit_usd": answer.unit_usd,
         "breakdown": entries(run.breakdown, "seconds"),
         **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
         "interruptions": run.interruptions,
@@ -186,6 +187,16 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
         ("cost", parts.price(run.cost_usd)),
+        *(
+            [
+                (
+                    "cost of one",
+                    "; ".join(f"{parts.price(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items()),
+                )
+            ]
+            if answer.unit_usd
+            else []
+        ),
         ("energy", parts.energy(run.energy_joules)),
     ]
     yield pairs(rows, paper)
