@@ -98,7 +98,8 @@ def _purchase_savings(
 
 def _schedule_savings(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload) -> Iterable[CostSaving]:
     """Hours that machines are off; those of runs, which end anyhow, are shown and not counted."""
-    rate, job, busy = option.offer.on_demand_usd_per_hour, chosen.job, option.busy_hours
+    rate, job = option.offer.on_demand_usd_per_hour, chosen.job
+    busy = option.busy_hours if job.levels is None else row.hours_per_month
     otherwise = min(HOURS_PER_MONTH, job.hours_per_month) if job.ends else HOURS_PER_MONTH
     if rate is None or row.purchase.startswith("reserved") or busy >= otherwise - 1:
         return

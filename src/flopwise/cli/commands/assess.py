@@ -19,6 +19,7 @@ from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
 from flopwise.report.costs import savings_by_kind
 from flopwise.report.placement import COLUMNS, streams
+from flopwise.report.scaling import scaling
 from flopwise.report.words import between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
@@ -90,6 +91,9 @@ def blocks(
     ways = streams(found)
     if len({way.nodes[1] for way in ways}) > 1:
         yield table([*COLUMNS, ">a month"], [(*way.nodes, way.text) for way in ways], paper)
+    for block in scaling(found):
+        if isinstance(block, Table):
+            yield table(list(block.headers), [tuple(map(str, row)) for row in block.rows], paper)
     yield from _lists(found, paper)
     if written:
         plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""
@@ -133,8 +137,12 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
         yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
-        rows = [(f"{r.score:.2f}", r.kind, r.workload or "the fleet", r.evidence, r.mitigation) for r in risks]
-        yield table([">risk", "kind", "workload", "evidence", "what to do"], rows, paper)
+        told = [
+            (f"{r.score:.2f}", f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
+             r.workload or "the fleet", r.evidence, r.mitigation)
+            for r in risks
+        ]  # fmt: skip
+        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], told, paper)
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
