@@ -165,7 +165,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
     if links := [(w.name, need) for w in runs for need in w.best.get("network", [])]:
         yield Table(
-            ["run", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
+            ["network of", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
              ">the link has"],
             [
                 (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
