@@ -12,7 +12,7 @@ from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
 from flopwise.report.words import (
     AS_PLANNED,
-    between,
+    bill_interval,
     bought,
     digits,
     enumeration,
@@ -97,7 +97,7 @@ def summary(assessment: Assessment) -> Iterator[Block]:
 
 def _tiles(assessment: Assessment) -> Iterator[Tile]:
     cost, drawn, budget = assessment.usd_per_month, assessment.scenarios, assessment.budget_per_month
-    ends = f"{between(cost.low, cost.high)} in 8 of 10 cases"
+    ends = bill_interval(cost)
     if cost.expected is None:
         yield Tile("a month", usd(cost.total), ends)
     else:
