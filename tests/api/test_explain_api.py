@@ -39,6 +39,7 @@ SERVING: list[dict[str, Any]] = [
     {"model": "Mixtral-8x7B", "instance": "p5.48xlarge", "tp": 4, "pp": 2, "static": True, "concurrency": 16},
     {"model": "bert-base-uncased", "gpu": "t4", "input_tokens": 128, "weights": "fp16"},
     {"model": "Llama-3.1-8B", "gpu": "a10g", "weights": "awq", "price": 1.5},
+    {"model": "Llama-3.1-8B", "gpu": "a100-80gb", "kv_dtype": "fp8", "concurrency": 16, "input_tokens": 4000},
 ]
 MEMORY: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "dp": 8, "fsdp": True},

@@ -104,3 +104,12 @@ def test_experts_are_spread_over_ranks_that_there_are() -> None:
 
     assert degrees(tp=1) == {"tp 2", "pp 2"}  # one rank has no other to hold half of its experts
     assert degrees(tp=8) == {"pp 2"}
+
+
+@pytest.mark.parametrize(("gpu", "offered"), [("a100-80gb", False), ("h100", True)])
+def test_a_cache_that_is_read_by_software_is_no_remedy(gpu: str, *, offered: bool) -> None:
+    """An A100 converts fp8 in software, 3 to 16 times slower; an H100 has units for it."""
+    answer = memory("Llama-3.3-70B", task="serve", gpu=gpu, tp=2, context=32_000, concurrency=40)
+    changes = {remedy.change for remedy in answer.remedies}
+    assert changes
+    assert ("KV cache in fp8" in changes) == offered

@@ -34,6 +34,7 @@ from plain_machine import (
     step_s,
 )
 
+import flopwise
 from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.iteration import StepLoad, StepTime
@@ -321,6 +322,28 @@ def test_an_emulated_cache_format_is_converted_by_each_query_head() -> None:
     read_s = 16 * 2000 * 2 * LAYERS * KV_HEADS * DIM / BYTES_PER_S
     convert_s = 16 * 2000 * 2 * LAYERS * HEADS * DIM * 60.0 / 19.5e12
     assert grown_s(less, more, cluster=placed, kv_dtype="fp8") == pytest.approx(read_s + convert_s, rel=1e-6)
+    one = step(more, cluster=placed, kv_dtype="fp8")
+    assert one.conversion_s == pytest.approx(1.5 * convert_s, rel=1e-6)
+    assert sum(one[1:5]) + one.conversion_s == pytest.approx(one.seconds, rel=1e-9)
+    for kv_dtype, cluster in (("bf16", placed), ("fp8", plain_cluster())):
+        assert step(more, cluster=cluster, kv_dtype=kv_dtype).conversion_s == 0.0
+
+
+def test_the_slowdown_of_an_emulated_cache_is_that_of_published_runs() -> None:
+    """Llama-3-8B in 16 bits, vLLM on an A100, 64 x (1,024 + 1,024) tokens: 1,821 tokens/s, with an fp8 cache 390.
+
+    Source: argonne-lcf/LLM-Inference-Bench, Plots/Fig_3/A100_H100_quant_all_results.csv (benchmarks/truth/serving.csv).
+    """
+    how = {"gpu": "a100-80gb", "engine": "vllm", "input_tokens": 1024, "output_tokens": 1024, "concurrency": 64}
+    sixteen, eight = (flopwise.serve("Llama-3-8B", kv_dtype=kv, **how).estimate for kv in ("bf16", "fp8"))
+    assert sixteen.output_tokens_per_s is not None
+    assert eight.output_tokens_per_s is not None
+    slower = sixteen.output_tokens_per_s.value / eight.output_tokens_per_s.value
+    assert slower == pytest.approx(1821.37 / 389.84, rel=0.35)
+    assert eight.bound == "cache conversion"
+    note = "has no fp8 units: each read of an fp8 cache is converted in software"
+    assert any(note in line for line in eight.assumptions)
+    assert not any(note in line for line in sixteen.assumptions)
 
 
 def test_kernels_without_groups_read_the_cache_for_each_query_head() -> None:

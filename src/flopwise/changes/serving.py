@@ -20,7 +20,7 @@ from flopwise.facts.software import Engine
 from flopwise.serving.estimate import check_layout, estimate
 from flopwise.serving.job import ServeEstimate
 from flopwise.serving.memory import ServingLayout, serving_memory
-from flopwise.serving.precision import product_path
+from flopwise.serving.precision import conversion_note, product_path
 
 WEIGHTS = ("bf16", "fp8", "awq", "nvfp4", "Q4_K_M")
 CACHES = ("bf16", "fp8", "q4_0")
@@ -88,6 +88,7 @@ def remedies(
 ) -> list[Remedy]:
     """Single changes of one service that save memory: those that fit first, then by what they save.
 
+    A cache format that the device reads by software is left out: it costs more time than most would pay for memory.
     `device` None: any, and nothing is known to fit. `how`: as `serving_memory`.
     """
     service: dict[str, Any] = {"layout": layout, "engine": engine, "weights": weights, "kv_dtype": kv_dtype, **how}
@@ -100,8 +101,14 @@ def remedies(
 
         return after
 
+    achieved = None if device is None else rates(device)
+
+    def slows(fields: dict[str, Any]) -> bool:
+        cache = fields.get("kv_dtype")
+        return cache is not None and achieved is not None and conversion_note(cache, achieved) is not None
+
     changes = serving_changes(model, service, facts, device)
-    memory_changes = ((name, memory(fields)) for name, fields in changes if "engine" not in fields)
+    memory_changes = ((n, memory(fields)) for n, fields in changes if "engine" not in fields and not slows(fields))
     return ranked_remedies(memory({})()[0], memory_changes)
 
 

@@ -359,7 +359,7 @@ def _watts_frac(step: StepTime, busy: Floats) -> Floats:
     """Mean draw over the power limit of devices that spend `busy` of their time on such steps."""
     shares = [
         np.asarray(part) / np.asarray(step.seconds) * busy
-        for part in (step.compute_s, step.memory_s, step.communication_s)
+        for part in (step.compute_s + step.conversion_s, step.memory_s, step.communication_s)
     ]
     drawn: Floats = np.asarray(device_watts(1.0, *shares))
     return drawn

@@ -16,7 +16,7 @@ from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
-from flopwise.serving.precision import product_path
+from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import memory_changes, per_token, request_work, runner, tokens_a_round
@@ -269,6 +269,7 @@ def _price(hourly: float | None, share: float, tokens_per_s: float) -> float | N
 def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
     """The assumptions of the estimate, each once."""
     path = product_path(job.model, job.weights, job.cluster.rates)
+    converted = conversion_note(job.kv_dtype, job.cluster.rates) if job.decodes else None
     split = ("the bill is split over input and output tokens by the time that prompts and answers take",)
     assumptions = (
         *job.model.notes,
@@ -276,7 +277,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *job.cluster.assumptions,
         *memory.assumptions,
         *technique_assumptions(job),
-        *((path.note,) if path.note else ()),
+        *(note for note in (path.note, converted) if note),
         *(split if job.decodes and job.cluster.usd_per_gpu_hour is not None else ()),
     )
     return tuple(dict.fromkeys(assumptions))
@@ -288,7 +289,9 @@ def step_lines(step: StepTime) -> tuple[tuple[str, float], ...]:
     Source: `StepTime`. Assumes: it is the step of one job, not a column.
     """
     names = ("compute", "memory bandwidth", "communication", "host")
-    return tuple(zip(names, map(_number, step[1:5]), strict=True))
+    lines = tuple(zip(names, map(_number, step[1:5]), strict=True))
+    converting = _number(step.conversion_s)
+    return (*lines, ("cache conversion", converting)) if converting else lines
 
 
 def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
@@ -297,8 +300,10 @@ def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
     if device.tdp_w is None:
         return None
     whole = _number(step.seconds)
-    compute, memory, wires = (seconds / whole for _, seconds in step_lines(step)[:3])
-    watts = device_watts(device.tdp_w, compute, memory, wires)
+    compute, memory, wires, converting = (
+        _number(part) / whole for part in (step.compute_s, step.memory_s, step.communication_s, step.conversion_s)
+    )
+    watts = device_watts(device.tdp_w, compute + converting, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0))
 
 

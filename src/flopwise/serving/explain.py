@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import device_watts
@@ -11,7 +12,7 @@ from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
 from flopwise.provenance import Figure, fact, setting, term
 from flopwise.serving.estimate import steady_state, step_lines
-from flopwise.serving.iteration import StepLoad, StepTime, layer_kinds, prompt
+from flopwise.serving.iteration import StepLoad, StepTime, TimedKernel, layer_kinds, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.steady import Steady
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout, ServingMemory
     from flopwise.serving.startup import ColdStart
 
+_CONVERSION = "cache conversion"
 _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
@@ -122,7 +124,8 @@ def _cold_start_figure(start: ColdStart) -> Figure:
 def _lines(parts: tuple[tuple[str, float], ...]) -> list[Figure]:
     """The parts of a step by what its time goes to."""
     host = f"{COUNTED}, and the fixed times of kernels"
-    return [term(name, seconds, "s", host if name == "host" else KERNEL) for name, seconds in parts]
+    counted = {"host": host, _CONVERSION: f"{COUNTED}: cached elements, converted for each query head on vector units"}
+    return [term(name, seconds, "s", counted.get(name, KERNEL)) for name, seconds in parts]
 
 
 def _step_figure(name: str, step: StepTime, note: str) -> Figure:
@@ -175,6 +178,7 @@ class _Tree:
                 for k in self.machine.kernels_of(items, load, job.layout, inside=inside)
                 if number(k.timing.seconds)
             ]
+            kernels += self._conversions(self.machine.kernels_of(items, load, job.layout, inside=inside))
             one = total(f"one block {name}", "s", kernels)
             times = term(f"blocks {name}", count, "", f"{COUNTED}: layers of this kind")
             seconds = count * number(one.value)
@@ -184,6 +188,15 @@ class _Tree:
         if abs(sum(number(p.value) for p in parts) - whole) > _SAME * whole:
             return _step_figure("decoding step", steady.decode, note)
         return total("decoding step", "s", parts, note=note)
+
+    def _conversions(self, kernels: Iterable[TimedKernel]) -> Iterator[Figure]:
+        """What reading the cache takes longer where its format is converted in software."""
+        for kernel in kernels:
+            if seconds := number(kernel.conversion_s):
+                peak, each = self.device.datasheet("peak fp32", "FLOP/s"), self.device.parameter("cache_convert_flops")
+                read = term("elements read", number(kernel.work.causal_flops) / 2, "", f"{COUNTED}: by each query head")
+                formula = f"{read.name} x {each.name} / {peak.name}"
+                yield term(f"{kernel.work.name}, {_CONVERSION}", seconds, "s", formula, read, each, peak)
 
     def _messages(self, seconds: float, batch: float) -> Figure:
         ranks = int(self.job.layout.num_gpus)
@@ -302,7 +315,9 @@ class _Tree:
 
     def _energy(self, name: str, joules: float) -> Figure:
         whole = sum(seconds for _, seconds in self.estimate.breakdown)
-        compute, memory, messages = (seconds / whole for _, seconds in self.estimate.breakdown[:3])
+        parts = {name: seconds / whole for name, seconds in self.estimate.breakdown}
+        compute = parts["compute"] + parts.get(_CONVERSION, 0.0)
+        memory, messages = parts["memory bandwidth"], parts["communication"]
         limit_w = number(self.device.datasheet("tdp_w", "W").value)
         draw, host, limit, pue = self.device.power(number(device_watts(limit_w, compute, memory, messages)))
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / {self.tokens.name}"

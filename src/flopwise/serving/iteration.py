@@ -25,6 +25,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work
 from flopwise.serving.memory import generates
+from flopwise.serving.precision import conversion_note
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -100,6 +101,12 @@ class TimedKernel(NamedTuple):
     dtype: str
     weight_bits: float
     timing: Timing
+    conversion_s: Floats = 0.0  # after it: cached elements to a format that the device has units for
+
+    @property
+    def seconds(self) -> Floats:
+        """The kernel with the conversion of what it reads."""
+        return self.timing.seconds + self.conversion_s
 
 
 class StepTime(NamedTuple):
@@ -112,6 +119,7 @@ class StepTime(NamedTuple):
     overhead_s: Floats  # of the host, and launching kernels
     floor_s: Floats
     flops: Floats
+    conversion_s: Floats = 0.0  # of cached elements, in software
 
     def plus(self, other: StepTime, count: Floats = 1) -> StepTime:
         """This and `count` times the other, one after another."""
@@ -183,10 +191,12 @@ class Runner:
     ) -> StepTime:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
-        compute, memory, launch, floor_c, floor_m, flops = (seconds for _ in range(6))
-        for work, dtype, bits, timing in self.kernels_of(items, load, split, inside=inside):
+        compute, memory, launch, floor_c, floor_m, flops, converting = (seconds for _ in range(7))
+        for kernel in self.kernels_of(items, load, split, inside=inside):
+            work, dtype, bits, timing, conversion_s = kernel
             parts = kernel_parts(self.own_rates, work, dtype, timing)
-            seconds, launch = seconds + timing.seconds, launch + parts.launch_s
+            seconds, launch = seconds + kernel.seconds, launch + parts.launch_s
+            converting = converting + conversion_s
             compute, memory = compute + parts.compute_s, memory + parts.memory_s
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
@@ -194,8 +204,9 @@ class Runner:
             flops = flops + work.causal_flops
         communication = self._messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
-            seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops
-        )
+            seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops,
+            converting,
+        )  # fmt: skip
 
     def kernels_of(
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
@@ -214,7 +225,8 @@ class Runner:
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
                 )
-                yield TimedKernel(work, dtype, bits, self._overlap(self._fusion(work, self._conversion(work, timing))))
+                timing = self._overlap(self._fusion(work, timing))
+                yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
@@ -235,18 +247,20 @@ class Runner:
         saved_s = (1.0 - self.engine.pointwise_traffic) * timing.memory_s
         return Timing(timing.seconds - saved_s, timing.compute_s, timing.memory_s - saved_s)
 
-    def _conversion(self, work: Work, timing: Timing) -> Timing:
+    def _conversion_s(self, work: Work) -> Floats:
         """Decoding from an 8-bit floating cache on a device without such units: each query head converts what it reads.
 
         Source: emulated conversions of CUDA's fp8 types; operations an element are calibrated.
         Assumes: they run on the vector units, after the reads.
         """
-        rate = self.own_rates.peak.get("fp32")
-        emulated = self.kv_dtype.name.startswith("fp8") and "fp8" not in self.own_rates.peak
-        if not emulated or not rate or work.kind != "attention" or np.any(np.asarray(work.query) > 1):
-            return timing
-        extra_s = self.own_rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rate
-        return timing._replace(seconds=timing.seconds + extra_s, compute_s=timing.compute_s + extra_s)
+        rates = self.own_rates
+        if (
+            conversion_note(self.kv_dtype, rates) is None
+            or work.kind != "attention"
+            or np.any(np.asarray(work.query) > 1)
+        ):
+            return 0.0
+        return rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rates.peak["fp32"]
 
     def _overlap(self, timing: Timing) -> Timing:
         """A kernel among others: part of its fixed time passes while the one before it ends.

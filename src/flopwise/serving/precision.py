@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from flopwise.cost.precisions import SIXTEEN_BIT
 from flopwise.cost.rates import Rates, precision
 from flopwise.errors import MissingFactError
-from flopwise.facts.formats import BF16, WeightFormat
+from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes, weight_groups
 
@@ -93,6 +93,16 @@ def substitute(dtype: str, rates: Rates) -> str | None:
     if dtype not in SIXTEEN_BIT or dtype in rates.peak:
         return None
     return next((k for k in (*SIXTEEN_BIT, "fp32") if k in rates.peak), None)
+
+
+def conversion_note(cache: CacheFormat, rates: Rates) -> str | None:
+    """What is assumed where a device reads a cache format that it has no units for; None where it has, or needs none.
+
+    Source: emulated conversions of CUDA's fp8 types. Assumes: vector units do it, if their rate is known.
+    """
+    if not cache.name.startswith("fp8") or "fp8" in rates.peak or not rates.peak.get("fp32"):
+        return None
+    return f"{rates.name} has no fp8 units: each read of an fp8 cache is converted in software"
 
 
 def _plain(form: WeightFormat) -> bool:

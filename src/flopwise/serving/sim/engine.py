@@ -190,7 +190,7 @@ class _Timed:
         for item, count, sort in self.attention:
             if sort == windowed:
                 kernels = self.runner.kernels_of((item,), load, self.layout, inside=True)
-                total = total + count * sum((k.timing.seconds for k in kernels), start=0.0)
+                total = total + count * sum((k.seconds for k in kernels), start=0.0)
         return total
 
     def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
