@@ -210,10 +210,24 @@ def _rate_of(dtype: str) -> str:
     return precision(dtype).rate
 
 
+_CHIP_FIELDS = {
+    "hbm_bytes": "memory", "hbm_bytes_per_s": "memory bandwidth", "tdp_w": "power limit",
+    "link_bytes_per_s": "link bandwidth", "pcie_bytes_per_s": "PCIe bandwidth",
+}  # fmt: skip
+"""Fields of an accelerator's row in words."""
+
+
 def chip_fact(chip: Accelerator, field: str, unit: str, value: float | None = None) -> Figure:
     """One field of an accelerator's row, or `value` of it."""
     held = value if value is not None else getattr(chip, field)
-    return fact(f"{chip.name} {field}", held, unit, source=chip.source, date=chip.date, confidence=chip.confidence)
+    return fact(
+        f"{chip.name} {_CHIP_FIELDS.get(field, field)}",
+        held,
+        unit,
+        source=chip.source,
+        date=chip.date,
+        confidence=chip.confidence,
+    )
 
 
 def _counting(work: Work) -> str:

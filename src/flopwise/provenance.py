@@ -6,13 +6,14 @@ a derived one its formula and inputs, a fact its source, a calibration what it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 from flopwise import units
 
-Kind = Literal["derived", "fact", "calibration", "assumption", "given"]
+Kind = Literal["derived", "fact", "calibration", "assumption", "given", "default", "chosen"]
 
 _OWED: dict[Kind, tuple[str, ...]] = {
     "derived": ("formula",),
@@ -20,17 +21,19 @@ _OWED: dict[Kind, tuple[str, ...]] = {
     "calibration": ("fitted_on", "source"),
     "assumption": ("note",),
     "given": (),
+    "default": (),
+    "chosen": (),
 }
 
 _FORMATS: dict[str, Callable[[float], str]] = {
-    "s": units.format_seconds,
+    "s": lambda value: units.format_seconds(value) if value else "0 s",
     "B": units.format_bytes,
     "B/s": units.format_rate,
     "FLOP": units.format_flops,
     "FLOP/s": lambda value: units.format_rate(value, "FLOP/s"),
     "USD": units.format_usd,
     "USD/h": lambda value: f"{units.format_usd(value)}/h",
-    "J": units.format_joules,
+    "J": lambda value: f"{plain_number(value)} J" if value < units.HOUR_S else units.format_joules(value),
     "W": lambda value: units.format_rate(value, "W"),
     "Hz": lambda value: units.format_rate(value, "Hz"),
     "frac": units.format_percent,
@@ -106,6 +109,21 @@ def setting(name: str, value: float | str | None, unit: str = "") -> Figure:
     return Figure(name, value, unit, kind="given")
 
 
+def with_kinds(figure: Figure, kinds: Mapping[str, Kind]) -> Figure:
+    """The tree with the kind that `kinds` names for what it calls given: what nobody said, or a search chose."""
+    made: dict[int, Figure] = {}
+
+    def tree(here: Figure) -> Figure:
+        if id(here) not in made:
+            kind = kinds.get(here.name, here.kind) if here.kind == "given" else here.kind
+            inputs = tuple(map(tree, here.inputs))
+            same = kind == here.kind and all(a is b for a, b in zip(inputs, here.inputs, strict=True))
+            made[id(here)] = here if same else replace(here, kind=kind, inputs=inputs)
+        return made[id(here)]
+
+    return tree(figure)
+
+
 def walk(figure: Figure) -> Iterator[Figure]:
     """Yield `figure` and all it rests on, each once, in the order in which the tree prints them."""
     seen: set[int] = set()
@@ -133,8 +151,15 @@ def format_value(figure: Figure) -> str:
     if unit in _FORMATS:
         return _FORMATS[unit](value)
     whole = float(value).is_integer() and abs(value) < 1e7
-    number = f"{value:,.0f}" if whole else units.format_count(value) if abs(value) >= 1e7 else f"{value:.4g}"
+    if unit.startswith("J/") and 0 < abs(value) < 1e-6:
+        return f"{plain_number(value * 1e12)} p{unit}"
+    number = f"{value:,.0f}" if whole else units.format_count(value) if abs(value) >= 1e7 else plain_number(value)
     return f"{number} {unit}".rstrip()
+
+
+def plain_number(value: float) -> str:
+    """A number of four digits, or as many as stand before its point; never with a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{Decimal(f'{value:.4g}'):f}"
 
 
 def to_json(figure: Figure) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import flopwise
 from flopwise.api.explain import figure_of
 from flopwise.errors import SpecError
-from flopwise.provenance import Figure, walk
+from flopwise.provenance import Figure, format_value, walk
 from formulas import is_arithmetic, recomputed
 
 TRAINING: list[dict[str, Any]] = [
@@ -148,7 +148,7 @@ def test_leaves_are_facts_with_a_source_calibrations_with_their_data_or_given(ki
     assert facts
     assert all(f.source for f in facts)
     assert all(f.fitted_on and f.source for f in figures if f.kind == "calibration")
-    datasheet = [f for f in facts if "hbm_bytes" in f.name]
+    datasheet = [f for f in facts if f.name.endswith((" memory", " memory bandwidth"))]
     assert all(f.date and f.confidence for f in datasheet)
     assert datasheet or kind == "memory"
     if asked.get("price"):
@@ -192,3 +192,34 @@ def test_sensitivities_are_ranked_and_point_the_right_way() -> None:
 def test_only_questions_can_be_explained() -> None:
     with pytest.raises(SpecError, match="train, serve, memory"):
         flopwise.explain("gpus", "h100")
+
+
+def kinds_of(kind: str, asked: dict[str, Any]) -> dict[str, str]:
+    return {figure.name: figure.kind for figure in walk(figure_of(answer_to(kind, asked)))}
+
+
+def test_only_what_was_said_is_called_given() -> None:
+    train = {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8}
+    kinds = kinds_of("train", train)
+    assert {kinds[name] for name in ("dp", "micro-batch", "recompute", "ZeRO stage")} == {"chosen"}
+    assert {kinds[name] for name in ("global batch", "sequence length")} == {"default"}
+    assert kinds["GPUs"] == "given"
+    assert kinds["passes"] == "derived"
+    said = kinds_of("train", train | {"dp": 8, "fsdp": True, "seq": 2048, "global_batch": 64, "micro_batch": 1})
+    assert {said[name] for name in ("dp", "ZeRO stage", "sequence length", "global batch", "micro-batch")} == {"given"}
+    assert said["tp"] == "default"
+    serve = {"model": "Llama-3.1-8B", "gpu": "h100"}
+    assert {kinds_of("serve", serve)[n] for n in ("input tokens", "output tokens", "memory fraction")} == {"default"}
+    assert kinds_of("serve", serve | {"input_tokens": 2000})["input tokens"] == "given"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (7990.4, "tokens/s", "7,990 tokens/s"), (10_361.2, "tokens/s", "10,361 tokens/s"), (0.0, "s", "0 s"),
+        (1.2, "J", "1.2 J"), (7200.0, "J", "2.00 Wh"), (7.282e-13, "J/FLOP", "0.7282 pJ/FLOP"),
+        (0.00001234, "", "0.00001234"), (0.25, "", "0.25"),
+    ],
+)  # fmt: skip
+def test_values_are_written_without_powers_of_ten(value: float, unit: str, text: str) -> None:
+    assert format_value(Figure("x", value, unit, kind="given")) == text

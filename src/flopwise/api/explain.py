@@ -79,6 +79,7 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
 def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
     """The tree of an answer's figures."""
     from flopwise.cost.memory_answer import MemoryAnswer
+    from flopwise.provenance import with_kinds
     from flopwise.training.answer import TrainAnswer
 
     if isinstance(answer, MemoryAnswer):
@@ -86,10 +87,10 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
     if isinstance(answer, TrainAnswer):
         from flopwise.training.explain import train_figure
 
-        return train_figure(answer.estimate)
+        return with_kinds(train_figure(answer.estimate), answer.kinds)
     from flopwise.serving.explain import serve_figure
 
-    return serve_figure(answer.estimate, answer.cold_start)
+    return with_kinds(serve_figure(answer.estimate, answer.cold_start), answer.kinds)
 
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import defaults_of, take
+from flopwise.options import changed_options, defaults_of, take
 from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
+    from flopwise.provenance import Kind
     from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.job import ServeEstimate
     from flopwise.serving.load_curve import SweepPoint
@@ -47,7 +48,21 @@ def serve(model: Model | str, *, gpus: int | None = None, static: bool = False, 
     answer = serve_answer(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, notes=notes
     )
-    return replace(answer, memory=with_remedies(answer.memory))
+    return replace(answer, memory=with_remedies(answer.memory), kinds=_kinds(request, deployment, gpus))
+
+
+_SETTINGS = {
+    "input tokens": "input_tokens", "output tokens": "output_tokens", "memory fraction": "memory_fraction",
+    "KV dtype": "kv_dtype", "tp": "tp", "pp": "pp", "ep": "ep", "dp": "dp",
+}  # fmt: skip
+"""Options by the names of their figures."""
+
+
+def _kinds(request: RequestSpec, deployment: ServingSpec, gpus: int | None) -> dict[str, Kind]:
+    """Settings that nobody gave."""
+    said = {*changed_options(request), *changed_options(deployment)}
+    kinds: dict[str, Kind] = {name: "default" for name, option in _SETTINGS.items() if option not in said}
+    return kinds if gpus is not None else kinds | {"GPUs": "default"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.weights import weight_bytes
 from flopwise.options import OptionError
+from flopwise.provenance import Kind
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.iteration import StepLoad, prompt
@@ -74,6 +75,7 @@ class ServeAnswer:
     speculation: DraftGain | None
     host_bytes: float  # weights in the host's memory, of one replica
     assumptions: tuple[str, ...]
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
     @property
     def num_gpus(self) -> int:

@@ -210,7 +210,15 @@ class _Tree:
         count = self.job.model.stacks[0].num_layers
         layer, step = _engine(self.row, "time a layer"), _engine(self.row, "time a step")
         value = self.row.layer_s * count + self.row.step_s
-        return term("host", value, "s", f"{layer.name} x layers + {step.name}", layer, setting("layers", count), step)
+        return term(
+            "host",
+            value,
+            "s",
+            f"{layer.name} x layers + {step.name}",
+            layer,
+            term("layers", count, "", f"{COUNTED}: of the model"),
+            step,
+        )
 
     def timing(self) -> list[Figure]:
         """TTFT, TPOT, the whole request and throughput."""

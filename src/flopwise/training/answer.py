@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.money import unit_usd
@@ -10,6 +11,7 @@ from flopwise.cost.quick import QuickFormula
 from flopwise.facts.catalog import Facts
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters
+from flopwise.provenance import Kind
 from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
@@ -35,6 +37,7 @@ class TrainAnswer:
     corpus_storage: tuple[float, str] | None = None  # USD a month of its ids and text, and at whose price, where known
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
 
 def train_answer(

@@ -57,7 +57,7 @@ class _Tree(RunFigures):
     def utilisation(self) -> list[Figure]:
         """MFU in both conventions, and HFU."""
         estimate, model, counted = self.estimate, self.job.model, counted_batch(self.job)
-        self.add_given("passes", counted_passes(self.job))
+        self.add_count("passes", counted_passes(self.job), "", "forward, and backward of what is trained")
         causal, whole = number(causal_forward_flops(model, *counted)), number(forward_flops(model, *counted))
         self.add_count("causal forward FLOP", causal, "FLOP", "what masks and windows let through")
         self.add_count("full forward FLOP", whole, "FLOP", "attention in full")
@@ -134,7 +134,7 @@ def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tu
         "gradients": (software("bytes of a gradient", widths.gradients), *adapters, *shards),
         "activations": kept,
         "working set of one layer": kept,
-        "logits and loss": (*batch, setting("vocabulary", model.vocab), logits),
+        "logits and loss": (*batch, term("vocabulary", model.vocab, "", "counted: of the model"), logits),
         "gathered layers": (software("layers gathered at once", row.gathered_units, ""), *shards),
         "communication buffers": (software("buckets", row.buffer_bytes),),
         "allocator": (software("share reserved beyond tensors", row.fragmentation_frac, "frac"),),

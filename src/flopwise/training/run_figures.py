@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isinf
 
 from flopwise.cost.money import num_instances
-from flopwise.origin import number, price
-from flopwise.provenance import Figure, assumption, setting
+from flopwise.origin import KERNEL, number, price
+from flopwise.provenance import Figure, assumption, setting, term
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import write_rate_bytes_per_s
 from flopwise.training.run import NOT_IN_VALIDATION, PASSES, Run, StepInRun, expected_largest, job_goodput, step_in_run
@@ -83,7 +83,7 @@ class RunFigures(StepFigures):
 
     def _validation(self, one: StepInRun, every: int, batches: int) -> Figure:
         lines = [name for name in NOT_IN_VALIDATION if name in self.lines]
-        inputs = [setting(name.replace("_", " "), self.lines[name], "s") for name in (*lines, *PASSES)]
+        inputs = [term(name.replace("_", " "), self.lines[name], "s", KERNEL) for name in (*lines, *PASSES)]
         less = " - ".join([self.step.name, *(name.replace("_", " ") for name in lines)])
         formula = f"({less}) x {PASSES[0]} / ({' + '.join(PASSES)})"
         self.add("validation batch", one.validation_batch_s, "s", formula, self.step, *inputs)
