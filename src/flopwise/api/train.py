@@ -35,6 +35,15 @@ class TrainAnswer:
     rules: TokenRules | None  # of the tokens and the batch
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
+    start_s: float | None = None  # paid before the first step of a run, beside its time and cost
+
+    @property
+    def start_usd(self) -> float | None:
+        """What the start costs; None where a price or the run is not known."""
+        run = self.estimate.run
+        if run is None or run.cost_usd is None or self.start_s is None:
+            return None
+        return run.cost_usd * self.start_s / run.seconds
 
 
 def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
@@ -105,14 +114,22 @@ def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) 
     """The answer for one job."""
     from flopwise.training.estimate import estimate
     from flopwise.training.rules import step_rules, token_rules
+    from flopwise.training.start import training_start_s
     from flopwise.units import format_percent, format_price
 
     result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster
     memory = of_training(job.model, recipe, layout, cluster.accelerator, facts)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
+    machines = -(-result.num_gpus // max(1, cluster.gpus_per_node))
+    start_s = None if job.tokens is None else float(
+        training_start_s(
+            job.model, recipe.stack.name, job.tokens, machines, facts, pretrained=recipe.lora is not None
+        )
+    )  # fmt: skip
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
     return TrainAnswer(
         estimate=result,
+        start_s=start_s,
         memory=memory,
         fits=bool(memory.fits),
         laid_out=laid_out,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
-    from flopwise.facts.reliability import FailureRecord, SpotRecord
+    from flopwise.facts.reliability import FailureRecord, SpotRecord, StartRecord
     from flopwise.facts.samples import ConvolutionLayer, TrainingSample
     from flopwise.facts.software import Engine, Optimizer, TrainingStack
     from flopwise.facts.storage import Storage
@@ -43,10 +43,10 @@ FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE = "calibration", "intervals.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "storage.STORAGE", "reliability.FAILURES",
-    "reliability.SPOT", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
-    "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
-    "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
-    "formats.CACHE_FORMATS", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "reliability.SPOT", "reliability.STARTS", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS",
+    "price_book.HOSTED", "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "regions.TAGS", "software.ENGINES",
+    "software.STACKS", "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS",
+    "formats.GGUF_BLOCKS", "formats.CACHE_FORMATS", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -446,6 +446,8 @@ class Facts:
     failures: Mapping[str, FailureRecord] = _named_rows("reliability.FAILURES")  # records of failures by name
     failure_record = _finder("record of failures", lambda facts: facts.failures)
     spot_records: tuple[SpotRecord, ...] = _all_rows("reliability.SPOT")  # records of spot interruptions
+
+    start_records: tuple[StartRecord, ...] = _all_rows("reliability.STARTS")  # what runs wait for before they begin
 
     @_lookup_once
     def spot(self, provider: str, accelerator: str) -> SpotRecord:

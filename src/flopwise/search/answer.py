@@ -39,8 +39,9 @@ class SimulatedFigures(msgspec.Struct, frozen=True, kw_only=True):
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the workload: machines, how they are bought, how the model is laid out, and what comes of it.
 
-    `seconds` is the whole run (training, batch) or one request (services); `cost_usd` the whole run, or a month of
-    service. `meets` gives, for each target, the probability that it is met, from the measured errors of the model.
+    `seconds` is the whole run (training, batch) or one request (services); `cost_usd` the whole run with its start, or
+    a month of service. `meets` gives, for each target, the probability that it is met, from the measured errors of the
+    model.
     """
 
     rank: int
@@ -66,6 +67,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """How many times its limit the figure of each target is: above 1 it misses."""
     simulated: SimulatedFigures | None = None
     """What the simulator says; `meets` is then from its percentiles."""
+    start_s: float = 0.0
+    """Of a run: paid before its first step, in `cost_usd` and not in `seconds`."""
     note: str = ""
     """What simulating changed, or why it was not done."""
 

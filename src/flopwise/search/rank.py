@@ -38,6 +38,7 @@ class PlanOption(ABC):
     energy_joules: Floats  # at the meter, in the time that is paid; infinite where the power limit is not known
     memory_bytes: Floats  # of the fullest device
     tokens_per_s: Floats  # that are trained on, or answered (read, where nothing is)
+    start_s: Floats  # paid before the first step of a run; 0 of a service
 
     @abstractmethod
     def odds(self, workload: Resolved | None = None) -> ByTarget:
@@ -121,6 +122,7 @@ class PlanOption(ABC):
             rank=rank, provider=offer.provider, region=offer.region, instance=offer.instance,
             num_instances=int(self.instances[row]), gpu=device.name, num_gpus=int(self.num_gpus[row]),
             purchase=self.priced.purchase, layout=self.layout_document(row), seconds=float(self.seconds[row]),
+            start_s=float(self.start_s[row]),
             usd_per_hour=float(self.usd_per_hour[row]), cost_usd=float(self.cost_usd[row]),
             energy_joules=energy if np.isfinite(energy) else None,
             meets={name: round(float(p[row]), 4) for name, p in odds.items()}, figures=self.figures(row),

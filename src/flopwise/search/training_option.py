@@ -21,6 +21,7 @@ from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import NodeKind, offer_cluster
 from flopwise.search.rank import ByTarget, Floats, PlanOption
+from flopwise.search.run_start import run_cost_usd
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
 from flopwise.training.estimate import training_band
@@ -31,6 +32,7 @@ from flopwise.training.memory import memory_band
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import NAMES, schedule_code
 from flopwise.training.spec import SEQ_LEN, divisible_batch
+from flopwise.training.start import training_start_s
 
 FINETUNE_SEQ_LEN = 2048
 """Tokens of a sequence of fine-tuning where none are given."""
@@ -196,10 +198,16 @@ def training_options(
             undisturbed = goodput_frac(gpus, nbytes, search.reliability)
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
+        start_s = training_start_s(
+            search.model, search.recipe.stack.name, workload.tokens or 0.0, np.asarray(instances), facts,
+            pretrained=workload.task == "finetune",
+        )  # fmt: skip
+        hourly = instances * priced.usd_per_hour
         options.append(
             TrainingOption(
                 workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
-                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour), energy_joules=seconds * layouts.watts,
+                cost_usd=run_cost_usd(seconds, start_s, hourly, priced.offer, facts), start_s=start_s,
+                energy_joules=seconds * layouts.watts,
                 memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
                 search=search, layouts=layouts, conditions=surroundings,
             )

@@ -343,6 +343,10 @@ def _best(best: Candidate, paper: Screen) -> str:
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
         ("price", f"{units.format_usd(best.usd_per_hour)}/h{dated}: {best.price_source}"),
     ]
+    if best.start_s:
+        usd = best.start_s / (best.seconds + best.start_s) * best.cost_usd
+        what = "machines that boot, image, weights, data, compilation"
+        rows.append(("start", f"{units.format_seconds(best.start_s)}, {units.format_usd(usd)} of the cost: {what}"))
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)

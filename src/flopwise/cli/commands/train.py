@@ -121,6 +121,7 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         return None
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
+        **attributes(answer, "start_s start_usd"),
         "breakdown": entries(run.breakdown, "seconds"),
         **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
         "interruptions": run.interruptions,
@@ -181,12 +182,20 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("interruptions", f"{run.interruptions:,.3g}, one each {seconds(run.mtbf_s)}"),
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("cost", parts.price(run.cost_usd)),
+        ("start", _start(answer)),
         ("energy", parts.energy(run.energy_joules)),
     ]
     yield pairs(rows, paper)
     yield parts.shares(run.breakdown, seconds, paper)
     if answer.rules is not None:
         yield "\n".join(f"  - {note}" for note in answer.rules.notes)
+
+
+def _start(answer: TrainAnswer) -> str:
+    """What is paid before the first step."""
+    usd = "" if answer.start_usd is None else f", {parts.price(answer.start_usd)} more"
+    what = "machines, image, weights, data, compilation"
+    return f"{units.format_seconds(answer.start_s or 0.0)} before the first step ({what}){usd}"
 
 
 def scaling_document(answer: CompareAnswer) -> dict[str, Any]:
