@@ -159,7 +159,7 @@ def serving_options(
     shared = np.ceil(found.replicas / np.maximum(packed, 1))
     instances = np.where(packed > 0, shared, found.replicas * each / node.count)
     seconds, paid_s = found.e2e_s, np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
-    start_s = np.zeros(instances.shape)
+    start_s: Floats = np.zeros(instances.shape)
     if batch:
         assert workload.requests is not None
         seconds = paid_s = workload.requests / (found.replicas * found.requests_per_s)
@@ -172,7 +172,7 @@ def serving_options(
     return [
         ServingOption(
             workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
-            cost_usd=run_cost_usd(seconds, start_s, hourly, priced.offer, workload.facts) if batch
+            cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, priced.offer, workload.facts)) if batch
             else hourly * HOURS_PER_MONTH, start_s=start_s, energy_joules=energy,
             memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
             kv_dtype=kv_dtype, memo=memo,

@@ -198,15 +198,17 @@ def training_options(
             undisturbed = goodput_frac(gpus, nbytes, search.reliability)
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
-        start_s = training_start_s(
-            search.model, search.recipe.stack.name, workload.tokens or 0.0, np.asarray(instances), facts,
-            pretrained=workload.task == "finetune",
+        start_s = np.asarray(
+            training_start_s(
+                search.model, search.recipe.stack.name, workload.tokens or 0.0, np.asarray(instances), facts,
+                pretrained=workload.task == "finetune",
+            )
         )  # fmt: skip
         hourly = instances * priced.usd_per_hour
         options.append(
             TrainingOption(
                 workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
-                cost_usd=run_cost_usd(seconds, start_s, hourly, priced.offer, facts), start_s=start_s,
+                cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, priced.offer, facts)), start_s=start_s,
                 energy_joules=seconds * layouts.watts,
                 memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
                 search=search, layouts=layouts, conditions=surroundings,
