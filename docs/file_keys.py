@@ -22,7 +22,7 @@ BEFORE, AFTER = (
     ((spec.Fleet, "The file"), (spec.Hours, "`environments.NAME`, and `hours` of a workload"),
      (spec.Policies, "`policies`"), (spec.Quota, "`policies.quotas`, each"), (spec.Backup, "`policies.backup`"),
      (spec.MonthSpreads, "`policies.scenarios`")),
-    ((spec.Workstations, "`machines`"), (spec.Volumes, "`volumes`"),
+    ((spec.Workstations, "`machines`"), (spec.Volumes, "`volumes`"), (spec.Scaling, "`autoscale`"),
      (spec.ExistingMachines, "`existing`, each"), (spec.OwnMachines, "`own_machines`, each"),
      (spec.SiteFigures, "`own_machines`: `site`")),
 )  # fmt: skip

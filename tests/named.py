@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from flopwise.changes import serving as serving_changes
 from flopwise.changes import training as training_changes
-from flopwise.changes.effects import Remedy
+from flopwise.cost.memory_answer import Remedy
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine
@@ -79,8 +79,8 @@ def kv_capacity_tokens(model: Model, context: Any, hbm_bytes: Any, **how: Any) -
 
 
 def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> list[Remedy]:
-    """`flopwise.changes.serving.serving_remedies` on vLLM."""
-    return serving_changes.serving_remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
+    """`flopwise.changes.serving.remedies` on vLLM."""
+    return serving_changes.remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
 
 
 def runnable_formats(
@@ -94,9 +94,9 @@ def runnable_formats(
 def training_remedies(
     model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None
 ) -> list[Remedy]:
-    """`flopwise.changes.training.training_remedies`."""
+    """`flopwise.changes.training.remedies`."""
     setup = training_changes.TrainingSetup(model, recipe, layout, FACTS)
-    return training_changes.training_remedies(setup, capacity_bytes)
+    return training_changes.remedies(setup, capacity_bytes)
 
 
 def _in_format(function: Callable[..., Any], place: int = 1, find: Callable[[str], Any] = FACTS.weight_format) -> Any:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from flopwise.cli.render import render_tree
 from flopwise.provenance import (
     Figure,
     assumption,
@@ -11,7 +12,6 @@ from flopwise.provenance import (
     calibration,
     fact,
     format_value,
-    render_tree,
     setting,
     term,
     to_json,

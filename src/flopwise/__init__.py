@@ -19,7 +19,7 @@ _HOMES = {
         "api.buy_or_build": "compare",
         "api.check": "check",
         "api.explain": "explain",
-        "api.facts": "gpus instances models",
+        "api.facts": "gpus instances largest_models models",
         "api.io": "io",
         "api.memory": "memory",
         "api.plan": "plan",

@@ -6,7 +6,6 @@ a derived one its formula and inputs, a fact its source, a calibration what it w
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Literal
@@ -136,51 +135,6 @@ def format_value(figure: Figure) -> str:
     whole = float(value).is_integer() and abs(value) < 1e7
     number = f"{value:,.0f}" if whole else units.format_count(value) if abs(value) >= 1e7 else f"{value:.4g}"
     return f"{number} {unit}".rstrip()
-
-
-def _origin(figure: Figure) -> str:
-    """What stands behind the value, in brackets on its line."""
-    source, date, note = figure.source, figure.date, figure.note
-    confidence = f"{figure.confidence} confidence" if figure.confidence else ""
-    parts = {
-        "fact": (source, date, confidence, note),
-        "calibration": (f"fitted on {figure.fitted_on}", source, date, note),
-        "assumption": (f"assumed: {note}",),
-        "given": ("given", source, note),
-    }.get(figure.kind, (source, note))
-    text = "; ".join(part for part in parts if part)
-    return f"  [{text}]" if text else ""
-
-
-def render_tree(figure: Figure, *, width: int | None = None, depth: int | None = None, ascii_only: bool = False) -> str:
-    """Draw the tree under `figure`, one figure a line, wrapped at `width` columns; what was drawn before is only named.
-
-    `depth` limits how far down it goes; `ascii_only` draws with the characters every terminal has.
-    """
-    tee, last, bar = ("|-- ", "`-- ", "|   ") if ascii_only else ("├── ", "└── ", "│   ")
-    lines: list[str] = []
-    drawn: set[int] = set()
-
-    def draw(here: Figure, lead: str, under: str, level: int) -> None:
-        again = id(here) in drawn and bool(here.inputs)
-        drawn.add(id(here))
-        formula = f" = {here.formula}" if here.formula else ""
-        text = f"{here.name}{formula}: {format_value(here)}{'  (see above)' if again else _origin(here)}"
-        inputs = () if again or (depth is not None and level >= depth) else here.inputs
-        hang = under + (bar if inputs else "    ")
-        if width is None:
-            lines.append(lead + text)
-        else:
-            lines.extend(
-                textwrap.wrap(text, max(width, len(hang) + 20), initial_indent=lead, subsequent_indent=hang)
-                or [lead.rstrip()]
-            )
-        for index, below in enumerate(inputs, start=1):
-            end = index == len(inputs)
-            draw(below, under + (last if end else tee), under + ("    " if end else bar), level + 1)
-
-    draw(figure, "", "", 0)
-    return "\n".join(lines)
 
 
 def to_json(figure: Figure) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def test_prices_that_rise_and_a_provider_that_is_lost(facts: Facts) -> None:
     assert rows["all prices rise 20 %"].usd_per_month == pytest.approx(1.2 * usd)
     assert rows["aws is lost"].usd_per_month == pytest.approx(2 * MONTH * 44.0)
     lost = next(risk for risk in found.risks if risk.kind == "single provider")
-    assert lost.score == pytest.approx(4 / 40), "all of the bill, of which the loss adds a tenth"
+    assert lost.impact == pytest.approx(4 / 40), "all of the bill, of which the loss adds a tenth"
 
 
 def test_a_week_without_spot(facts: Facts) -> None:
@@ -135,7 +135,7 @@ def test_interruptions_expected_in_a_month(facts: Facts) -> None:
     (row,) = found.allocation
     expected = per_hour() * row.hours_per_month * 20
     risk = next(risk for risk in found.risks if risk.kind == "interruption")
-    assert risk.score == pytest.approx(1 - math.exp(-per_hour() * MONTH * 20))
+    assert risk.probability == pytest.approx(1 - math.exp(-per_hour() * MONTH * 20))
     alert = next(alert for alert in found.monitoring if alert.metric == "interruptions a month")
     count = round(alert.threshold)
 
@@ -181,7 +181,7 @@ def test_what_a_policy_costs(facts: Facts) -> None:
     costs = {binding.constraint: binding.usd_per_month for binding in found.binding}
     assert costs["all shares"] == pytest.approx(MONTH * 4.0)
     (lost,) = [risk for risk in found.risks if risk.kind == "single provider"]
-    assert lost.score == pytest.approx(40 / 84 * 4 / 84), "of aws, that has 40 of 84 dollars: 4 of 84 more"
+    assert lost.impact == pytest.approx(40 / 84 * 4 / 84), "of aws, that has 40 of 84 dollars: 4 of 84 more"
 
 
 def test_a_machine_that_fails_within_a_year(facts: Facts) -> None:

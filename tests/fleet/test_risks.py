@@ -9,9 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from flopwise import units
+from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.assessment import Assessment, Risk
+from flopwise.fleet.option import filled_frac
 from flopwise.fleet.read import fleet_from
-from flopwise.fleet.risks import _prices
+from flopwise.fleet.risks import _capacity, _degradation, _prices
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import CHAT, DESKS, TODAY, answer, assess, catalog
@@ -27,7 +30,7 @@ def test_old_prices_are_a_risk_and_their_age_is_told() -> None:
     found = answer().assessment
     assert found.date == TODAY
     (old,) = [r for r in of(found, "price") if "older" in r.evidence]
-    assert old.score == pytest.approx(1.0)  # all of these prices are older than the hundred days of the fleet
+    assert old.impact == pytest.approx(1.0)  # all of these prices are older than the hundred days of the fleet
     assert any("124 days old; more than 100 days" in note for note in found.price_notes)
 
 
@@ -87,7 +90,8 @@ def lost(job: dict[str, object], **policies: object) -> str:
     """What is told of the loss of its one provider."""
     fleet = fleet_from({"name": "f", "workloads": [job], "policies": policies})
     (risk,) = of(assess(fleet, catalog(), scenarios=0), "single provider")
-    assert risk.score == pytest.approx(1.0)
+    assert risk.impact == pytest.approx(1.0)
+    assert risk.score == pytest.approx(0.1)  # a provider is given up once in ten years
     return risk.evidence
 
 
@@ -112,3 +116,68 @@ def test_advice_on_spot_prices_names_no_bids() -> None:
     assert "bid" not in risk.mitigation
     assert "zones" in risk.mitigation
     assert "on demand" in risk.mitigation
+
+
+def test_risks_are_ranked_by_probability_times_impact() -> None:
+    for risk in answer().assessment.risks:
+        assert 0 <= risk.probability <= 1
+        assert 0 <= risk.impact <= 1
+        assert risk.score == pytest.approx(risk.probability * risk.impact)
+
+
+def test_what_is_idle_by_hand() -> None:
+    """A service sized for twice its mean, on machines that its peak fills by `filled_frac`: half of that is used."""
+    twice = CHAT | {"traffic": CHAT["traffic"] | {"peak": 2}, "growth_per_month": 0}
+    fleet = fleet_from({"name": "f", "workloads": [twice]})
+    found = assess_with_plans(fleet, catalog(), scenarios=0, today=TODAY)
+    (risk,), (row,) = of(found.assessment, "idle", "chat"), found.assessment.allocation
+    chosen = next(c for c in found.plans["chat"].plans if (c.instance, c.provider) == (row.instance, row.provider))
+    idle = row.usd_per_month * (1 - filled_frac(chosen) / 2)
+    assert risk.probability == 1.0
+    assert risk.impact == pytest.approx(idle / found.assessment.usd_per_month.total, rel=1e-6)
+    assert f"${idle:,.0f} of the month" in risk.evidence
+
+
+def test_loading_takes_its_share_of_an_hour() -> None:
+    """Turned on each morning: certain; the cold start's share of an hour, times the machine's share of the service."""
+    hours = {"start": "09:00", "stop": "17:00", "days": "weekdays"}
+    found = assess(fleet_from({"name": "f", "workloads": [CHAT | {"hours": hours}]}), catalog(), scenarios=0)
+    (risk,), (row,) = of(found, "loading", "chat"), found.allocation
+    seconds = units.parse_seconds(" ".join(risk.evidence.split()[3:5]), "cold start")
+    assert risk.probability == 1.0
+    assert risk.impact == pytest.approx(seconds / 3600 / row.count, rel=0.01)
+
+
+def test_the_chance_of_doing_less_by_hand() -> None:
+    """A run with an interval of the time up to 1.3: ln 1.3 is 1.2816 standard deviations; 1.1 is exceeded by 32 %."""
+    fleet = SimpleNamespace(primary=[], cost=SimpleNamespace(total=100.0))
+    row = SimpleNamespace(usd_per_month=50.0, usd_high=65.0)
+    chosen = SimpleNamespace(
+        figures=SimpleNamespace(time_high=1.3), option=None, job=SimpleNamespace(ends=True), name="run"
+    )
+    fleet.primary = [(row, None, chosen)]
+    (risk,) = _degradation(chosen, fleet)  # type: ignore[arg-type]
+    assert risk.probability == pytest.approx(0.3207, abs=2e-4)
+    assert risk.impact == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("count", "part", "probability"),
+    [(1, 0.5, 1 - math.exp(-0.01)), (4, 0.5, 1 - math.exp(-0.04)), (16, 0.5, 0.5), (2, 0.18, 0.5)],
+    ids=["one", "all four", "many at once", "next to nothing"],
+)
+def test_spot_capacity_by_hand(count: int, part: float, probability: float) -> None:
+    """One in a hundred is taken back a day; on demand costs 1 / part as much. What no record covers: 50 %."""
+    record = SimpleNamespace(interruptions_per_s=0.01 / 86400, share="1 % a day")
+    row = SimpleNamespace(
+        provider="p", region="r", gpu="B200", purchase="spot", workload="run", num_gpus=count, count=count,
+        usd_per_month=80.0, usd_per_hour=part * 10.0,
+    )  # fmt: skip
+    taken = SimpleNamespace(option=SimpleNamespace(own=None, offer=SimpleNamespace(on_demand_usd_per_hour=10.0)))
+    facts, cost = SimpleNamespace(spot=lambda _p, _g: record), SimpleNamespace(total=100.0)
+    (risk,) = _capacity(SimpleNamespace(primary=[(row, taken, None)], facts=facts, cost=cost))  # type: ignore[arg-type]
+    assert risk.probability == pytest.approx(probability)
+    assert risk.impact == pytest.approx(1 - part)
+    row.purchase = "on_demand"
+    large = list(_capacity(SimpleNamespace(primary=[(row, taken, None)], facts=facts, cost=cost)))  # type: ignore[arg-type]
+    assert [r.score for r in large] == ([pytest.approx(0.5 * 0.8)] if count >= 16 else [])

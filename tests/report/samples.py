@@ -53,7 +53,9 @@ def assessment(name: str = "platform", **changed: Any) -> Assessment:
     plain: dict[str, Any] = {
         "name": name, "date": "2026-11-21", "workloads": [workload()], "allocation": [allot], "usd_per_month": cost,
         "savings": [CostSaving(what="spot", workload="chat", usd_per_month=300.0, how="replicas", counted=False)],
-        "risks": [Risk(kind="memory", workload="chat", score=0.4, evidence="margin 3 GiB", mitigation="fp8 cache")],
+        "risks": [
+            Risk(kind="memory", workload="chat", probability=0.4, evidence="margin 3 GiB", mitigation="fp8 cache")
+        ],
         "binding": [Binding(constraint="azure", usd_per_month=4120.0, text="the Azure share costs $4,120 a month")],
         "whatif": [WhatIf(name="traffic x 2", feasible=True, usd_per_month=2350.0, change_usd=1150.0, text="two more")],
         "scenarios": Scenarios(runs=1000, seed=0, mean=1210.0, p10=1000.0, p50=1200.0, p90=1450.0, p95=1500.0,

@@ -58,7 +58,7 @@ def test_workloads_that_came_and_went_the_budget_and_another_fleet() -> None:
 
 
 def test_risks_that_came_went_or_moved() -> None:
-    new = Risk(kind="budget", workload="", score=0.3, evidence="growth", mitigation="")
+    new = Risk(kind="budget", workload="", probability=0.3, evidence="growth", mitigation="")
     worse = msgspec.structs.replace(assessment().risks[0], score=0.6)
     told = tables(assessment(), assessment(risks=[worse, new]))["risk"]
     assert told == [

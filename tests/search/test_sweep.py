@@ -14,7 +14,7 @@ import yaml
 import flopwise
 from flopwise import cli
 from flopwise.errors import SpecError
-from flopwise.search.sweep import ENGINES, Sweep, parse_sweep, points, schema
+from flopwise.search.sweep import ENGINES, Sweep, points, schema
 
 ROOT = Path(__file__).parents[2]
 BASE: dict[str, Any] = {
@@ -84,10 +84,12 @@ def test_a_single_workload_is_no_sweep() -> None:
         (f"{{task: pretrain, sweep: {{seq_len: {list(range(1, 200))}, tokens: {list(range(1, 200))}}}}}", "39,601"),
     ],
 )
-def test_bad_sweeps_are_told_where_they_are_wrong(text: str, message: str) -> None:
+def test_bad_sweeps_are_told_where_they_are_wrong(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(text, encoding="utf-8")
     with pytest.raises(SpecError, match=message) as caught:
-        parse_sweep(text, "s.yaml")
-    assert str(caught.value).startswith("s.yaml")
+        points(file)
+    assert str(caught.value).startswith(str(file))
 
 
 def test_schema_is_the_published_one_and_takes_the_example() -> None:

@@ -27,7 +27,7 @@ from plain_machine import (
 )
 
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.deployment import percentiles
+from flopwise.serving.answer import percentiles
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import Offload, ServeEstimate, ServeJob, Speculation, Techniques

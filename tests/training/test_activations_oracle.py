@@ -15,7 +15,6 @@ import pytest
 from flopwise.facts.architecture import Linear
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.config import model_from_config
-from flopwise.ops.habits import habit_of
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Trainable
 from flopwise.training.layer_sums import MemoryTable
@@ -63,7 +62,7 @@ def predicted(record: dict[str, Any], row: dict[str, Any]) -> float:
     shape = Shape(batch=record["batch"], query=record["seq"], context=record["seq"])
     names: Trainable = frozenset(f"{name}_proj" for name in TARGETS[row["lora"]]) if row["lora"] else "all"
     setting = Setting(
-        shape=shape, habit=habit_of(made.model.model_type), implementation=row["attention"], elem_bytes=wide,
+        shape=shape, habit=made.habit, implementation=row["attention"], elem_bytes=wide,
         trainable=frozenset() if row["lora"] else "all",
     )  # fmt: skip
     total += cpu_bytes(trace_items(stack.before, setting, stack.width, input_grad=False), wide)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.api.memory import MemoryAnswer
-    from flopwise.api.serve import ServeAnswer
-    from flopwise.api.train import TrainAnswer
     from flopwise.changes.effects import Sensitivity
+    from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
+    from flopwise.serving.answer import ServeAnswer
     from flopwise.shapes.answer import ShapeAnswer
+    from flopwise.training.answer import TrainAnswer
 
 QUESTIONS = ("train", "serve", "memory")
 
@@ -60,26 +60,26 @@ def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation
 
 def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
     """The effect of each single change that the question itself would accept, the largest first."""
-    from flopwise.api.memory import MemoryAnswer, memory_remedies
-    from flopwise.api.train import TrainAnswer
+    from flopwise.changes import serving, training
     from flopwise.changes.effects import Sensitivity
-    from flopwise.changes.serving import serving_sensitivities
-    from flopwise.changes.training import training_sensitivities
+    from flopwise.changes.memory import memory_remedies
+    from flopwise.cost.memory_answer import MemoryAnswer
+    from flopwise.training.answer import TrainAnswer
 
     if isinstance(answer, MemoryAnswer):
         ratios = [(remedy.change, remedy.total_bytes / answer.per_gpu_bytes) for remedy in memory_remedies(answer)]
         effects = (Sensitivity(change=change, effects={"memory": ratio}) for change, ratio in ratios)
         return tuple(sorted(effects, key=lambda sensitivity: -sensitivity.size))
     if isinstance(answer, TrainAnswer):
-        return training_sensitivities(answer.estimate, answer.memory.facts)
+        return training.sensitivities(answer.estimate, answer.memory.facts)
     facts = answer.memory.facts
-    return serving_sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
+    return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
 
 
 def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
     """The tree of an answer's figures."""
-    from flopwise.api.memory import MemoryAnswer
-    from flopwise.api.train import TrainAnswer
+    from flopwise.cost.memory_answer import MemoryAnswer
+    from flopwise.training.answer import TrainAnswer
 
     if isinstance(answer, MemoryAnswer):
         return _memory_figure(answer)
@@ -87,33 +87,34 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
         from flopwise.training.explain import train_figure
 
         return train_figure(answer.estimate)
-    from flopwise.serving.explain import cold_start_figure, serve_figure
+    from flopwise.serving.explain import serve_figure
 
-    return serve_figure(answer.estimate, cold_start_figure(answer.cold_start))
+    return serve_figure(answer.estimate, answer.cold_start)
 
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:
     from flopwise.origin import chip_fact, estimate_of, interval
     from flopwise.provenance import setting, term
+    from flopwise.serving.memory_answer import ServingMemoryAnswer
+    from flopwise.training.memory_answer import TrainingMemoryAnswer
 
-    if answer.training is not None:
+    if isinstance(answer, TrainingMemoryAnswer):
         from flopwise.training.explain import step_memory_figure
 
-        total = step_memory_figure(answer.model, *answer.training)
+        total, engine = step_memory_figure(answer.model, answer.recipe, answer.layout, answer.memory), ""
     else:
         from flopwise.serving.explain import serving_memory_figure
 
-        assert answer.serving is not None
-        assert answer.deployment is not None
-        software = answer.deployment.software(answer.facts)
+        assert isinstance(answer, ServingMemoryAnswer)
+        software, engine = answer.deployment.software(answer.facts), answer.deployment.engine
         total = serving_memory_figure(
-            answer.model, *answer.serving, software["weights"], software["kv_dtype"], software["engine"]
+            answer.model, answer.layout, answer.memory, software["weights"], software["kv_dtype"], software["engine"]
         )
     figures = [total, *interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)]
     if answer.accelerator is not None and answer.usable_bytes is not None:
         usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
         if answer.usable_bytes != answer.capacity_bytes:
-            rule = setting("engine", answer.deployment.engine if answer.deployment is not None else "")
+            rule = setting("engine", engine)
             usable = term(
                 "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
             )

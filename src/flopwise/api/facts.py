@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from flopwise.ops.model_card import ModelCard
+    from flopwise.search.model_sizes import LargestModels
 
 
 def gpu(name: str, *, facts: Path | str | None = None) -> Resolution:
@@ -42,6 +43,19 @@ def gpus(
     """
     catalog = load_facts(facts)
     return catalog.accelerators_for(vendor=vendor, architecture=architecture, kind=kind, min_hbm_bytes=min_hbm_bytes)
+
+
+def largest_models(*names: str, facts: Path | str | None = None) -> list[LargestModels]:
+    """The largest model that one of each accelerator trains and serves, by format; of all that are known without names.
+
+    Raises:
+        UnknownNameError: no accelerator by such a name.
+    """
+    from flopwise.search.model_sizes import largest_models as largest
+
+    catalog = load_facts(facts)
+    devices = [catalog.accelerator(name) for name in names] or list(catalog.accelerators.values())
+    return largest([device for device in devices if device.kind != "cpu"], catalog)
 
 
 def instances(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flopwise.cost.spec import USUAL_NODE, MachineSpec
+from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
 from flopwise.storage.spec import SampleSpec, StorageRequest
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
-    from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.architecture import Model
     from flopwise.storage.bandwidth import StorageAnswer
-    from flopwise.storage.samples import DeviceRate, SampledWorkload
+    from flopwise.storage.samples import EstimatedRate, SampledWorkload
 
 
 def io(model: Model | str | None = None, *, gpus: int | None = None, **options: Any) -> StorageAnswer:
@@ -30,24 +29,22 @@ def io(model: Model | str | None = None, *, gpus: int | None = None, **options: 
         MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.storage.bandwidth import storage_answer
-    from flopwise.storage.samples import rate_and_band, sampled_workload
+    from flopwise.storage.samples import rated_workload
 
     sample, request, machines, source = take(options, SampleSpec, StorageRequest, MachineSpec, SourceSpec)
     sample.check()
     request.check()
-    facts, work = source.catalog, sampled_workload(model, sample, source)
-    number = gpus if gpus is not None else machines.cluster(USUAL_NODE, facts).gpus_per_node
-    cluster = machines.cluster(number, facts)
-    if not sample.rate_given and work.model is not None and work.model.stacks:
-        rate, band, notes = _training_rate(work, cluster, machines, number, sample, source)
-    else:
-        rate, band, notes = rate_and_band(work, cluster, facts, number, sample)
-    return storage_answer(request, work, cluster, number, rate, band, notes, facts)
+
+    def training_rate(work: SampledWorkload, cluster: Cluster, number: int) -> EstimatedRate:
+        return _training_rate(work, cluster, machines, number, sample, source)
+
+    rated = rated_workload(model, sample, machines, source, gpus, training_rate)
+    return storage_answer(request, rated, source.catalog)
 
 
 def _training_rate(
     work: SampledWorkload, cluster: Cluster, machines: MachineSpec, gpus: int, sample: SampleSpec, source: SourceSpec
-) -> tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]:
+) -> EstimatedRate:
     """The rate by the training estimate on the best layout, the band of its error and what was assumed."""
     from flopwise.api.train import train
     from flopwise.storage.samples import DeviceRate

@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
-from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
+from flopwise.serving.spec import BatchRequest, ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
@@ -34,22 +32,22 @@ def simulate(
 ) -> SimulateAnswer:
     """Run requests through `replicas` of a deployment, step by step, and say what their users see.
 
-    Further keywords are those of `resolve`. `slo`: what a request must hold to count into the goodput. `cache`: answers
-    that are given again; the replicas that it saves are those that `attain` of the requests need to hold the objective.
+    Further keywords are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
+    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs. `slo`:
+    what a request must hold to count into the goodput. `cache`: answers that are given again; the replicas that it
+    saves are those that `attain` of the requests need to hold the objective.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         InfeasibleError: weights and one request do not fit the memory.
         MissingFactError: a fact that the answer needs is not known.
     """
-    from flopwise.serving.sim.answer import cache_report, simulation_answer
+    from flopwise.serving.sim.answer import fixed_answer
+    from flopwise.serving.sim.request import simulation_request
     from flopwise.serving.sim.result import Slo
 
-    request = resolve(model, **keywords).with_cache(cache)
-    total = replicas + request.prefill_pool(replicas)
-    run = request.run_fixed(replicas, on_compile)
-    answer = simulation_answer(request, run, replicas=total, slo=slo or Slo())
-    return answer if cache is None else replace(answer, cache=cache_report(request, answer, replicas, attain))
+    request = simulation_request(model, **keywords).with_cache(cache)
+    return fixed_answer(request, replicas, slo or Slo(), attain, on_compile)
 
 
 def autoscale(
@@ -75,12 +73,11 @@ def autoscale(
     """
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.elasticity import autoscaling_report
+    from flopwise.serving.sim.request import simulation_request
     from flopwise.serving.sim.result import Slo
-    from flopwise.serving.startup import DEFAULT_STORAGE
 
-    drive = SourceSpec(facts=keywords.get("facts")).catalog.storage(DEFAULT_STORAGE)
     return autoscaling_report(
-        resolve(model, **keywords), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
+        simulation_request(model, **keywords), rule or Autoscaling(), slo or Slo(), attain=attain, compare=compare,
         cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
 
@@ -103,12 +100,13 @@ def vertical(
         SpecError: as `simulate`.
     """
     from flopwise.serving.sim.elasticity import replica_sizes
+    from flopwise.serving.sim.request import simulation_request
     from flopwise.serving.sim.result import Slo
 
     whole = next((value for value in keywords.values() if isinstance(value, ServingSpec)), ServingSpec())
 
     def request_at(tp: int) -> SimulationRequest:
-        return resolve(model, **keywords | {"tp": tp})
+        return simulation_request(model, **keywords | {"tp": tp})
 
     return replica_sizes(request_at, keywords.get("tp") or whole.tp, replicas, rule, slo or Slo(), on_compile)
 
@@ -131,42 +129,11 @@ def batch(
             the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.serving.deployment import replica_of
-    from flopwise.serving.memory import generates
-    from flopwise.serving.sim.batch import WorkerMachines, queue_answer
-    from flopwise.serving.technique_rules import technique_assumptions
+    from flopwise.serving.sim.batch import queue_answer
 
     queue, machines, deployment, techniques, source = take(
         {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
     )
     queue.check()
-    found, facts = source.model_with_layers(model), source.catalog
-    job, notes = replica_of(found, deployment, machines, techniques, source)
-    if not generates(found):
-        raise SpecError(f"{found.name} answers in one pass; a queue is worked off by models that generate")
-    inputs, outputs = (max(1, round(mean)) for mean in queue.mean_lengths())
-    job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=concurrency)
-
-    gpus = job.num_gpus * queue.workers
-    workers = WorkerMachines(
-        spot=replace(machines, purchase="spot", price=queue.spot_price).cluster(gpus, facts),
-        on_demand=replace(machines, purchase="on_demand").cluster(gpus, facts), provider=machines.provider, facts=facts,
-    )  # fmt: skip
-    return queue_answer(queue, job, workers, (*notes, *found.notes, *technique_assumptions(job)), report)
-
-
-def resolve(model: Any, **options: Any) -> SimulationRequest:
-    """The requests, one replica and how replicas work; errors as `simulate`.
-
-    `options` are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
-    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs.
-    """
-    from flopwise.serving.deployment import replica_of
-    from flopwise.serving.sim.request import simulation_request
-
-    traffic, scheduling, machines, deployment, techniques, source = take(
-        options, Traffic, Scheduling, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
-    )
-    scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
-    techniques = replace(techniques, prefill_gpus=None)
     job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
-    return simulation_request(job, traffic, scheduling, (*notes, *job.model.notes, *job.cluster.assumptions))
+    return queue_answer(queue, replace(job, concurrency=concurrency), machines, source.catalog, notes, report)

@@ -18,10 +18,9 @@ def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweptWork
     Raises:
         SpecError: what is wrong, and where.
     """
-    from flopwise.search.sweep import load_sweep
-    from flopwise.search.sweep import points as plain_points
+    from flopwise.search import sweep as search_sweep
 
-    return load_sweep(source, changes) if isinstance(source, str | Path) else plain_points(source, changes=changes)
+    return search_sweep.points(source, changes)
 
 
 def sweep(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flopwise.api.memory import MemoryAnswer, layout_text, of_training
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
@@ -14,36 +13,12 @@ from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, Train
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
-    from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.training.estimate import TrainEstimate
+    from flopwise.training.answer import TrainAnswer
+    from flopwise.training.corpus import Corpus
     from flopwise.training.job import TrainJob
     from flopwise.training.layout import Layout, Recipe
-    from flopwise.training.rules import TokenRules
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainAnswer:
-    """The estimate, its memory, and what stands beside it."""
-
-    estimate: TrainEstimate
-    memory: MemoryAnswer
-    fits: bool
-    laid_out: str  # who chose the layout
-    quick: tuple[QuickFormula, ...]
-    rules: TokenRules | None  # of the tokens and the batch
-    settings: tuple[tuple[str, str], ...]
-    assumptions: tuple[str, ...]
-    start_s: float | None = None  # paid before the first step of a run, beside its time and cost
-
-    @property
-    def start_usd(self) -> float | None:
-        """What the start costs; None where a price or the run is not known."""
-        run = self.estimate.run
-        if run is None or run.cost_usd is None or self.start_s is None:
-            return None
-        return run.cost_usd * self.start_s / run.seconds
 
 
 def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
@@ -60,6 +35,8 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
     """
+    from flopwise.changes.memory import with_remedies
+    from flopwise.training.answer import train_answer
     from flopwise.training.job import TrainJob
     from flopwise.training.routing import check_skew
 
@@ -80,7 +57,24 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     job = TrainJob(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
-    return _answer(job, facts, laid_out, notes)
+    answer = train_answer(job, facts, laid_out, notes)
+    text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
+    return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd)
+
+
+USUAL_CLOUD = "aws"
+"""Whose object storage is priced where no provider is named."""
+
+
+def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[float, str] | None]:
+    """The corpus of a run, and what its ids and its text cost a month in object storage."""
+    from flopwise.fleet.prices import volume_usd
+    from flopwise.training.corpus import corpus
+
+    text = corpus(job.model.vocab, tokens)
+    provider = USUAL_CLOUD if job.cluster.offer is None else job.cluster.offer.provider
+    price = volume_usd(provider, "storage", text.ids_bytes + text.text_bytes, facts)
+    return text, None if price is None else (price[0], f"{provider}, {price[1].date}")
 
 
 def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
@@ -108,43 +102,3 @@ def _run_tokens(data: DataSpec, recipe: Recipe, run: RunConditionsSpec) -> float
         one = f"{batch * sample_tokens:,.0f} of one step (global batch {batch:,} x {sample_tokens:,.0f})"
         raise SpecError(f"a run of {tokens:,.0f} tokens is shorter than the {one}; give a smaller global batch")
     return tokens
-
-
-def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) -> TrainAnswer:
-    """The answer for one job."""
-    from flopwise.training.estimate import estimate
-    from flopwise.training.rules import step_rules, token_rules
-    from flopwise.training.start import training_start_s
-    from flopwise.units import format_percent, format_price
-
-    result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster
-    memory = of_training(job.model, recipe, layout, cluster.accelerator, facts)
-    node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
-    machines = -(-result.num_gpus // max(1, cluster.gpus_per_node))
-    start_s = None if job.tokens is None else float(
-        training_start_s(
-            job.model, recipe.stack.name, job.tokens, machines, facts, pretrained=recipe.lora is not None
-        )
-    )  # fmt: skip
-    dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
-    return TrainAnswer(
-        estimate=result,
-        start_s=start_s,
-        memory=memory,
-        fits=bool(memory.fits),
-        laid_out=laid_out,
-        quick=(*step_rules(result), *memory.quick),
-        rules=token_rules(job),
-        settings=(
-            ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
-            ("layout", f"{layout_text(layout)} ({laid_out})"),
-            ("micro-batch", f"{int(layout.micro_batch):,} x {int(recipe.seq_len):,} tokens"),
-            ("global batch", f"{int(recipe.global_batch):,} sequences"),
-            ("recipe", recipe.text),
-            ("stack", recipe.stack.name),
-            *((("tokens dropped", format_percent(dropped)),) if dropped is not None else ()),
-            *((("storage", job.reads.text),) if job.reads is not None else ()),
-            ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
-        ),
-        assumptions=tuple(dict.fromkeys((*notes, *stack_notes, *result.assumptions, *memory.assumptions))),
-    )

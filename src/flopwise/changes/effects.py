@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from flopwise.cost.memory_answer import Remedy
 from flopwise.errors import FlopwiseError
 
 if TYPE_CHECKING:
@@ -15,16 +16,6 @@ if TYPE_CHECKING:
 NUDGE = 1.1
 """Rates are raised by this factor."""
 Headline = dict[str, float | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """One change: what to do, what it saves on the fullest GPU, what is left, and whether that fits."""
-
-    change: str
-    saves_bytes: float
-    total_bytes: float
-    fits: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +32,7 @@ class Sensitivity:
         return max((abs(math.log(e)) for e in self.effects.values() if e), default=0.0)
 
 
-def remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], tuple[float, bool]]]]) -> list[Remedy]:
+def ranked_remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], tuple[float, bool]]]]) -> list[Remedy]:
     """The changes that save memory: those that fit first, then by what they save.
 
     Each change is a name and a call that gives the bytes after it and whether these fit; one that raises an error of
@@ -58,7 +49,7 @@ def remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], tuple[f
     return sorted(saving, key=lambda remedy: (not remedy.fits, -remedy.saves_bytes))
 
 
-def sensitivities(
+def ranked_sensitivities(
     base: Headline, changes: Iterable[tuple[str, Callable[[], tuple[Headline, str]]]]
 ) -> tuple[Sensitivity, ...]:
     """The effect of each change that the question itself would accept, the largest first.

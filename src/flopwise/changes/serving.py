@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flopwise.changes.effects import Headline, Remedy, Sensitivity, faster_clusters, remedies, sensitivities
+from flopwise.changes.effects import Headline, Sensitivity, faster_clusters, ranked_remedies, ranked_sensitivities
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.fabric import fabric
+from flopwise.cost.memory_answer import Remedy
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import Accelerator
@@ -75,7 +76,7 @@ def _loads(service: Mapping[str, Any]) -> Iterator[Change]:
         yield f"a context of {service['context'] // 2:,} tokens", {"context": service["context"] // 2}
 
 
-def serving_remedies(
+def remedies(
     model: Model,
     layout: ServingLayout,
     facts: Facts,
@@ -102,12 +103,10 @@ def serving_remedies(
 
     changes = serving_changes(model, service, facts, device)
     memory_changes = ((name, memory(fields)) for name, fields in changes if "engine" not in fields)
-    return remedies(memory({})()[0], memory_changes)
+    return ranked_remedies(memory({})()[0], memory_changes)
 
 
-def serving_sensitivities(
-    now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]
-) -> tuple[Sensitivity, ...]:
+def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]) -> tuple[Sensitivity, ...]:
     """Latencies, throughput, capacity and cost after each single change, over what they were; the largest effect first.
 
     `cluster_of` gives the cluster of a number of devices.
@@ -136,7 +135,7 @@ def serving_sensitivities(
         service["concurrency"] = job.concurrency or max(1, now.max_concurrency)
     faster = ((name, headline(cluster=c)) for name, c in faster_clusters(job.cluster, now.num_gpus))
     changes = serving_changes(job.model, service, facts, job.cluster.accelerator)
-    return sensitivities(headline()()[0], (*faster, *((name, headline(**fields)) for name, fields in changes)))
+    return ranked_sensitivities(headline()()[0], (*faster, *((name, headline(**fields)) for name, fields in changes)))
 
 
 def runnable_formats(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flopwise.changes.effects import Headline, Remedy, Sensitivity, faster_clusters, remedies, sensitivities
+from flopwise.changes.effects import Headline, Sensitivity, faster_clusters, ranked_remedies, ranked_sensitivities
+from flopwise.cost.memory_answer import Remedy
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -52,9 +53,7 @@ def training_changes(setup: TrainingSetup, kinds: Iterable[str]) -> Iterator[Cha
                 yield name, recipe, layout
 
 
-def training_remedies(
-    setup: TrainingSetup, capacity_bytes: float | None = None, *, device_kind: str = "gpu"
-) -> list[Remedy]:
+def remedies(setup: TrainingSetup, capacity_bytes: float | None = None, *, device_kind: str = "gpu") -> list[Remedy]:
     """Single changes of one job that save memory: those that fit first, then by what they save.
 
     `capacity_bytes`: what the GPU has, None: nothing is known to fit.
@@ -68,10 +67,10 @@ def training_remedies(
         return after
 
     changes = ((name, memory(recipe, layout)) for name, recipe, layout in training_changes(setup, SAVING))
-    return remedies(memory(setup.recipe, setup.layout)()[0], changes)
+    return ranked_remedies(memory(setup.recipe, setup.layout)()[0], changes)
 
 
-def training_sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
+def sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
     """Time, memory and cost of a token after each single change, over what they were; the largest effect first."""
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - remedies of memory need no times
 
@@ -91,7 +90,7 @@ def training_sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivit
     faster = ((name, headline(replace(job, cluster=c))) for name, c in faster_clusters(job.cluster, now.num_gpus))
     changes = training_changes(TrainingSetup(job.model, job.recipe, job.layout, facts), MOVING)
     changed = ((name, headline(replace(job, recipe=r, layout=shape))) for name, r, shape in changes)
-    return sensitivities(headline(job)()[0], (*faster, *changed))
+    return ranked_sensitivities(headline(job)()[0], (*faster, *changed))
 
 
 def _allows(model: Model, recipe: Recipe, layout: Layout) -> bool:

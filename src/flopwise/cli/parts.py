@@ -10,7 +10,7 @@ from flopwise.cli.jsonout import attributes, entries, interval, notes
 from flopwise.cli.render import Screen, bars, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.memory import MemoryAnswer
+    from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.cost.quick import QuickFormula
 
 

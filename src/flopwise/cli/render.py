@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -177,11 +178,56 @@ def heading(text: str, to: Screen | None = None) -> str:
 
 def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) -> str:
     """Where a figure comes from, wrapped to the terminal."""
-    from flopwise.provenance import render_tree
-
     paper = to or screen()
     drawn = render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode)
     return "\n".join(map(plain_text, drawn.split("\n")))
+
+
+def _origin(figure: Figure) -> str:
+    """What stands behind the value, in brackets on its line."""
+    source, date, note = figure.source, figure.date, figure.note
+    confidence = f"{figure.confidence} confidence" if figure.confidence else ""
+    parts = {
+        "fact": (source, date, confidence, note),
+        "calibration": (f"fitted on {figure.fitted_on}", source, date, note),
+        "assumption": (f"assumed: {note}",),
+        "given": ("given", source, note),
+    }.get(figure.kind, (source, note))
+    text = "; ".join(part for part in parts if part)
+    return f"  [{text}]" if text else ""
+
+
+def render_tree(figure: Figure, *, width: int | None = None, depth: int | None = None, ascii_only: bool = False) -> str:
+    """Draw the tree under `figure`, one figure a line, wrapped at `width` columns; what was drawn before is only named.
+
+    `depth` limits how far down it goes; `ascii_only` draws with the characters every terminal has.
+    """
+    from flopwise.provenance import format_value
+
+    tee, last, bar = ("|-- ", "`-- ", "|   ") if ascii_only else ("├── ", "└── ", "│   ")
+    lines: list[str] = []
+    drawn: set[int] = set()
+
+    def draw(here: Figure, lead: str, under: str, level: int) -> None:
+        again = id(here) in drawn and bool(here.inputs)
+        drawn.add(id(here))
+        formula = f" = {here.formula}" if here.formula else ""
+        text = f"{here.name}{formula}: {format_value(here)}{'  (see above)' if again else _origin(here)}"
+        inputs = () if again or (depth is not None and level >= depth) else here.inputs
+        hang = under + (bar if inputs else "    ")
+        if width is None:
+            lines.append(lead + text)
+        else:
+            lines.extend(
+                textwrap.wrap(text, max(width, len(hang) + 20), initial_indent=lead, subsequent_indent=hang)
+                or [lead.rstrip()]
+            )
+        for index, below in enumerate(inputs, start=1):
+            end = index == len(inputs)
+            draw(below, under + (last if end else tee), under + ("    " if end else bar), level + 1)
+
+    draw(figure, "", "", 0)
+    return "\n".join(lines)
 
 
 def bars(rows: Sequence[tuple[str, float, str]], to: Screen | None = None, *, columns: int = 30) -> str:

@@ -49,6 +49,8 @@ class Accelerator:
     shared_bytes_per_sm: Bytes | None = None
     register_bytes_per_sm: Bytes | None = None
     num_sms: Count | None = None
+    num_cores: int | None = field(default=None, metadata={"inner": True})  # CUDA cores, stream processors
+    num_tensor_cores: int | None = field(default=None, metadata={"inner": True})  # tensor cores, matrix cores
     boost_clock_hz: Positive | None = None
     compute_capability: str | None = None
     tdp_w: Positive | None = None
@@ -118,6 +120,8 @@ class Accelerator:
             peak={dtype: rate * share for dtype, rate in self.peak.items()},
             l2_bytes=None if self.l2_bytes is None else self.l2_bytes * share,
             num_sms=None if self.num_sms is None else max(1, round(self.num_sms * share)),
+            num_cores=None if self.num_cores is None else round(self.num_cores * share),
+            num_tensor_cores=None if self.num_tensor_cores is None else round(self.num_tensor_cores * share),
             tdp_w=None if self.tdp_w is None else self.tdp_w * share,
             notes=f"{part}; {self.notes}" if self.notes else part,
         )
@@ -186,6 +190,19 @@ class GradeRecord:
     notes: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreRecord:
+    """Cores of one multiprocessor (AMD: compute unit): of products one at a time, and of small matrices."""
+
+    architecture: str
+    compute_capability: str  # "any" where makers give none
+    cores: Count  # CUDA cores, stream processors
+    tensor_cores: int  # tensor cores, matrix cores
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+
+
 ACCELERATORS = FactTable(
     file="accelerators.csv", meaning="a GPU, TPU, other accelerator or CPU socket", row=Accelerator, key=("name",),
     adapt=_with_peaks,
@@ -198,4 +215,9 @@ ALIASES = FactTable(
 GRADE_RECORDS = FactTable(
     file="grades.csv", meaning="what accelerators are made for, and what stands in the way of a data centre",
     row=GradeRecord, key=("accelerators",), readers={"grade": tables.choice(*GRADES)},
+)  # fmt: skip
+CORE_RECORDS = FactTable(
+    file="cores.csv", meaning="how many cores and tensor cores a multiprocessor of an architecture has",
+    row=CoreRecord, key=("architecture", "compute_capability"),
+    readers={"tensor_cores": tables.whole(units.parse_count, "a whole number, 0 or more", low=0, high=1000)},
 )  # fmt: skip

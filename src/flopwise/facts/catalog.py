@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
-from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
+from flopwise.facts.accelerators import (
+    ACCELERATORS,
+    ALIASES,
+    KINDS,
+    Accelerator,
+    Alias,
+    CoreRecord,
+    GradeRecord,
+    spelling_key,
+)
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
@@ -30,7 +39,7 @@ from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.facts.formats import CacheFormat, WeightFormat
+    from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
@@ -44,9 +53,11 @@ CALIBRATION, ERRORS_FILE = "calibration", "intervals.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "storage.STORAGE", "reliability.FAILURES",
     "reliability.SPOT", "reliability.STARTS", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS",
-    "price_book.HOSTED", "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "regions.TAGS", "software.ENGINES",
-    "software.STACKS", "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS",
-    "formats.GGUF_BLOCKS", "formats.CACHE_FORMATS", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "price_book.HOSTED",
+    "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS",
+    "regions.TAGS", "software.ENGINES", "software.STACKS",
+    "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
+    "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -176,7 +187,18 @@ class Facts:
     def accelerators(self) -> Mapping[str, Accelerator]:
         """Every accelerator by its canonical name."""
         rows, calibration = self.rows("accelerators.ACCELERATORS"), self.calibration
-        return {name: replace(chip, calibration=calibration) for (name,), chip in rows.items()}
+        counts: Mapping[Key, CoreRecord] = self.rows("accelerators.CORE_RECORDS")
+
+        def with_cores(chip: Accelerator) -> Accelerator:
+            found = counts.get((chip.architecture, chip.compute_capability or ANY))
+            if found is None or chip.num_sms is None:
+                return replace(chip, calibration=calibration)
+            return replace(
+                chip, calibration=calibration, num_cores=found.cores * chip.num_sms,
+                num_tensor_cores=found.tensor_cores * chip.num_sms,
+            )  # fmt: skip
+
+        return {name: with_cores(chip) for (name,), chip in rows.items()}
 
     @cached_property
     def spellings(self) -> Mapping[str, Alias]:
@@ -506,6 +528,8 @@ class Facts:
         if found is None:
             raise SpecError(f"unknown KV cache type {dtype[:40]!r}; allowed: {', '.join(self.cache_formats)}")
         return found
+
+    quality: tuple[QualityRecord, ...] = _all_rows("formats.QUALITY")  # what evaluations found of weight formats
 
     # models and samples
 

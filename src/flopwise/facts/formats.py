@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from flopwise import units
 from flopwise.facts.architecture import Embedding, Experts, Item, Linear, Norm
-from flopwise.facts.tables import Count, Day, FactTable, number, words
+from flopwise.facts.tables import Confidence, Count, Day, FactTable, number, words
 
 Role = Literal[
     "embedding", "head", "attention_q", "attention_k", "attention_v", "attention_o", "attention_other",
@@ -287,6 +287,37 @@ class CacheFormat:
     date: Day
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityRecord:
+    """What a public evaluation found of a model in a weight format, against the same model in 16 bits.
+
+    `kept`: its score over that of 16 bits, or `perplexity_ratio`: its perplexity over that. `trained`: with the
+    quantisation in the loop (QAT, distillation), not after training.
+    """
+
+    format: str
+    model: str
+    measure: str
+    source: str
+    date: Day
+    kept: float | None = None
+    perplexity_ratio: float | None = None
+    trained: bool = False
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+    @property
+    def score(self) -> float:
+        """The share that is kept; of a perplexity its inverse."""
+        return self.kept if self.kept is not None else 1.0 / (self.perplexity_ratio or 1.0)
+
+    def __str__(self) -> str:
+        """`98.9 % kept by Llama-3.1-8B-Instruct, average recovery of OpenLLM v1`."""
+        if self.kept is not None:
+            return f"{100 * self.kept:.1f} % kept by {self.model}, {self.measure}"
+        return f"{100 * ((self.perplexity_ratio or 1.0) - 1):+.2g} % for {self.model}, {self.measure}"
+
+
 BF16 = CheckpointFormat(
     name="bf16", aliases=("bfloat16", "16bit"), bits=16, roles="all", scale_bytes=0, zero_bits=0, index_bytes=0,
     extra_bits=0, rest_bits=16, first_last=True, meaning="every tensor in 16 bits", source="safetensors",
@@ -309,4 +340,8 @@ GGUF_BLOCKS = FactTable(
 CACHE_FORMATS = FactTable(
     file="cache_formats.csv", meaning="a format of key-value caches", row=CacheFormat, key=("name",),
     readers={"elem_bytes": number(units.parse_count, "bytes above 0, up to 8", high=8)},
+)  # fmt: skip
+QUALITY = FactTable(
+    file="quality.csv", meaning="what a public evaluation found of a weight format, against 16 bits",
+    row=QualityRecord, key=("format", "model", "measure"),
 )  # fmt: skip

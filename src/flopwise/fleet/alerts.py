@@ -7,7 +7,7 @@ storage and traffic. Memory is what the engine takes of a device, which is more 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from flopwise.fleet.assessment import Alert
@@ -82,10 +82,12 @@ def days_of_week(fleet: SolvedFleet) -> list[tuple[float, float]]:
     return days
 
 
-def _day_shares(chosen: ChosenWorkload) -> list[float]:
+def _day_shares(chosen: ChosenWorkload) -> Sequence[float]:
     """The share of a month's cost that each day of the week may bring."""
     job, minutes = chosen.job, chosen.job.schedule.minutes_by_weekday
     times = job.schedule.days_per_month
+    if job.levels is not None:
+        return job.levels.day_shares
     if not job.ends:
         return [m / (60 * job.schedule.hours_per_day * times) for m in minutes]
     runs, hours = job.runs, max(chosen.option.candidate.seconds / HOUR_S, 1e-9)
@@ -107,6 +109,7 @@ def _workload_spend(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterator[Aler
         return
     high = usd + sum(row.usd_high - row.usd_per_month for row in fleet.rows if row.workload == chosen.name)
     one, times = ("run", job.runs) if job.ends else ("day", job.schedule.days_per_month)
+    times = times if job.levels is None else 1 / max(job.levels.day_shares)  # that of its busiest day
     threshold, why = _with_slack(usd, high)
     why += f"; ${usd / times:,.2f} is planned, storage and traffic included, {times:,.3g} {one}s a month"
     yield Alert(

@@ -71,6 +71,7 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
             flexible=item.job.ends,
             slots=week[n],
             backup=item.job.spec.backup,
+            levels=item.job.levels,
             volumes_usd={name: volumes[n, name].usd for name in providers[n] if (n, name) in volumes},
         )
         for n, item in enumerate(items)
@@ -126,7 +127,8 @@ def allocate(
 def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Allocation:
     """The columns read back; every sum is of what is returned, so that it is the bill to the cent."""
     counts = made.counts(columns)
-    primary = [(option, int(counts[i])) for i, option in enumerate(made.options) if counts[i]]
+    numbers = [i for i in range(len(made.options)) if counts[i]]
+    primary = [(made.options[i], int(counts[i])) for i in numbers]
     pools = {machine: round(columns[column]) for machine, column in made.pools.items() if columns[column] > HALF}
     used_hours: dict[Machine, float] = defaultdict(float)
     for option, count in primary:
@@ -135,12 +137,17 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
         elif option.is_pooled:
             pools[option.machine] = pools.get(option.machine, 0) + count
     taken = []
-    for option, count in primary:
-        usd = option.usd_each * count
+    for i, (option, count) in zip(numbers, primary, strict=True):
+        usd, levels, on, hours = option.usd_each * count, made.demands[option.workload].levels, tuple[int, ...](), None
         if made.is_shared(option):  # its part by hours of use
             paid = option.pool_usd(round(columns[made.pools[option.machine]]))
             usd = paid * count * option.busy_hours / used_hours[option.machine]
-        taken.append(Taken(option=option, count=count, usd=usd + option.usd_running * count))
+        elif levels is not None and i in made.on:  # the hours that they are on
+            on = tuple(round(columns[column]) * made.scale[i] for column in made.on[i])
+            hours = levels.paid_hours(on) / count
+            usd *= hours / option.busy_hours
+        cost = usd + option.usd_running * count
+        taken.append(Taken(option=option, count=count, usd=cost, by_level=on, scaled_hours=hours))
     for i, column in made.spare.items():
         if columns[column] > HALF:
             count, option = round(columns[column]), made.options[i]

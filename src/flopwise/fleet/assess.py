@@ -12,12 +12,14 @@ import msgspec
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
+from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
 from flopwise.fleet.model import Allocation, ChosenWorkload, Platform
-from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
+from flopwise.fleet.outlook import bindings, forecast, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
 from flopwise.fleet.program import AllocationProblem
@@ -25,6 +27,7 @@ from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import workload_result
 from flopwise.fleet.risks import risks
+from flopwise.fleet.roadmap import roadmap
 from flopwise.fleet.savings import baseline_of, savings
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.answer import Plan
@@ -80,13 +83,13 @@ def assess(
         name=platform.fleet.name, date=today or "",
         workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
         usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
-        whatif=questions, scenarios=drawn, roadmap=roadmap(chosen, fleet.cost), monitoring=alerts(fleet),
+        whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         baseline=baseline_of(platform),
-        by_provider=provider_choices(fleet),
+        by_provider=provider_choices(fleet), scaled=scaling(chosen, facts), advice=advice(fleet),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))

@@ -82,6 +82,26 @@ class Allotment(_Plain, frozen=True):
     num_gpus: int = 0  # of all its machines; 0 of an API
 
 
+class ScaledService(_Plain, frozen=True):
+    """A service whose machines follow the profile of its traffic."""
+
+    workload: str
+    policy: str  # of the autoscaler on top of the machines of the hour
+    peak_requests_per_s: float
+    mean_requests_per_s: float
+    machines_peak: int
+    machines_mean: float  # paid, over the hours of the service
+    machines_always: int  # of those, paid all month
+    machines_by_hour: list[int]  # of the week, from Monday 0:00
+    cold_start_s: float
+    usd_per_month: float
+    usd_fixed: float  # of the cheapest fixed number of machines
+    fixed: str  # which those are
+    saved_usd: float
+    simulated: dict[str, Any] | None  # a day of it through the simulator: latencies, machine-hours
+    note: str = ""
+
+
 class MonthlyCost(_Plain, frozen=True):
     """A month's bill, in USD."""
 
@@ -109,14 +129,21 @@ class CostSaving(_Plain, frozen=True):
     why: str = ""  # below zero: why the plan pays more
 
 
-class Risk(_Plain, frozen=True):
-    """What may go wrong; `score` from 0 (no matter) to 1, computed from the `evidence`."""
+class Risk(_Plain, frozen=True, kw_only=True):
+    """What may go wrong, computed from the `evidence`: how likely it is, and how much of what it hits, 0 to 1."""
 
-    kind: str  # availability, memory, interruption, price, single provider, budget, latency
+    kind: str  # availability, memory, interruption, capacity, degradation, loading, idle, price, budget, latency ...
     workload: str
-    score: float
+    probability: float = 1.0
+    impact: float = 1.0  # share of the workload, of the quota or of the bill; a target or a limit that is missed is 1
+    score: float = -1.0  # their product, by which risks are ranked
     evidence: str
     mitigation: str
+
+    def __post_init__(self) -> None:
+        """Make the score, where a file does not say it."""
+        if self.score < 0:
+            msgspec.structs.force_setattr(self, "score", self.probability * self.impact)
 
 
 class Binding(_Plain, frozen=True):
@@ -151,14 +178,45 @@ class Scenarios(_Plain, frozen=True):
     drivers: dict[str, float]  # share of the variance that each draw explains
 
 
+class PhaseTask(_Plain, frozen=True):
+    """A task of a phase: from which of its weeks, for how many, and after which others."""
+
+    name: str
+    week: int
+    weeks: int
+    after: list[str]
+
+
+class QuotaRequest(_Plain, frozen=True):
+    """Machines to ask a provider for, by which day at the latest."""
+
+    provider: str
+    region: str
+    instance: str
+    purchase: str
+    count: int
+    gpu: str
+    num_gpus: int
+    count_in_a_year: int  # with the growth that the fleet states
+    weeks: int  # from asking to having it; assumed
+    ask_by: str | None
+    workloads: list[str]
+
+
 class Phase(_Plain, frozen=True):
     """A step of the roadmap."""
 
     name: str
     start: str | None  # month
     workloads: list[str]
-    usd_per_month: float
+    usd_per_month: float  # that it adds
     text: str
+    weeks: int = 0  # of its tasks, before its workloads run
+    begins: str | None = None  # Monday of the first of them
+    weeks_late: int = 0  # by which that is over already
+    tasks: list[PhaseTask] = []
+    quotas: list[QuotaRequest] = []
+    usd: float | None = None  # the bill from its start until the next phase starts; None where that is not known
 
 
 class Month(_Plain, frozen=True):
@@ -184,6 +242,15 @@ class Alert(_Plain, frozen=True):
     for_s: float = 0.0  # that it has to last; 0 of what is summed
     severity: str = "warning"  # or "critical"
     action: str = ""  # what to do
+
+
+class SetupNote(_Plain, frozen=True):
+    """What to mind when a workload is set up, computed from its plan."""
+
+    kind: str  # quantisation, fp16, placement, corpus
+    workload: str
+    text: str
+    source: str  # of what it says beside the plan; empty where there is none
 
 
 class Assessment(_Plain, frozen=True):
@@ -214,5 +281,9 @@ class Assessment(_Plain, frozen=True):
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
     baseline: str = "on_demand"  # of the savings: on_demand, existing, or an accelerator
+    advice: list[SetupNote] = []
+    size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
+    largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
+    scaled: list[ScaledService] = []  # services that follow their traffic
     version: int = FORMAT

@@ -102,7 +102,7 @@ def _rows(
             sharers[taken.option.machine].add(taken.option.workload)
     rows, backup = list[Allotment](), problem.rules.backup
     for taken in allocation.taken:
-        option, busy, paid = taken.option, taken.option.busy_hours, taken.option.paid_hours
+        option, busy, paid = taken.option, taken.scaled_hours or taken.option.busy_hours, taken.paid_hours
         if taken.role == "backup":
             paid = busy = HOURS_PER_MONTH if backup.on else backup.hours
         workload, rate = chosen[option.workload], option.usd_per_hour

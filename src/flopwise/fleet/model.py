@@ -17,6 +17,7 @@ from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
+    from flopwise.fleet.load_levels import LoadLevels
     from flopwise.fleet.schedules import WeeklySchedule
     from flopwise.fleet.spec import Fleet, Job, Policies
     from flopwise.ops.types import Array
@@ -110,6 +111,7 @@ class ResolvedJob:
     purchase: tuple[str, ...]
     growth_per_month: float
     volumes: Volumes
+    levels: LoadLevels | None = None  # of a service that follows its traffic
 
     @property
     def name(self) -> str:
@@ -264,6 +266,11 @@ class MonthlyOption:
         return 0 if self.purchase == API else max(1, self.candidate.num_gpus // self.candidate.num_instances)
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether its machines may come and go with the traffic: what is paid by the hour."""
+        return not self.is_pooled and self.purchase != API
+
+    @property
     def usd(self) -> float:
         """USD a month of all instances, nothing shared."""
         return self.pool_usd(self.instances) + self.instances * self.usd_running
@@ -308,19 +315,28 @@ class WorkloadDemand:
     slots: tuple[float, ...] = ()  # share of the week of each slot it is on in, else 0; (): on in all
     backup: bool = False
     volumes_usd: Mapping[str, float] = field(default_factory=dict)
+    levels: LoadLevels | None = None  # of a service that follows its traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """So many instances of an option, and what they cost a month; `role` primary or backup.
 
-    Of machines shared with other workloads it costs its part by hours of use.
+    Of machines shared with other workloads it costs its part by hours of use. `by_level`: of a service that follows its
+    traffic the machines that are on at each level of it, and the `scaled_hours` a month that each is paid on average.
     """
 
     option: MonthlyOption
     count: int
     usd: float
     role: str = "primary"
+    by_level: tuple[int, ...] = ()
+    scaled_hours: float | None = None
+
+    @property
+    def paid_hours(self) -> float:
+        """Hours a month that each is paid, on average."""
+        return self.option.paid_hours if self.scaled_hours is None else self.scaled_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.fleet.model import ChosenWorkload, MonthlyOption, ResolvedJob, Taken
+from flopwise.fleet.model import ChosenWorkload, MonthlyOption, ResolvedJob, Taken, paid_all_month
 from flopwise.fleet.offers import ApiOffer, OwnOffer, monthly_tokens
 from flopwise.fleet.onprem import JOULES_PER_KWH
 from flopwise.fleet.prices import api_usd, effective
@@ -43,6 +43,8 @@ def monthly_option(
         joules = None if joules is None else joules * busy / HOURS_PER_MONTH * factor
         if factor != 1.0 and job.workload is not None:
             instances = int(machines_needed(instances, filled_frac(candidate), unit, factor))
+        if job.levels is not None and not paid_all_month(candidate.purchase):
+            busy = job.levels.paid_hours(job.levels.machines(instances, unit)) / instances
     pue = offer.site.pue if isinstance(offer, OwnOffer) else facts.grid(offer.provider, offer.region).pue
     kwh = metered_kwh(joules, pue)
     option = partial(
@@ -62,7 +64,7 @@ def monthly_option(
     price = effective(
         offer, candidate.purchase, busy, facts, interruptible=job.interruptible,
         interruptions_per_hour=0.0 if job.trains else None,  # runs have their interruptions in them
-        starts_per_month=runs if job.ends else job.schedule.starts_per_month,
+        starts_per_month=runs if job.ends else (job.levels or job.schedule).starts_per_month,
     )  # fmt: skip
     assert price is not None, "the search takes what has a price"
     return option(

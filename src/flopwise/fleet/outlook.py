@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Allotment, Binding, Month, MonthlyCost, Phase, Scenarios, WhatIf
+from flopwise.fleet.assessment import Allotment, Binding, Month, Scenarios, WhatIf
 from flopwise.fleet.bill import IDLE, SolvedFleet, spot_interruptions
 from flopwise.fleet.model import (
     Allocation,
@@ -349,13 +349,10 @@ def _bills(
     return total
 
 
-# The months to come: the bill of each as workloads begin and grow, and the phases in which they are built
+# The months to come: the bill of each as workloads begin and grow
 
 AHEAD, MOST = 12, 48
 """Months after the last beginning that are shown, and how many at most."""
-PHASES = ("development", "staging", "training", "production", "large models")
-LARGE = 20e9
-"""Parameters from which a model is large."""
 
 
 def forecast(fleet: SolvedFleet, today: str | None) -> list[Month]:
@@ -421,23 +418,3 @@ def _machine_growth(chosen: ChosenWorkload, grown: float, facts: Facts) -> float
         beyond = option.own is not None and more.instances > option.own.most
         later += share * (option.usd * grown if beyond else more.usd)
     return later / now if now else grown
-
-
-def roadmap(chosen: Sequence[ChosenWorkload], cost: MonthlyCost) -> list[Phase]:
-    """Phases in order of their months, else in the usual order; the cost of each is of what it adds."""
-    groups: dict[tuple[str, int], list[str]] = {}
-    for workload in chosen:
-        job, figures = workload.job, workload.figures
-        phase = "training" if job.trains else "production"
-        if job.spec.task == "develop" or job.environment in {"development", "staging"}:
-            phase = "staging" if job.environment == "staging" else "development"
-        elif figures is not None and figures.parameters >= LARGE:
-            phase = "large models"
-        groups.setdefault((job.spec.starts or "", PHASES.index(phase)), []).append(workload.name)
-    phases, running = list[Phase](), 0.0
-    for (start, number), names in sorted(groups.items(), key=lambda group: group[0]):
-        usd = sum(cost.by_workload.get(name, 0.0) for name in names)
-        running += usd
-        text = f"adds ${usd:,.0f} a month; ${running:,.0f} from then on"
-        phases.append(Phase(name=PHASES[number], start=start or None, workloads=names, usd_per_month=usd, text=text))
-    return phases

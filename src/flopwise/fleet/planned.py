@@ -21,6 +21,7 @@ import msgspec
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer, names_instance
+from flopwise.fleet.load_levels import SLIGHT, LoadLevels
 from flopwise.fleet.model import MonthlyOption, PlannedWorkload, Platform, ResolvedJob, is_rented
 from flopwise.fleet.offers import OwnOffer, api_offers, providers_with_tags, why_not_allowed, with_own
 from flopwise.fleet.option import api_option, monthly_option
@@ -28,7 +29,11 @@ from flopwise.fleet.spec import API, OWNED, Workstations
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.plan import check, plan
+from flopwise.search.serving_option import candidate_job
 from flopwise.search.workload import Resolved
+from flopwise.serving.sim.autoscale import Autoscaling
+from flopwise.serving.sim.elasticity import replica_start_s
+from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_seconds
 
 Advance = Callable[[int, int], None]
@@ -197,6 +202,7 @@ def _planned_workload(
     index: int, platform: Platform, offered: Offered, answers: list[tuple[Resolved, SearchAnswer]]
 ) -> PlannedWorkload:
     job, (facts, refused) = platform.jobs[index], offered
+    job = _with_levels(job, [answer.plan for _, answer in answers if answer.plan is not None], facts)
     apis, notes = api_offers(job, platform, facts)
     options = [api_option(index, job, offer) for offer in apis]
     own, assumptions = [o for o in facts.offers if isinstance(o, OwnOffer)], list[str]()
@@ -222,6 +228,31 @@ def _planned_workload(
         notes=(*assumptions, *(f"{job.name[:60]}: {note}" for note in notes)),
         num_kinds=min((answer.num_kinds for _, answer in answers if answer.num_kinds is not None), default=None),
     )  # fmt: skip
+
+
+def _with_levels(job: ResolvedJob, plans: Sequence[Plan], facts: Facts) -> ResolvedJob:
+    """The workload with its levels of load, where it has a profile of traffic and does not stay fixed.
+
+    Assumes: the cold start of the cheapest candidate, for all of them.
+    """
+    workload, how = job.workload, job.spec.autoscale
+    candidates = [candidate for plan in plans for candidate in plan.plans]
+    if workload is None or not workload.profile or how.fixed or job.ends or not candidates:
+        return job
+    first, usual = min(candidates, key=lambda c: c.cost_usd), Autoscaling()
+    cold_start_s = how.cold_start
+    if cold_start_s is None:
+        offer = next(o for o in facts.offers if o.key == (first.provider, first.instance, first.region))
+        served = candidate_job(workload, facts.model(workload.model), facts, offer, first)
+        cold_start_s = replica_start_s(served, facts.storage(DEFAULT_STORAGE))
+    fewest = min(int(c.layout.get("replicas", 1)) for c in candidates)
+    least = usual.least if how.min_replicas is None else how.min_replicas
+    levels = LoadLevels.of_traffic(
+        workload.profile, job.schedule, headroom=how.headroom, cold_start_s=cold_start_s,
+        cool_down_s=usual.cool_down_s if how.cool_down is None else how.cool_down,
+        least_share=max(SLIGHT, min(1.0, least / fewest)) if least > 1 else least * SLIGHT,
+    )  # fmt: skip
+    return replace(job, levels=levels)
 
 
 def _joined_plan(plans: list[Plan]) -> Plan | None:

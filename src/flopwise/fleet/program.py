@@ -212,7 +212,9 @@ class AllocationProgram:
         self.pools: dict[Machine, int] = {}
         self.spare: dict[int, int] = {}
         self.volumes: dict[tuple[int, str], int] = {}
+        self.on: dict[int, list[int]] = {}  # of machines that come and go: the columns of those on at each level
         self._add_options()
+        self._follow_traffic()
         self._carry_workloads()
         self._add_volumes()
         self._add_pools()
@@ -237,7 +239,10 @@ class AllocationProgram:
     def _add_options(self) -> None:
         for index, option in enumerate(self.options):
             scale, demand = self.scale[index], self.demands[option.workload]
-            usd = option.usd_running * scale + (0.0 if self.is_shared(option) else option.usd_each * scale)
+            each = 0.0 if self.is_shared(option) else option.usd_each
+            if demand.levels is not None and option.is_scaled:
+                each *= demand.levels.hours[-1] / option.busy_hours  # all of them are on at the peak alone
+            usd = (option.usd_running + each) * scale
             moved = 0.0 if demand.splittable else demand.volumes_usd.get(option.provider, 0.0)
             kg = self.rules.carbon_usd_per_kg * option.kg_each * scale
             column = self._bought(usd, -(-option.instances // scale), option, moved + kg)
@@ -261,6 +266,28 @@ class AllocationProgram:
             coarsest = max((self.part[i] for i in mine if self.options[i].purchase != API), default=MARGIN)
             spare = coarsest - MARGIN if self.demands[number].splittable else 0.0
             self.program.row(terms, 1.0, 1.0 + spare)
+
+    def _follow_traffic(self) -> None:
+        """At each level of its load a service has enough machines on: what is paid all month, and some of the others.
+
+        Machines that are paid by the hour cost the hours of the levels at which they are on, so that what is paid all
+        month carries the base where that is cheaper. The uppermost level is the peak, which `_carry_workloads` has.
+        """
+        for number, demand in enumerate(self.demands):
+            if demand.levels is None:
+                continue
+            *lower, _ = zip(demand.levels.shares, demand.levels.hours, strict=True)
+            for i in (i for i in self.of[number] if self.options[i].is_scaled):
+                option, scale, self.on[i] = self.options[i], self.scale[i], []
+                for _, hours in lower:
+                    usd = option.usd_each * hours / option.busy_hours * scale
+                    there = self._bought(usd, -(-option.instances // scale), option)
+                    self.program.at_most({there: 1.0, self.own[i]: -1.0}, 0.0)
+                    self.on[i].append(there)
+                self.on[i].append(self.own[i])
+            for level, (share, _) in enumerate(lower):
+                terms = {self.on[i][level] if i in self.on else self.own[i]: self.part[i] for i in self.of[number]}
+                self.program.row(terms, share, np.inf)
 
     def by_provider(self, number: int) -> dict[str, list[int]]:
         """Options of a workload by provider."""

@@ -182,6 +182,9 @@ def _resolved_job(fleet: Fleet, rules: Policies, number: int, growth: float) -> 
     hours = job.hours or (fleet.environments or {}).get(environment)
     named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
     workload = _workload(job, where)
+    profile = () if workload is None else workload.profile
+    if job.autoscale != spec.Scaling() and not profile:
+        raise SpecError(f"{where}.autoscale: follows a profile of traffic; give traffic.profile, or leave it out")
     if job.task not in RUNS and job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
     return ResolvedJob(

@@ -9,18 +9,31 @@ from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import ChosenWorkload
+from flopwise.fleet.option import filled_frac
+from flopwise.fleet.outlook import Z90
 from flopwise.fleet.schedules import WeeklySchedule, most_at_once, slots
 from flopwise.fleet.spec import API
+from flopwise.search.serving_option import candidate_job
+from flopwise.serving.sim.elasticity import replica_start_s
+from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.training.goodput import DEFAULT_RELIABILITY
-from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH, format_seconds
 
 MONTHS_PER_YEAR = 12
 BACKED = 0.2
 """What is left of a service's outage where a second provider stands ready. Assumed: the move fails one time in five."""
 LEAST = 0.02
-"""Risks that score less are left out."""
+"""Risks that score less are left out, but for the worst of each kind."""
 UNKNOWN = 0.5
-"""Score of a risk whose rate nobody published."""
+"""Probability of what nobody published a rate of."""
+PROVIDER_LOSS = 0.1
+"""Probability within a year that a provider is given up, for its prices, terms or capacity. Assumed."""
+LARGE = 16
+"""Accelerators of one kind in one region from which they have to be asked for, and may not be there. Assumed."""
+THIN = 0.25
+"""Share of the price on demand below which a spot price is of capacity that nobody can count on. Assumed."""
+SLOWER = 1.1
+"""Times the planned time from which a run counts as slower than planned."""
 LATENCY = ("latency", "load-test before launch; one more replica")
 TARGETS = {
     "memory": ("memory", "a smaller micro-batch, more recompute, or the next larger device"), "ttft": LATENCY,
@@ -42,19 +55,26 @@ def risks(
         register += _missed_targets(chosen)
         register += _machine_failure(chosen, chosen.name in backed)
     register += _quotas(fleet)
-    for row in fleet.rows:
-        register += _spot_and_api_risks(row, fleet.facts)
+    for row, _, chosen in fleet.primary:
+        register += _spot_and_api_risks(row, chosen, fleet)
+    for chosen in fleet.chosen:
+        register += _degradation(chosen, fleet)
+        register += _loading(chosen, fleet.facts)
+    register += _capacity(fleet)
+    register += _idle_use(fleet)
     register += _providers(fleet, questions)
     register += _prices(fleet.rows, fleet.cost, ages, rules.max_price_age_days)
     register += _budget(drawn, rules.budget_per_month, months)
-    return sorted((r for r in register if r.score >= LEAST), key=lambda r: -r.score)
+    ranked = sorted((r for r in register if r.score > 0), key=lambda r: -r.score)
+    worst = {r.kind: r for r in reversed(ranked)}
+    return [r for r in ranked if r.score >= LEAST or r is worst[r.kind]]
 
 
 def _budget(drawn: Scenarios | None, budget: float | None, months: Sequence[Month]) -> Iterable[Risk]:
     """The chance of a month above the budget, and the share of the months to come that growth takes above it."""
     if drawn is not None and drawn.over_budget is not None:
         yield Risk(
-            kind="budget", workload="", score=drawn.over_budget,
+            kind="budget", workload="", probability=drawn.over_budget, impact=1.0,
             evidence=f"{100 * drawn.over_budget:.0f} % of {drawn.runs:,} drawn months exceed the budget; "
             f"95 % stay below ${drawn.p95:,.0f}",
             mitigation="alert on the spend of a day; move runs that can wait to the next month",
@@ -62,7 +82,7 @@ def _budget(drawn: Scenarios | None, budget: float | None, months: Sequence[Mont
     over = [] if budget is None else [m for m in months if m.usd > budget]
     if over:
         yield Risk(
-            kind="budget", workload="", score=len(over) / len(months),
+            kind="budget", workload="", probability=len(over) / len(months), impact=1.0,
             evidence=f"growth takes the bill past the budget in {over[0].month}; {len(over)} of the {len(months)} "
             "months ahead are above it",
             mitigation="raise the budget for those months, or assess again before: more load may suit other machines",
@@ -75,12 +95,14 @@ def _missed_targets(chosen: ChosenWorkload) -> Iterable[Risk]:
     for target, odds in candidate.meets.items():
         if target not in TARGETS:
             continue
-        score, (kind, mitigation) = 1.0 - odds, TARGETS[target]
-        evidence = f"{100 * score:.1f} % likely to miss its {target} target, by the measured errors of the model"
+        missed, (kind, mitigation) = 1.0 - odds, TARGETS[target]
+        evidence = f"{100 * missed:.1f} % likely to miss its {target} target, by the measured errors of the model"
         if target == "memory":
             used = candidate.memory_bytes / candidate.capacity_bytes
-            evidence = f"{100 * used:.0f} % of the {candidate.gpu} is predicted; {100 * score:.1f} % likely not to fit"
-        yield Risk(kind=kind, workload=chosen.name, score=score, evidence=evidence, mitigation=mitigation)
+            evidence = f"{100 * used:.0f} % of the {candidate.gpu} is predicted; {100 * missed:.1f} % likely not to fit"
+        yield Risk(
+            kind=kind, workload=chosen.name, probability=missed, impact=1.0, evidence=evidence, mitigation=mitigation
+        )
 
 
 def _machine_failure(chosen: ChosenWorkload, backup: bool) -> Iterable[Risk]:
@@ -101,7 +123,7 @@ def _machine_failure(chosen: ChosenWorkload, backup: bool) -> Iterable[Risk]:
     carries = "one machine carries all of it" if count == 1 else f"all {count} machines are needed for one replica"
     some = f"without one of {count} machines {100 * lacking:.0f} % of the requests lack room"
     yield Risk(
-        kind="availability", workload=job.name, score=odds * lacking * (BACKED if backup else 1.0),
+        kind="availability", workload=job.name, probability=odds, impact=lacking * (BACKED if backup else 1.0),
         evidence=f"{carries if count <= unit else some}; one fails within a year with {100 * odds:.0f} %"
         + (", a second provider stands ready" if backup else ""),
         mitigation="rehearse the move to the backup" if backup else "one more replica, in another zone",
@@ -125,31 +147,159 @@ def _quotas(fleet: SolvedFleet) -> Iterable[Risk]:
         what = " ".join(part for part in (quota.provider, quota.instance) if part)
         when = "if all run at once" if used == sum(row.count for row in mine) else "at the busiest time of the week"
         yield Risk(
-            kind="availability", workload="", score=max(0.0, min(1.0, 2 * used / quota.most - 1)),
+            kind="availability", workload="", probability=max(0.0, min(1.0, 2 * used / quota.most - 1)), impact=1.0,
             evidence=f"{used:g} of the quota of {quota.most} x {what} are taken, {when}"
             + (f"; growth asks for {later:,.1f} after a year" if later > quota.most else ""),
             mitigation="ask for a higher quota now: large accelerators take weeks; or let runs follow one another",
         )  # fmt: skip
 
 
-def _spot_and_api_risks(row: Allotment, facts: Facts) -> Iterable[Risk]:
-    """Interruptions of a row on spot, and what the price list of an API leaves open."""
+def _spot_and_api_risks(row: Allotment, chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
+    """Interruptions of a row on spot, and what the price list of an API leaves open.
+
+    An interruption hits what a run has done since it was saved, else the share that one machine carries.
+    """
     if row.purchase == "spot":
-        record = facts.spot(row.provider, row.gpu)
-        hours = row.count * min(row.hours_per_month, HOURS_PER_MONTH)
-        expected = record.interruptions_per_s * HOUR_S * hours
+        record, hours = fleet.facts.spot(row.provider, row.gpu), row.count * min(row.hours_per_month, HOURS_PER_MONTH)
+        expected, rework = record.interruptions_per_s * HOUR_S * hours, fleet.platform.rules.scenarios.rework_hours
+        each = max(chosen.option.candidate.seconds / HOUR_S, 1e-9)
         yield Risk(
-            kind="interruption", workload=row.workload, score=-math.expm1(-expected),
+            kind="interruption", workload=row.workload, probability=-math.expm1(-expected),
+            impact=min(1.0, rework / each) if chosen.job.trains else 1 / row.count,
             evidence=f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {record.share}, "
             f"{record.confidence} confidence",
             mitigation="checkpoints; on demand as the fallback when spot capacity is gone",
         )  # fmt: skip
     elif row.purchase == API:
         yield Risk(
-            kind="availability", workload=row.workload, score=UNKNOWN,
+            kind="availability", workload=row.workload, probability=UNKNOWN, impact=1.0,
             evidence=f"the price of {row.provider}'s {row.instance} leaves latency, rate limits and precision open",
             mitigation="try it with the real requests, ask for a committed rate, keep the machines' plan ready",
         )  # fmt: skip
+
+
+def _capacity(fleet: SolvedFleet) -> Iterable[Risk]:
+    """Machines that may not be there when they are asked for: spot, and many of one kind in one region.
+
+    Spot capacity is gone for one machine as often as one is taken back within a day, by the record of the provider, and
+    all are needed at once; where it is many, or the price hardly any, the record says nothing and the probability is
+    that of what nobody published. Work on spot is then bought on demand, or waits where no such price is known.
+
+    Assumes: machines come and go independently of one another; all workloads want theirs at once.
+    """
+    kinds: dict[tuple[str, str, str, str], list[tuple[Allotment, float | None]]] = {}
+    for row, taken, _ in fleet.primary:
+        if row.num_gpus and taken.option.own is None:
+            offered = row, taken.option.offer.on_demand_usd_per_hour
+            kinds.setdefault((row.provider, row.region, row.gpu, row.purchase), []).append(offered)
+    for (provider, region, gpu, purchase), rows in kinds.items():
+        gpus, names = sum(row.num_gpus for row, _ in rows), list(dict.fromkeys(row.workload for row, _ in rows))
+        usd, many = sum(row.usd_per_month for row, _ in rows), gpus >= LARGE
+        what = f"{gpus:,} {gpu} of {provider} in {region}"
+        what += f" for {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}" if len(names) > 1 else ""
+        name = names[0] if len(names) == 1 else ""
+        if purchase == "spot":
+            parts = [(row.usd_per_hour or 0.0) / rate if rate else 0.0 for row, rate in rows]
+            least, record = min(parts), fleet.facts.spot(provider, gpu)
+            gone = -math.expm1(-record.interruptions_per_s * DAY_S)
+            odds = 1.0 - (1.0 - gone) ** sum(row.count for row, _ in rows)
+            doubt = " (many at once: the record says nothing of it)" if many else ""
+            doubt = f"{doubt} (a price that low is thin or old)" if least < THIN else doubt
+            dearer = sum(r.usd_per_month * (1.0 - part) for (r, _), part in zip(rows, parts, strict=True))
+            price = f"{100 * least:.0f} % of on demand" if least else "a price, none known on demand"
+            yield Risk(
+                kind="capacity", workload=name, probability=max(odds, UNKNOWN if doubt else 0.0),
+                impact=dearer / max(usd, 1e-9),
+                evidence=f"{what} on spot, at {price}{doubt}; {record.share}",
+                mitigation="several zones and instance types; the same on demand as the fallback, in the budget",
+            )  # fmt: skip
+        elif many:
+            share = usd / max(fleet.cost.total, 1e-9)
+            yield Risk(
+                kind="capacity", workload=name, probability=UNKNOWN, impact=min(1.0, share),
+                evidence=f"{what} at once, {100 * share:.0f} % of the bill; no provider publishes such capacity",
+                mitigation="ask for the quota and a reservation of capacity early; a second region or provider",
+            )  # fmt: skip
+
+
+def _degradation(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
+    """Machines do less than planned: the chance that a service needs more of them, or a run a tenth more time.
+
+    Source: the interval of the time as a lognormal distribution. Impact: what the upper end of the interval adds to
+    the bill, of the bill.
+    """
+    figures, option = chosen.figures, chosen.option
+    rows = [row for row, _, other in fleet.primary if other is chosen]
+    if figures is None or figures.time_high <= 1.0:
+        return
+    spread = math.log(figures.time_high) / Z90
+    room = SLOWER if chosen.job.ends else 1.0 / max(filled_frac(option.candidate), 1e-9)
+    odds = 0.5 * math.erfc(math.log(max(room, 1.0)) / spread / math.sqrt(2.0))
+    usd, high = sum(row.usd_per_month for row in rows), sum(row.usd_high for row in rows)
+    what = f"more than {100 * (room - 1):.0f} % slower than planned"
+    yield Risk(
+        kind="degradation", workload=chosen.name, probability=odds, impact=min(1.0, (high - usd) / max(usd, 1e-9)),
+        evidence=f"{100 * odds:.0f} % likely {what}, by the errors of the model; the upper end of the interval costs "
+        f"${high:,.0f} instead of ${usd:,.0f}",
+        mitigation="measure one machine first (flopwise calibrate); alert on the throughput; keep the quota for more",
+    )  # fmt: skip
+
+
+def _loading(chosen: ChosenWorkload, facts: Facts) -> Iterable[Risk]:
+    """The time until a replica answers, where one has to be started: daily ones by a schedule, else after a failure.
+
+    Impact: the share of an hour, times the share of the requests that the missing replica carries.
+    """
+    job, option, workload = chosen.job, chosen.option, chosen.planned.workload
+    if job.ends or workload is None or option.purchase == API or not option.gpus_each:
+        return
+    offer = option.offer
+    served = candidate_job(workload, facts.model(workload.model), facts, offer, option.candidate)
+    seconds = replica_start_s(served, facts.storage(DEFAULT_STORAGE))
+    count = sum(taken.count for taken in chosen.parts)
+    hours = count * option.gpus_each * option.busy_hours
+    often = job.levels is not None or not job.schedule.always
+    odds = 1.0 if often else -math.expm1(-hours * HOUR_S / DEFAULT_RELIABILITY.mtbf_gpu_s)
+    when = "with its schedule or traffic" if often else f"after a failure, {100 * odds:.1f} % likely within a month"
+    yield Risk(
+        kind="loading", workload=job.name, probability=odds,
+        impact=min(1.0, seconds / HOUR_S) * min(1.0, option.unit / count),
+        evidence=f"a replica answers {format_seconds(seconds)} after it is asked for (machine, engine, weights, "
+        f"compilation), {when}",
+        mitigation="image and weights on local disks, compiled graphs kept; start ahead of the traffic",
+    )  # fmt: skip
+
+
+def _idle_use(fleet: SolvedFleet) -> Iterable[Risk]:
+    """What is paid and does no work: machines that the load does not fill, hours between the peaks, idle own machines.
+
+    Assumes: replicas count as full where they may be as busy as a plan lets them; machines to work on are used.
+    """
+    total, idle = max(fleet.cost.total, 1e-9), dict[str, float]()
+    for row, taken, chosen in fleet.primary:
+        option, workload = taken.option, chosen.planned.workload
+        if chosen.job.ends or workload is None or not option.gpus_each:
+            continue
+        used = filled_frac(option.candidate) / workload.peak / max(_paid_capacity(chosen), 1e-9)
+        idle[chosen.name] = idle.get(chosen.name, 0.0) + row.usd_per_month * max(0.0, 1.0 - min(1.0, used))
+    for row in fleet.rows:
+        if not row.workload:
+            idle["own machines"] = idle.get("own machines", 0.0) + row.usd_per_month
+    for name, usd in idle.items():
+        workload_name = "" if name == "own machines" else name
+        yield Risk(
+            kind="idle", workload=workload_name, probability=1.0, impact=usd / total,
+            evidence=f"${usd:,.0f} of the month pay for {name if not workload_name else 'capacity'} that the load does "
+            "not fill, on average",
+            mitigation="a profile of traffic and autoscaling; smaller or shared accelerators; batches in quiet hours",
+        )  # fmt: skip
+
+
+def _paid_capacity(chosen: ChosenWorkload) -> float:
+    """What is paid of a service's machines on average over its hours, of those that carry its peak."""
+    levels, hours = chosen.job.levels, chosen.job.hours_per_month
+    paid = [levels.paid_hours(t.by_level) / hours if levels and t.by_level else t.count for t in chosen.parts]
+    return sum(count / taken.option.instances for count, taken in zip(paid, chosen.parts, strict=True))
 
 
 def _providers(fleet: SolvedFleet, questions: Sequence[WhatIf]) -> Iterable[Risk]:
@@ -163,7 +313,7 @@ def _providers(fleet: SolvedFleet, questions: Sequence[WhatIf]) -> Iterable[Risk
         hurt = min(1.0, more / total) if question.feasible else 1.0
         loss = f"its loss adds ${more:,.0f} a month" if question.feasible else _irreplaceable(provider, fleet, question)
         yield Risk(
-            kind="single provider", workload="", score=share * hurt,
+            kind="single provider", workload="", probability=PROVIDER_LOSS, impact=share * hurt,
             evidence=f"{100 * share:.0f} % of the bill is with {provider}; {loss}",
             mitigation="keep images, data and quotas ready with a second provider",
         )  # fmt: skip
@@ -195,14 +345,14 @@ def _prices(
         share = sum(r.usd_per_month for r in old) / cost.compute
         oldest = min(r.price_date for r in old)
         yield Risk(
-            kind="price", workload="", score=share,
+            kind="price", workload="", probability=UNKNOWN, impact=share,
             evidence=f"{100 * share:.0f} % of the bill is at prices older than {max_age_days:g} days (since {oldest})",
             mitigation="flopwise prices refresh, or import a newer list",
         )  # fmt: skip
     spot = sum(r.usd_per_month for r in rows if r.purchase == "spot")
     if spot and cost.compute:
         yield Risk(
-            kind="price", workload="", score=spot / cost.compute * UNKNOWN,
+            kind="price", workload="", probability=UNKNOWN, impact=spot / cost.compute,
             evidence=f"{100 * spot / cost.compute:.0f} % of the bill is at spot prices, which move",
             mitigation="allow several instance types and zones, so that capacity comes from the cheapest at the time; "
             "keep on demand as the fallback, and alert where spot nears its price",

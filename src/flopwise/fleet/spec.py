@@ -17,6 +17,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
 from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, WorkloadSpec
+from flopwise.serving.spec import AutoscaleSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
 ON_DEMAND, EXISTING = "on_demand", "existing"
@@ -203,6 +204,26 @@ class ExistingMachines(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling(Spec):
+    """How a service follows the profile of its traffic: machines by the hour, and a policy for what comes besides."""
+
+    fixed: bool = _key(options.FLAG, "All machines of the peak stay on, whatever the traffic.", default=False)
+    headroom: float = _key(
+        _SHARE, "Machines of an hour beyond those that its highest rate takes, up to the peak's: 20%.", default=0.0,
+    )
+    policy: str = _key(
+        options.choice("queue", "concurrency", "utilisation", "kv"),
+        "Of the simulator's autoscaler, on top of the machines of the hour; concurrency adds some where batches are "
+        "full.", default="concurrency",
+    )
+    target: float | None = options.same(AutoscaleSpec, "target", key=FIELD)
+    min_replicas: int | None = options.same(AutoscaleSpec, "min_replicas", key=FIELD)
+    cold_start: float | None = options.same(AutoscaleSpec, "cold_start", key=FIELD)
+    cool_down: float | None = options.same(AutoscaleSpec, "cool_down", key=FIELD)
+    tick: float | None = options.same(AutoscaleSpec, "tick", key=FIELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Spec):
     """One workload of a fleet."""
 
@@ -241,6 +262,10 @@ class Job(Spec):
     volumes: Volumes = _key(record(Volumes), "What it keeps and moves.", default=Volumes())
     existing: tuple[ExistingMachines, ...] = _key(
         record(ExistingMachines), "What it runs on today: `flopwise check` judges it.", repeated=True,
+    )
+    autoscale: Scaling = _key(
+        record(Scaling), "How a service with a `traffic.profile` follows it; it does when nothing is said.",
+        default=Scaling(),
     )
     # fmt: on
     constraints: ConstraintsSpec = field(default=ConstraintsSpec())  # as `planned` has them

@@ -16,6 +16,7 @@ from flopwise.fleet.onprem import HOURLY, Ownership, against_clouds
 from flopwise.fleet.prices import BreakEven, break_even
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
+from flopwise.search.model_sizes import largest_models, memory_by_size
 from flopwise.units import HOURS_PER_MONTH
 
 DTYPES = ("bf16", "fp16", "fp32")
@@ -26,15 +27,20 @@ RESERVED = ("reserved_1y", "reserved_3y")
 
 def comparison_tables(fleet: SolvedFleet) -> dict[str, list[dict[str, Any]]]:
     """The tables of an assessment by its fields: what there is to choose from, and what was chosen."""
+    gpus, table = _gpu_rows(fleet), memory_by_size(fleet.facts)
+    classes = [{"size": size_of(int(n)), "parameters": n, "memory_bytes": dict(row)} for n, row in table.items()]
+    devices = [a for row in gpus if (a := fleet.facts.accelerators[row["gpu"]]).kind != "cpu"]
     return {
-        "gpus": _gpu_rows(fleet), "sizes": _size_rows(fleet), "instances": _instance_rows(fleet),
+        "gpus": gpus, "size_classes": classes,
+        "largest_models": [asdict(row) for row in largest_models(devices, fleet.facts, table)],
+        "sizes": _size_rows(fleet), "instances": _instance_rows(fleet),
         "own_machines": _own_rows(fleet), "hosted": _hosted_rows(fleet),
     }  # fmt: skip
 
 
 def _gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Accelerators that the policies leave, with their facts, USD for a PFLOP-hour and for a GB/s, cheapest first."""
-    facts = fleet.facts
+    facts, best_for = fleet.facts, _best_for(fleet)
     used: dict[str, list[str]] = {}
     for chosen in fleet.chosen:
         for taken in chosen.parts:
@@ -47,7 +53,7 @@ def _gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
         allowed = any(why_not_allowed(offer, job, fleet.platform) is None for job in jobs)
         if allowed and (not cpu or offer.accelerator in used):
             offers.setdefault(offer.accelerator, []).append(offer)
-    rows = [_gpu_row(name, own, facts, used.get(name, [])) for name, own in offers.items()]
+    rows = [_gpu_row(name, own, facts, used.get(name, [])) | best_for.get(name, {}) for name, own in offers.items()]
     return sorted(
         (r for r in rows if r["usd_per_gpu_hour"] is not None or r["spot_usd_per_gpu_hour"] is not None),
         key=lambda r: (not r["used"], r["usd_per_pflop_hour"] or 1e9),
@@ -65,16 +71,45 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
     dtype, peak = next(((d, device.peak[d]) for d in DTYPES if d in device.peak), (None, None))
     best = min(offers, key=lambda o: (usd(o, "on_demand"), usd(o, "spot")))
     hour, spot = usd(best, "on_demand"), min(usd(offer, "spot") for offer in offers)
+    most = {p: max((x for o in offers if (x := usd(o, p)) < inf), default=None) for p in ("on_demand", "spot")}
     return {
         "gpu": name, "grade": None if device.kind == "cpu" else facts.grade(name).grade, "used": bool(used),
         "workloads": list(dict.fromkeys(used)), "hbm_bytes": device.hbm_bytes,
         "hbm_bytes_per_s": device.hbm_bytes_per_s, "dtype": dtype, "peak_flops_per_s": peak, "tdp_w": device.tdp_w,
-        "usd_per_gpu_hour": hour if hour < inf else None,
+        "cores": device.num_cores, "tensor_cores": device.num_tensor_cores,
+        "usd_per_gpu_hour": hour if hour < inf else None, "usd_per_gpu_hour_most": most["on_demand"],
+        "spot_usd_per_gpu_hour_most": most["spot"], "providers": list(dict.fromkeys(o.provider for o in offers)),
         "usd_per_pflop_hour": hour / (peak / 1e15) if peak and hour < inf else None,
         "usd_per_gb_per_s_hour": hour / (device.hbm_bytes_per_s / 1e9) if hour < inf else None,
         "spot_usd_per_gpu_hour": spot if spot < inf else None, "provider": best.provider, "instance": best.instance,
         "region": best.region, "price_date": best.price_date, "source": device.source,
     }  # fmt: skip
+
+
+WELL = 1.05
+"""Times the least that a workload can cost, up to which an accelerator is good for it."""
+
+
+def _best_for(fleet: SolvedFleet) -> dict[str, dict[str, Any]]:
+    """What each accelerator is best for here: workloads that cost least on it, else the one that costs least more.
+
+    `best_for_times`: what that one costs over the least that any accelerator needs for it.
+    """
+    times: dict[str, dict[str, float]] = {}
+    for chosen in fleet.chosen:
+        least: dict[str, float] = {}
+        for option in chosen.planned.options:
+            if option.candidate.gpu:
+                least.setdefault(option.candidate.gpu, option.usd)  # cheapest first
+        floor = min(least.values(), default=0.0)
+        for gpu, usd in least.items():
+            times.setdefault(gpu, {})[chosen.name] = usd / floor if floor else 1.0
+    rows = {}
+    for gpu, by_workload in times.items():
+        nearest = min(by_workload, key=lambda name: by_workload[name])
+        good = [name for name, x in by_workload.items() if x <= WELL] or [nearest]
+        rows[gpu] = {"best_for": good, "best_for_times": by_workload[nearest]}
+    return rows
 
 
 def _size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:

@@ -45,12 +45,4 @@ HABITS: dict[str, Habit] = {
     "codegen": Habit(gelu_tensors=_COMPOSED_GELU),
     "phi": Habit(gelu_tensors=_COMPOSED_GELU),
 }  # fmt: skip
-
-
-def habit_of(model_type: str) -> Habit:
-    """The habits of a family's modules; Llama's where nothing else is known.
-
-    Source: the modelling files of transformers, as listed in `HABITS`.
-    Assumes: a family that is not listed is written as Llama is.
-    """
-    return HABITS.get(model_type, Habit())
+"""By type of model, from the modelling files of transformers; a family that is not listed is written as Llama is."""

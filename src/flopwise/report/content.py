@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flopwise.fleet.assessment import Assessment, Risk
-from flopwise.report import costs, machines, outlook, placement, workloads
+from flopwise.report import costs, machines, outlook, placement, scaling, workloads
 from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Text, Tile, Tiles
 from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
@@ -30,6 +30,7 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Performance expected", tuple(workloads.expected_figures(assessment))),
         Section("Monthly cost", tuple(costs.costs(assessment))),
         Section("Allocation over providers", tuple(costs.allocation(assessment))),
+        Section("Autoscaling", tuple(scaling.scaling(assessment))),
         Section("Own machines", tuple(machines.own_machines(assessment))),
         Section("Hosted APIs", tuple(machines.hosted_apis(assessment))),
         Section("Savings", tuple(costs.savings(assessment))),
@@ -38,7 +39,8 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Risks", tuple(outlook.risks(assessment))),
         Section("Roadmap", tuple(outlook.roadmap(assessment))),
         Section("Monitoring", tuple(outlook.monitoring(assessment))),
-        Section("Model sizes", tuple(machines.sizes(assessment))),
+        Section("Setting it up", tuple(outlook.advice(assessment))),
+        Section("Model sizes", (*machines.sizes(assessment), *machines.largest_models(assessment))),
         Section("Accelerators compared", tuple(machines.gpus(assessment))),
         Section("Instances considered", tuple(machines.instances(assessment))),
         Section("Assumptions and sources", tuple(_appendix(assessment))),

@@ -9,6 +9,7 @@ from typing import Any
 from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Heading, Table, Text
 from flopwise.report.words import dash, digits, enumeration, hourly, usd
+from flopwise.search.model_sizes import CONDITIONS
 from flopwise.units import HOURS_PER_MONTH, format_bytes, format_count, format_percent, format_rate
 
 Row = Mapping[str, Any]
@@ -43,6 +44,31 @@ def sizes(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
 
 
+def largest_models(assessment: Assessment) -> Iterator[Block]:
+    """Memory of models of every size by format, and the largest that one of each accelerator trains and serves."""
+    if sizes := assessment.size_classes:
+        ways = list(sizes[0]["memory_bytes"])
+        yield Table(
+            ["size", ">parameters", *(f">{way}" for way in ways)],
+            [
+                (r["size"], format_count(r["parameters"]), *(format_bytes(r["memory_bytes"][way]) for way in ways))
+                for r in sizes
+            ],
+            f"Memory of one copy by size and format, before it is spread over devices: {CONDITIONS}.",
+        )  # fmt: skip
+    rows = assessment.largest_models
+    if rows:
+        ways = list(rows[0]["parameters"])
+        yield Table(
+            ["one GPU", ">memory", *(f">{way}" for way in ways)],
+            [
+                (r["gpu"], format_bytes(r["hbm_bytes"]), *(dash(r["parameters"][way], format_count) for way in ways))
+                for r in rows
+            ],
+            f"Parameters of the largest model that one device holds, by memory alone: {CONDITIONS}.",
+        )  # fmt: skip
+
+
 def _memory(row: Row) -> str:
     gpus, each, whole = row.get("gpus_of_one_copy"), row.get("memory_bytes_per_gpu"), row.get("memory_bytes")
     several = "" if whole is None or gpus in {None, 1} or each is None else f" ({gpus} x {format_bytes(each)})"
@@ -65,12 +91,19 @@ def gpus(assessment: Assessment) -> Iterator[Block]:
         )
     yield Table(
         [
-            "GPU", "grade", ">memory", ">bandwidth", ">peak", ">power", ">on demand, each", ">spot, each",
-            ">$ a PFLOP-hour", ">$ a GB/s and month", "cheapest at", "used by",
+            "GPU", "grade", ">memory", ">bandwidth", ">cores", ">tensor cores", ">peak", ">power", ">$ a PFLOP-hour",
+            ">$ a GB/s and month",
         ],
         [_gpu(row) for row in rows],
-        "Peaks are dense, in bf16 or the nearest format that the device has. Prices are the lowest of the providers "
-        "and regions that the policies allow, for one accelerator with its share of the machine.",
+        "Peaks are dense, in bf16 or the nearest format that the device has. Cores are CUDA cores (AMD: stream "
+        "processors), tensor cores AMD's matrix cores; what a device has none of, or nobody wrote down, is a dash.",
+    )  # fmt: skip
+    yield Table(
+        ["GPU", ">on demand, each", ">spot, each", "cheapest at", "best for here", "used by"],
+        [_gpu_prices(row) for row in rows],
+        "Prices from the lowest to the highest over the providers and regions that the policies allow, for one "
+        "accelerator with its share of the machine. Best for: workloads that cost least on it (or up to 5 % more), or "
+        "the one that costs the fewest times what it does on the best.",
     )  # fmt: skip
 
 
@@ -79,14 +112,27 @@ def _gpu(row: Row) -> tuple[str, ...]:
     return (
         str(row.get("gpu")), {"datacentre": "data centre"}.get(str(row.get("grade")), str(row.get("grade") or "-")),
         dash(row.get("hbm_bytes"), format_bytes), dash(row.get("hbm_bytes_per_s"), lambda x: f"{x / 1e9:,.0f} GB/s"),
+        dash(row.get("cores"), lambda x: f"{x:,}"), dash(row.get("tensor_cores") or None, lambda x: f"{x:,}"),
         dash(row.get("peak_flops_per_s"), lambda x: f"{format_rate(x, 'FLOP/s')}{dtype}"),
         dash(row.get("tdp_w"), lambda x: f"{x:,.0f} W"),
-        hourly(row.get("usd_per_gpu_hour")), hourly(row.get("spot_usd_per_gpu_hour")),
         dash(row.get("usd_per_pflop_hour") or None, lambda x: f"${x:,.2f}"),
         dash(row.get("usd_per_gb_per_s_hour"), lambda x: f"${x * HOURS_PER_MONTH:,.2f}"),
+    )  # fmt: skip
+
+
+def _gpu_prices(row: Row) -> tuple[str, ...]:
+    best, times = list(row.get("best_for") or []), row.get("best_for_times") or 1.0
+    return (
+        str(row.get("gpu")), _range(row.get("usd_per_gpu_hour"), row.get("usd_per_gpu_hour_most")),
+        _range(row.get("spot_usd_per_gpu_hour"), row.get("spot_usd_per_gpu_hour_most")),
         f"{row.get('provider', '')} {row.get('instance', '')}".strip() or "-",
+        enumeration(best, 2) + (f", at {times:.2g} times the least" if times > 1.05 else "") if best else "-",
         enumeration(list(row.get("workloads") or []), 2) or ("yes" if row.get("used") else "-"),
     )  # fmt: skip
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return hourly(low) if high is None or hourly(low) == hourly(high) else f"{hourly(low)} to {hourly(high)}"
 
 
 def instances(assessment: Assessment) -> Iterator[Block]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from flopwise.fleet.assessment import Alert, Assessment, Month
+from flopwise.fleet.assessment import Alert, Assessment, Month, Phase
 from flopwise.fleet.schedules import month_after, months_between
-from flopwise.report.blocks import Bar, Bars, Block, Span, Spans, Table, Text
-from flopwise.report.words import between, digits, sentence, usd
+from flopwise.report.blocks import Bar, Bars, Block, Heading, Span, Spans, Table, Text
+from flopwise.report.words import between, bought, digits, sentence, usd
 from flopwise.units import format_bytes, format_percent, format_seconds
 
 AHEAD = 12
@@ -20,14 +20,16 @@ def risks(assessment: Assessment) -> Iterator[Block]:
     """The register, worst first."""
     if assessment.risks:
         rows = [
-            (f"{r.score:.2f}", level(r.score), r.kind, r.workload or "the fleet", sentence(r.evidence),
-             sentence(r.mitigation))
+            (f"{r.score:.2f}", level(r.score), f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
+             r.workload or "the fleet", sentence(r.evidence), sentence(r.mitigation))
             for r in sorted(assessment.risks, key=lambda r: -r.score)
         ]  # fmt: skip
         yield Table(
-            [">score", "", "risk", "workload", "evidence", "what to do"], rows,
-            "Scores are computed: the probability of the event (within a month; within a year for machines that fail) "
-            "times the share of the workload, of the quota or of the bill that it hits.",
+            [">score", "", ">probability", ">impact", "risk", "workload", "evidence", "what to do"], rows,
+            "Computed: the probability of the event (within a month; within a year for machines that fail and "
+            "providers that are given up), its impact as the share of the workload, of the quota or of the bill that "
+            "it hits (a target or a limit that is missed: all of it), and their product, the score. Where nobody "
+            "publishes a rate, the probability is taken as 50 %.",
         )  # fmt: skip
 
 
@@ -75,11 +77,48 @@ def _phases(assessment: Assessment) -> Iterator[Block]:
         of_several = f" ({seen[phase.name]} of {times[phase.name]})" if times[phase.name] > 1 else ""
         name, adds = phase.name + of_several, usd(phase.usd_per_month)
         spans.append(Span(name, float(place), phase.start or begin, f"{adds} a month"))
-        rows.append((name, phase.start or "the start", ", ".join(phase.workloads), adds, phase.text.split("; ")[-1]))
+        until = "-" if phase.usd is None else usd(phase.usd)
+        then = phase.text.split("; ")[-1]
+        rows.append((name, phase.start or "the start", ", ".join(phase.workloads), adds, then, until))
     if begin:
         ticks = [(float(n), month_after(begin, n)) for n in range(0, last + 1, max(1, -(-last // 6)))]
         yield Spans("Phases", spans, ticks, float(last))
-    yield Table(["phase", "from", "workloads", ">adds a month", "then"], rows)
+    yield Table(["phase", "from", "workloads", ">adds a month", "then", ">bill until the next"], rows)
+    yield from _preparation(phases, [span.name for span in spans])
+
+
+def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Block]:
+    """Tasks by weeks, and the quotas to ask for with their last days."""
+    tasks, quotas = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for phase, name in zip(phases, names, strict=True):
+        begins, late = phase.begins or "-", f", {phase.weeks_late} weeks ago" if phase.weeks_late else ""
+        for n, task in enumerate(phase.tasks):
+            span = f"{task.week + 1}" if task.weeks == 1 else f"{task.week + 1}-{task.week + task.weeks}"
+            waits = ", ".join(f"{m}." for m, other in enumerate(phase.tasks, 1) if other.name in task.after) or "-"
+            head = ("", "") if n else (name, f"{begins}{late}")
+            tasks.append((*head, f"{n + 1}. {task.name}", span, waits))
+        quotas += [
+            (
+                q.ask_by or f"{q.weeks} weeks before", q.provider, q.region, q.instance, bought(q.purchase),
+                f"{q.count:,}", f"{q.count_in_a_year:,}", f"{q.num_gpus:,} {q.gpu}", f"{q.weeks}",
+                ", ".join(q.workloads),
+            )
+            for q in phase.quotas
+        ]  # fmt: skip
+    if tasks:
+        yield Table(
+            ["phase", "begins by", "task", ">weeks", "after"], tasks,
+            "Weeks of each phase, counted back from its month. Durations are assumed: accounts 2 weeks, a quota 1 (4 "
+            "where accelerators have 60 GB and more, or 16 are asked for), own machines 12, data 1, a measurement 1, "
+            "short runs 1, a load test 2, contracts 1.",
+        )  # fmt: skip
+    if quotas:
+        yield Table(
+            ["ask by", "provider", "region", "instance", "bought", ">machines", ">in a year", "accelerators", ">weeks",
+             "for"],
+            sorted(quotas),
+            "Workloads of a phase are taken to run at once. In a year: with the growth that the fleet states.",
+        )  # fmt: skip
 
 
 def past_budget(assessment: Assessment) -> Month | None:
@@ -90,6 +129,27 @@ def past_budget(assessment: Assessment) -> Month | None:
 
 COLUMNS = ("spend", "device memory", "latency", "throughput", "requests", "load", "interruptions", "others")
 """What is watched, as metrics begin; latencies begin with their percentile."""
+
+
+KINDS = {
+    "quantisation": "Quantised weights", "fp16": "Training in fp16", "placement": "Devices, sockets and memory",
+    "corpus": "The corpus",
+}  # fmt: skip
+
+
+def advice(assessment: Assessment) -> Iterator[Block]:
+    """What to mind when workloads are set up, by its kind; the same text once, with all workloads that it is of."""
+    for kind, title in KINDS.items():
+        texts: dict[tuple[str, str], list[str]] = {}
+        for note in assessment.advice:
+            if note.kind == kind:
+                texts.setdefault((note.text, note.source), []).append(note.workload)
+        if texts:
+            yield Heading(title)
+            yield Table(
+                ["workloads", "", "source"],
+                [(", ".join(names), sentence(text), source or "-") for (text, source), names in texts.items()],
+            )
 
 
 def monitoring(assessment: Assessment) -> Iterator[Block]:

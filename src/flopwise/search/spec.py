@@ -114,6 +114,7 @@ class TrafficSpec(Spec):
     arrivals: str | None = same(Traffic, "arrivals", key="traffic.")
     burstiness: float | None = same(Traffic, "burstiness", key="traffic.")
     peak: float | None = same(Traffic, "peak", key="traffic.")
+    profile: Any = same(Traffic, "profile", key="traffic.")
 
 
 _target = partial(option, section="What it has to hold", key="targets.")

@@ -89,31 +89,24 @@ def schema() -> dict[str, Any]:
     }
 
 
-def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
-    """The workloads of a sweep file, with `changes` laid over each; None where the file holds a single workload.
+def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
+    """The workloads of a sweep with `changes` laid over each; None where it is a single workload.
+
+    `source`: a file, or plain data with the same keys.
 
     Raises:
         SpecError: with file and line, what was given and what is allowed.
     """
-    return parse_sweep(read_text(path), str(path), changes)
+    if not isinstance(source, str | Path):
+        return _points(source, "sweep", changes or {}, None)
+    node, data = document(read_text(source), str(source))
+    return _points(data, str(source), changes or {}, node)
 
 
-def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
-    """As `load_sweep`, of a text; `where` names it in messages."""
-    node, data = document(text, where)
-    return points(data, where, changes, node)
-
-
-def points(
-    data: Any, where: str = "sweep", changes: dict[str, Any] | None = None, node: Any = None
-) -> list[SweptWorkload] | None:
-    """The workloads of plain data with the keys of a sweep file; None where they are a single workload.
-
-    Raises:
-        SpecError: as `load_sweep`, with a line where `node` is the composed document.
-    """
+def _points(data: Any, where: str, changes: dict[str, Any], node: Any) -> list[SweptWorkload] | None:
+    """The workloads of plain data; with lines in messages where `node` is the composed document."""
     if isinstance(data, dict) and "sweep" in data:
-        return _combinations(data, where, changes or {}, node)
+        return _combinations(data, where, changes, node)
     workloads = data
     if isinstance(data, dict) and "workloads" in data:
         other = next((key for key in data if key != "workloads"), None)
@@ -130,7 +123,7 @@ def points(
         if not isinstance(one, dict):
             given = type(one).__name__
             raise SpecError(f"{where}: workload {number} is a mapping with `model` and `task`, not {given}")
-        workload = workload_from(merged_onto(one, changes or {}), f"{where}: workload {number}")
+        workload = workload_from(merged_onto(one, changes), f"{where}: workload {number}")
         found.append(SweptWorkload(workload.name or workload.model, {}, workload))
     return found
 

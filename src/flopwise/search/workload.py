@@ -14,6 +14,7 @@ from flopwise.facts.software import Engine
 from flopwise.options import OptionError, options_of
 from flopwise.search import spec as specs
 from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, TargetsSpec, TrafficSpec, WorkloadSpec
+from flopwise.serving.sim.profiles import weekly_rates
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 
@@ -39,6 +40,7 @@ class WorkloadTraffic:
     arrivals: str = "poisson"
     burstiness: float | None = None  # standard deviation of the gaps over their mean
     trace: str | None = None
+    profile: tuple[float, ...] = ()  # rates of the hours of a week over their mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,17 +194,20 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
     lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
     inputs, outputs = (length if isinstance(length, str) else None for length in lengths)
     prompt, answer = map(mean_tokens, lengths)
-    peak = 1.0 if traffic.peak is None else traffic.peak
+    peak, profile = 1.0 if traffic.peak is None else traffic.peak, tuple[float, ...]()
+    if traffic.profile is not None:
+        profile = weekly_rates(traffic.profile, "profile")
+        peak = max(profile)
     return WorkloadTraffic(
         requests_per_s=None if traffic.rate is None else traffic.rate * peak, concurrency=traffic.concurrency,
         requests=traffic.requests, input_tokens=prompt, output_tokens=answer, peak=peak, inputs=inputs,
-        outputs=outputs, arrivals=process, burstiness=traffic.burstiness,
+        outputs=outputs, arrivals=process, burstiness=traffic.burstiness, profile=profile,
     )  # fmt: skip
 
 
 def _check_traffic(traffic: TrafficSpec, process: str) -> None:
     """Refuse what contradicts itself; `process`: how requests arrive."""
-    shape = next((n for n in ("arrivals", "burstiness", "peak") if getattr(traffic, n) is not None), None)
+    shape = next((n for n in ("profile", "arrivals", "burstiness", "peak") if getattr(traffic, n) is not None), None)
     for name in (shape, "concurrency", "input_tokens", "output_tokens") if traffic.trace is not None else ():
         if name is not None and getattr(traffic, name) is not None:
             what = "how long requests are" if name.endswith("tokens") else "when requests arrive"
@@ -213,8 +218,12 @@ def _check_traffic(traffic: TrafficSpec, process: str) -> None:
         raise OptionError("concurrency", "requests come at their rate, or as users ask; leave one of them out")
     if traffic.burstiness is not None and process != "gamma":
         raise OptionError("burstiness", f"goes with gamma arrivals, not {traffic.arrivals}")
+    if traffic.profile is not None and traffic.peak is not None:
+        raise OptionError("peak", "the profile has a highest rate of its own; leave one of them out")
     if traffic.arrivals == "diurnal":
-        raise OptionError("arrivals", "a plan is sized for the highest rate of a day: give peak instead of diurnal")
+        raise OptionError(
+            "arrivals", "a plan is sized for the highest rate of a day: give peak, or a profile, instead of diurnal"
+        )
 
 
 def _trace_traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:

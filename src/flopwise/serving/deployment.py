@@ -1,30 +1,16 @@
-"""What a deployment is asked: the job of one replica, its requests in tokens, waits under load, what drafts gain."""
+"""From what is said of a deployment to one replica of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
-from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import check_layout
-from flopwise.serving.iteration import StepLoad, prompt
-from flopwise.serving.job import ServeEstimate, ServeJob
-from flopwise.serving.memory import generates
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, TechniqueRequest, mean_tokens
-from flopwise.serving.steady import Percentile, closed_loop, open_loop, open_loop_percentile
-from flopwise.serving.techniques import percentile_tpot_s, request_work, resolve_techniques, runner, tokens_a_round
-
-START_TOKENS = 4
-"""Tokens that start a transcript: language, task, timestamps (Whisper)."""
-PERCENTILES = ("p50", "p90", "p95", "p99")
-LARGEST_BATCH = 4096
-"""Up to which it is looked up where speculation stops paying."""
+from flopwise.serving.job import ServeJob
+from flopwise.serving.spec import ServingSpec, TechniqueRequest
+from flopwise.serving.techniques import resolve_techniques
 
 
 def replica_of(
@@ -42,134 +28,3 @@ def replica_of(
     cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
     job = ServeJob(model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction)
     return replace(job, techniques=resolve_techniques(techniques, job, source.catalog, source.model)), notes
-
-
-def request_tokens(model: Model, request: RequestSpec) -> tuple[int, int, tuple[str, ...]]:
-    """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
-    drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
-    mean = (f"requests of mean length, not drawn ({' and '.join(drawn)}): `flopwise simulate` draws them",)
-    inputs, outputs = (
-        None if tokens is None else mean_tokens(tokens) for tokens in (request.input_tokens, request.output_tokens)
-    )
-    notes = mean if drawn else ()
-    own, made = model.stacks[0].tokens_per_sample, model.max_position
-    if own is not None:
-        same = inputs in (None, own)
-        return own, 0, () if same else (f"{model.name} makes {own:,} tokens of every input, whatever is given",)
-    most, decodes, reads = made or DEFAULT_INPUT + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
-    fixed, apart = reads.own == 2 and reads.encoder, reads.own == 1  # sound beside the text; text on either side
-    answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
-    room = most if apart or not decodes else max(1, most - answer)
-    tokens = inputs or min(START_TOKENS if fixed else DEFAULT_INPUT, room)
-    if outputs is None:
-        answer = max(1, min(answer, most if apart else most - tokens)) if decodes else 0
-    plain = (inputs or DEFAULT_INPUT, outputs or (DEFAULT_OUTPUT if decodes else 0))
-    if (tokens, answer) == plain or (not decodes and tokens == plain[0]):
-        return tokens, answer, notes
-    shape = f"a request of {tokens:,} tokens in" + (f" and {answer:,} out" if decodes else "")
-    return tokens, answer, (f"{shape}, as {model.name} is made for {most:,}", *notes)
-
-
-def request_text(job: ServeJob) -> str:
-    """One request in words."""
-    if not job.decodes:
-        return f"{job.context:,} tokens an input"
-    sound = prompt(job.model, job.input_tokens).encoder if job.model.kind == "encoder-decoder" else 0
-    encoded = f"{sound:,} encoder positions, " if sound and sound != job.input_tokens else ""
-    return f"{encoded}{job.input_tokens:,} tokens in, {job.output_tokens:,} out"
-
-
-def unsupported_notes(job: ServeJob) -> Iterator[str]:
-    """What is said where the engine is not documented to run the format, or on the device."""
-    yield from job.engine.unsupported_note(job.cluster.accelerator)
-    if not job.engine.runs(job.weights):
-        runs = ", ".join(sorted(job.engine.formats))
-        yield f"{job.engine.name} is not documented to run {job.weights.name} weights; it runs {runs}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnderLoad:
-    """What requests see when they arrive at `rate` a second as they please; infinite where it cannot keep up."""
-
-    requests_per_s: float
-    utilisation_frac: float  # of the rate that all replicas sustain
-    replicas_needed: int  # the fewest that keep up
-    ttft_s: dict[str, float]  # by percentile
-    tpot_s: dict[str, float]
-
-
-def under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad:
-    """Percentiles of what requests see that arrive at random, `rate` a second over all replicas.
-
-    Raises: SpecError: the model does not generate.
-    """
-    if not generates(job.model):
-        raise SpecError(
-            f"{job.model.name} does not generate; percentiles under load need a model that does: leave the rate out"
-        )
-    assert job.arrivals_per_s is not None
-    ranks = int(job.layout.dp)
-    each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
-    sustained, waits = percentiles(job, most, each, PERCENTILES)
-    over = each >= sustained
-    return UnderLoad(
-        requests_per_s=rate,
-        utilisation_frac=each / sustained,
-        replicas_needed=int(rate / (sustained * ranks)) + 1,
-        ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
-        tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
-    )
-
-
-def percentiles(
-    job: ServeJob, most_in_flight: float, arrivals_per_s: float, names: Sequence[str]
-) -> tuple[float, dict[str, Percentile]]:
-    """(requests per second that it sustains, TTFT and TPOT by percentile) of one attention replica.
-
-    Source: `open_loop_percentile`, `disaggregated_percentiles`. Assumes: as there.
-    """
-    machine, shape = runner(job), request_work(job)
-    if job.techniques.prefill_gpus:
-        return disaggregated_percentiles(job, machine, most_in_flight, arrivals_per_s, names)
-    whole = open_loop(machine, job.layout, arrivals_per_s, most_in_flight, *shape)
-    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
-    seen = {
-        name: open_loop_percentile(machine, job.layout, whole, arrivals_per_s, *shape, name)
-        for name in dict.fromkeys((*names, "mean"))
-    }
-    middle_s = seen["mean"].tpot_s
-    tpot_s = {name: percentile_tpot_s(job, seen[name].tpot_s, middle_s, name) for name in names}
-    return sustained, {name: Percentile(seen[name].ttft_s, tpot_s[name]) for name in names}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftGain:
-    """What speculative decoding does at this load, and how far it pays."""
-
-    draft: str
-    tokens_per_step: float
-    decode_speedup: float  # at this batch
-    pays_up_to: int  # sequences decoding at once on one attention replica, looked up at powers of two; 0: never
-
-
-def draft_gain(job: ServeJob, estimate: ServeEstimate) -> DraftGain | None:
-    """How much drafts gain at this load, and up to which batch; None without them."""
-    how = job.techniques.speculation
-    if how is None:
-        return None
-    without = replace(job, techniques=replace(job.techniques, speculation=None))
-    now = max(estimate.concurrency / int(job.layout.dp), 1.0)
-    batch = np.concatenate([[now], 2.0 ** np.arange(int(np.log2(LARGEST_BATCH)) + 1)])
-
-    def token_s(one: ServeJob) -> np.ndarray:
-        tokens, rounds = request_work(one)
-        load = StepLoad(decode_batch=batch, decode_context=tokens + rounds / 2.0)
-        return np.asarray(runner(one).step(load, one.layout).seconds) / tokens_a_round(one)
-
-    gain = token_s(without) / token_s(job)
-    stops = np.flatnonzero(gain[1:] <= 1.0)
-    last = len(gain) - 1 if not len(stops) else int(stops[0])
-    return DraftGain(
-        draft=how.name, tokens_per_step=tokens_a_round(job), decode_speedup=float(gain[0]),
-        pays_up_to=int(batch[last]) if last else 0,
-    )  # fmt: skip

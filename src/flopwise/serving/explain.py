@@ -27,11 +27,12 @@ _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
 
-def serve_figure(estimate: ServeEstimate, *more: Figure) -> Figure:
-    """The tree of an estimate: latencies and throughput with their intervals, memory, cost and energy, and `more`."""
+def serve_figure(estimate: ServeEstimate, start: ColdStart | None = None) -> Figure:
+    """The tree of an estimate: latencies and throughput with intervals, memory, cost and energy, and a cold start."""
     job, tree = estimate.job, _Tree(estimate)
     name = f"{job.model.name} on {estimate.num_gpus} x {job.cluster.accelerator.name}"
     memory = serving_memory_figure(job.model, job.layout, estimate.memory, job.weights, job.kv_dtype, job.engine)
+    more = () if start is None else (_cold_start_figure(start),)
     return estimate_of(name, [*tree.timing(), *_technique_figures(job), *tree.bounds(), memory, *tree.bill(), *more])
 
 
@@ -108,7 +109,7 @@ def _technique_figures(job: ServeJob) -> list[Figure]:
     return figures
 
 
-def cold_start_figure(start: ColdStart) -> Figure:
+def _cold_start_figure(start: ColdStart) -> Figure:
     """The parts of a cold start, each with its source."""
     storage, engine = start.sources
     parts = [

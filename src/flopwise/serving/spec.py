@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.software import Engine
-    from flopwise.facts.storage import Storage
     from flopwise.serving.memory import ServingLayout
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
@@ -145,18 +144,6 @@ class StartSpec(Spec):
             raise SpecError("the image's size and bandwidth go together (--image-size, --image-bandwidth)")
         if self.storage is not None and self.storage_bandwidth is not None:
             raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
-
-    def kind_of_storage(self, facts: Facts) -> Storage:
-        """Where weights are read from at a start.
-
-        Raises: UnknownNameError: no such kind.
-        """
-        from flopwise.facts.storage import Storage
-        from flopwise.serving.startup import DEFAULT_STORAGE
-
-        if self.storage_bandwidth is None:
-            return facts.storage(self.storage or DEFAULT_STORAGE)
-        return Storage(name="given", read_bytes_per_s=self.storage_bandwidth, source="given", date="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +271,8 @@ class AutoscaleSpec(Spec):
     min_replicas: int | None = _scaling(
         "--min-replicas", options.WHOLE_OR_ZERO, "At least (default: 1; 0 scales to zero).")
     max_replicas: int | None = _scaling("--max-replicas", options.DEGREE, "At most (default: 16).")
+    min_by_hour: tuple[int, ...] | None = _scaling("--min-by-hour", options.WHOLES,
+        "At least so many in each hour, ready when it begins: 24 numbers of a day, 168 of a week from Monday 0:00.")
     cold_start: float | None = _scaling("--cold-start", options.SECONDS_OR_ZERO,
         "From the wish for a machine to its first request (default: a minute for the machine, then the engine).")
     cool_down: float | None = _scaling(
@@ -324,23 +313,6 @@ class BatchRequest(Spec):
             raise OptionError("checkpoint_time", "how often one is written is not given (--checkpoint-every)")
         if self.fallback and self.deadline is None:
             raise OptionError("fallback", "these workers take over when a deadline calls for them: give --deadline")
-
-    def mean_lengths(self) -> tuple[float, float]:
-        """Mean tokens of a prompt and of an answer.
-
-        Raises: SpecError: lengths given twice, or that cannot be.
-        """
-        from flopwise.serving.sim.lengths import Lengths
-        from flopwise.serving.sim.trace import read_trace_columns
-
-        lengths = (self.input_tokens or DEFAULT_INPUT, self.output_tokens or DEFAULT_OUTPUT)
-        if self.lengths_from is None:
-            prompt, answer = (Lengths.parse(str(length)).mean for length in lengths)
-            return prompt, answer
-        if self.input_tokens or self.output_tokens:
-            raise OptionError("lengths_from", "says how long requests are; leave --input and --output out")
-        columns = read_trace_columns(self.lengths_from)
-        return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flopwise.cost.cluster import Cluster
@@ -13,7 +12,7 @@ from flopwise.facts import defaults
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
-from flopwise.storage.samples import DeviceRate, SampledWorkload
+from flopwise.storage.samples import DeviceRate, RatedWorkload, SampledWorkload
 from flopwise.storage.spec import StorageRequest
 from flopwise.training.goodput import checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
@@ -138,20 +137,18 @@ class StorageAnswer:
         return None if count is None else 2.0 * count
 
 
-def storage_answer(
-    request: StorageRequest, work: SampledWorkload, cluster: Cluster, num_gpus: int, rate: DeviceRate,
-    band: ErrorBand | None, notes: Sequence[str], facts: Facts,
-) -> StorageAnswer:  # fmt: skip
-    """The bandwidth that `num_gpus` devices need which train at `rate`, and each kind of storage against it.
+def storage_answer(request: StorageRequest, rated: RatedWorkload, facts: Facts) -> StorageAnswer:
+    """The bandwidth that devices need which train at the rate of `rated`, and each kind of storage against it.
 
     Raises:
         MissingFactError: the size of compressed records is not known.
         SpecError, UnknownNameError: checkpoints of an unknown size, no such optimizer or kind of storage.
     """
+    work, cluster = rated.workload, rated.cluster
     read_bytes, record_note = _read_bytes(work, request)
     demand = StorageAnswer(
-        request=request, workload=work, cluster=cluster, num_gpus=num_gpus, rate=rate, band=band, read_bytes=read_bytes,
-        hit_frac=0.0, checkpoints=_checkpoint_demand(work, request, facts),
+        request=request, workload=work, cluster=cluster, num_gpus=rated.num_gpus, rate=rated.rate, band=rated.band,
+        read_bytes=read_bytes, hit_frac=0.0, checkpoints=_checkpoint_demand(work, request, facts),
     )  # fmt: skip
     cache_note = "no cache: every epoch reads all from storage (--dataset, --cache)"
     if request.cache_bytes is not None and request.dataset_bytes is not None:
@@ -160,7 +157,7 @@ def storage_answer(
         )
         demand = replace(demand, hit_frac=float(hits))
         cache_note = f"caches: {request.policy}, {request.shuffle} shuffle, records of one size"
-    assumptions = (*work.notes, *notes, *record_note, cache_note, *_machine_notes(cluster, rate.origin))
+    assumptions = (*work.notes, *rated.notes, *record_note, cache_note, *_machine_notes(cluster, rated.rate.origin))
     return replace(demand, deliveries=deliveries(demand, facts), assumptions=tuple(dict.fromkeys(assumptions)))
 
 

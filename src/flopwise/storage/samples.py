@@ -6,12 +6,14 @@ published figures only gets the share of the peak that published runs reached.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
 from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.spec import USUAL_NODE, MachineSpec
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
@@ -193,9 +195,44 @@ def _training_rate(
     )  # fmt: skip
 
 
-def rate_and_band(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedWorkload:
+    """A workload on `num_gpus` devices of a cluster, and how fast each trains on it when nothing keeps it waiting."""
+
+    workload: SampledWorkload
+    cluster: Cluster
+    num_gpus: int
+    rate: DeviceRate
+    band: ErrorBand | None  # of the rate's error; None: the rate is given
+    notes: tuple[str, ...]
+
+
+EstimatedRate = tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]
+"""A rate, the band of its error and what was assumed."""
+
+
+def rated_workload(
+    model: Model | str | None, sample: SampleSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    training_rate: Callable[[SampledWorkload, Cluster, int], EstimatedRate],
+) -> RatedWorkload:  # fmt: skip
+    """The workload on `gpus` devices (None: a whole node); what has layers of tokens trains at `training_rate`.
+
+    Raises:
+        SpecError: a value or a name that cannot be; MissingFactError: a fact that the answer needs is not known.
+    """
+    facts, work = source.catalog, _sampled_workload(model, sample, source)
+    number = gpus if gpus is not None else machines.cluster(USUAL_NODE, facts).gpus_per_node
+    cluster = machines.cluster(number, facts)
+    if not sample.rate_given and work.model is not None and work.model.stacks:
+        rate, band, notes = training_rate(work, cluster, number)
+    else:
+        rate, band, notes = _rate_and_band(work, cluster, facts, number, sample)
+    return RatedWorkload(workload=work, cluster=cluster, num_gpus=number, rate=rate, band=band, notes=notes)
+
+
+def _rate_and_band(
     work: SampledWorkload, cluster: Cluster, facts: Facts, num_gpus: int, sample: SampleSpec
-) -> tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]:
+) -> EstimatedRate:
     """The rate of one device, the band of its error (None: the rate is given) and what was assumed.
 
     Raises:
@@ -233,7 +270,7 @@ def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: f
     )  # fmt: skip
 
 
-def sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
+def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
     """The workload of that name, or of that model, with the user's own FLOP and bytes of a sample laid over it.
 
     Raises:

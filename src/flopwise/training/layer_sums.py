@@ -18,7 +18,7 @@ from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer,
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
-from flopwise.ops.habits import Habit, habit_of
+from flopwise.ops.habits import HABITS, Habit
 from flopwise.ops.saved import Setting, outside, trace_items
 from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
@@ -182,7 +182,7 @@ class MemoryTable:
         self.software: TrainingStack = recipe.stack
         self.lora = recipe.lora
         self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
-        self.habit = habit_of(model.model_type) if self.software.hf_modules else Habit()
+        self.habit = HABITS.get(model.model_type, Habit()) if self.software.hf_modules else Habit()
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation

@@ -9,6 +9,7 @@ import pytest
 from flopwise.api.serve import serve
 from flopwise.api.simulate import batch
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError, UnknownNameError
+from flopwise.serving.sim.batch import mean_lengths
 from flopwise.serving.spec import BatchRequest
 
 MODEL = "Llama-3.1-8B"
@@ -126,4 +127,4 @@ def test_what_does_not_fit_or_never_ends_is_infeasible() -> None:
         batch("Llama-3.1-405B", 1000, **HOW)
     with pytest.raises(InfeasibleError, match="never empties"):
         batch(MODEL, 1000, **HOW | {"spot_interruptions": 1 / 100, "cold_start": 1200.0})
-    assert replace(BatchRequest(queue=1), output_tokens="7").mean_lengths() == (1024.0, 7.0)
+    assert mean_lengths(replace(BatchRequest(queue=1), output_tokens="7")) == (1024.0, 7.0)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from flopwise.api.simulate import autoscale, resolve, simulate, vertical
+from flopwise.api.simulate import autoscale, simulate, vertical
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elasticity import scaled_rule
-from flopwise.serving.sim.request import ResponseCache
+from flopwise.serving.sim.request import ResponseCache, simulation_request
 from flopwise.serving.sim.result import Slo
 
 MODEL = "Llama-3.1-8B"
@@ -101,7 +101,7 @@ def test_a_cache_answers_what_repeats_and_says_what_it_saves() -> None:
     assert report.hits == len(answer.simulated.cached)
     assert 0 < report.hit_frac < report.long_run_frac  # it starts empty
     assert answer.summary.ttft_s.p50 < report.without.ttft_s.p50
-    request = resolve(MODEL, **BUSY).with_cache(CACHE)
+    request = simulation_request(MODEL, **BUSY).with_cache(CACHE)
     for one, fewest in ((request, report.fewest), (request.without_cache, report.fewest_without)):
         share = [one.run_fixed(n).summary(slo).goodput_frac for n in range(1, 9)]
         assert fewest == 1 + next(place for place, value in enumerate(share) if value >= 0.95)

@@ -20,6 +20,7 @@ from flopwise.report.changes import changes
 from flopwise.report.costs import baseline_text, savings_by_kind
 from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
+from flopwise.report.scaling import scaling
 from flopwise.report.words import between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
@@ -87,6 +88,9 @@ def blocks(
     ways = streams(found)
     if len({way.nodes[1] for way in ways}) > 1:
         yield table([*COLUMNS, ">a month"], [(*way.nodes, way.text) for way in ways], paper)
+    for block in scaling(found):
+        if isinstance(block, Table):
+            yield table(list(block.headers), [tuple(map(str, row)) for row in block.rows], paper)
     yield from _lists(found, paper)
     if written:
         plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""
@@ -129,8 +133,12 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
         yield table(["saving", "workload", ">a month", "how"], steps, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
-        rows = [(f"{r.score:.2f}", r.kind, r.workload or "the fleet", r.evidence, r.mitigation) for r in risks]
-        yield table([">risk", "kind", "workload", "evidence", "what to do"], rows, paper)
+        told = [
+            (f"{r.score:.2f}", f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
+             r.workload or "the fleet", r.evidence, r.mitigation)
+            for r in risks
+        ]  # fmt: skip
+        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], told, paper)
     dearest = next(iter(found.usd_per_month.by_workload), "")
     watched = [a for a in found.monitoring if a.workload in {"", dearest}]
     if watched:

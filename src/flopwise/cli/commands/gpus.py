@@ -12,29 +12,36 @@ from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.facts.spec import DeviceSpec, SourceSpec
-from flopwise.options import BYTES, name
+from flopwise.options import BYTES, FLAG, name
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.catalog import Resolution
+    from flopwise.search.model_sizes import LargestModels
 
 _HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "known")
 
 
-@options.command("gpus", "flopwise gpus --vendor AMD", "flopwise gpus h100 --json")
+@options.command("gpus", "flopwise gpus --vendor AMD --largest", "flopwise gpus h100 --json")
 @options.argument("name", required=False)
 @add("--vendor", name("vendor"), "Only this vendor: NVIDIA, AMD, Intel, Google ...")
 @add("--architecture", name("architecture"), "Only this architecture: Hopper, CDNA3 ...")
 @flags(DeviceSpec)
 @add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
+@add("--largest", FLAG, "The largest model that one of each trains and serves, by format, instead.", default=False)
 @flags(SourceSpec, "facts")
-def command(*, name: str | None, facts: Path | None, **filters: Any) -> None:
+def command(*, name: str | None, largest: bool, facts: Path | None, **filters: Any) -> None:
     """What is known of an accelerator: rates, memory, links.
 
-    Without NAME all that fit the filters, CPUs included. Rates are dense; `-` is unknown, never zero.
+    Without NAME all that fit the filters, CPUs included. Rates are dense; `-` is unknown, never zero. --largest: by
+    memory alone, whatever formats a device has units for.
     """
     from flopwise.api import facts as known
 
+    if largest:
+        names = [name] if name is not None else [a.name for a in known.gpus(facts=facts, **options.values(filters))]
+        options.answer(known.largest_models(*names, facts=facts), _largest)
+        return
     if name is not None:
         options.refuse(filters, "NAME shows one accelerator; filters belong to the list")
         one = known.gpu(name, facts=facts)
@@ -47,7 +54,21 @@ def command(*, name: str | None, facts: Path | None, **filters: Any) -> None:
 def document(found: Resolution) -> dict[str, Any]:
     """The facts of one accelerator, and what was assumed where its name leaves a variant open."""
     facts: dict[str, Any] = plain(found.accelerator)
-    return {**facts, "assumed": found.note}
+    counts = {"num_cores": found.accelerator.num_cores, "num_tensor_cores": found.accelerator.num_tensor_cores}
+    return {**facts, **counts, "assumed": found.note}
+
+
+def _largest(rows: list[LargestModels], paper: Screen) -> Iterator[str]:
+    from flopwise.search.model_sizes import CONDITIONS
+
+    ways = list(rows[0].parameters) if rows else []
+    cells = [(r.gpu, units.format_gib(r.hbm_bytes), *(_parameters(r.parameters[way]) for way in ways)) for r in rows]
+    yield table(("name", ">memory", *(f">{way}" for way in ways)), cells, paper)
+    yield f"Parameters of the largest model that one device holds: {CONDITIONS}. By memory alone."
+
+
+def _parameters(value: float | None) -> str | None:
+    return None if value is None else units.format_count(value)
 
 
 def _row(a: Accelerator) -> tuple[Any, ...]:
@@ -81,6 +102,8 @@ def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
             ("shared memory per SM", _size(a.shared_bytes_per_sm)),
             ("registers per SM", _size(a.register_bytes_per_sm)),
             ("cores" if a.kind == "cpu" else "SMs", a.num_sms),
+            ("stream processors" if a.vendor == "AMD" else "CUDA cores", _count(a.num_cores)),
+            ("matrix cores" if a.vendor == "AMD" else "tensor cores", _count(a.num_tensor_cores)),
             ("boost clock", units.format_rate(a.boost_clock_hz, "Hz") if a.boost_clock_hz else None),
             ("compute capability", a.compute_capability),
             ("best published bf16 product", _rate(a.measured_bf16_flops_per_s)),
@@ -99,3 +122,7 @@ def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
 
 def _size(nbytes: float | None) -> str | None:
     return None if nbytes is None else units.format_bytes(nbytes)
+
+
+def _count(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"

@@ -16,7 +16,7 @@ from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from flopwise.api.memory import MemoryAnswer
+    from flopwise.cost.memory_answer import MemoryAnswer
 
 DATA = "seq packing mean_length length_spread lengths"
 TASKS = {

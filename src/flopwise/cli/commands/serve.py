@@ -22,7 +22,8 @@ from flopwise.options import FLAG, name
 from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
-    from flopwise.api.serve import ServeAnswer, ServeSweep
+    from flopwise.api.serve import ServeSweep
+    from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.job import Ranged
     from flopwise.serving.load_curve import SweepPoint
 

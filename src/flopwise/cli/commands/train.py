@@ -23,8 +23,8 @@ from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, Train
 
 if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
-    from flopwise.api.train import TrainAnswer
     from flopwise.search.scaling import ScalingPoint
+    from flopwise.training.answer import TrainAnswer
 
 OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(RunConditionsSpec), "explain")
 """Options that mean nothing to --compare."""
@@ -125,6 +125,10 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         "breakdown": entries(run.breakdown, "seconds"),
         **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
         "interruptions": run.interruptions,
+        "corpus": None
+        if answer.corpus is None
+        else attributes(answer.corpus, "tokens id_bytes ids_bytes text_bytes")
+        | {"usd_per_month": None if answer.corpus_storage is None else answer.corpus_storage[0]},
         **attributes(answer, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
         "notes": [] if rules is None else rules.notes,
     }
@@ -181,6 +185,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("interruptions", f"{run.interruptions:,.3g}, one each {seconds(run.mtbf_s)}"),
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
+        ("corpus", _corpus_text(answer)),
         ("cost", parts.price(run.cost_usd)),
         ("start", _start(answer)),
         ("energy", parts.energy(run.energy_joules)),
@@ -196,6 +201,17 @@ def _start(answer: TrainAnswer) -> str:
     usd = "" if answer.start_usd is None else f", {parts.price(answer.start_usd)} more"
     what = "machines, image, weights, data, compilation"
     return f"{units.format_seconds(answer.start_s or 0.0)} before the first step ({what}){usd}"
+
+
+def _corpus_text(answer: TrainAnswer) -> str | None:
+    found, price = answer.corpus, answer.corpus_storage
+    if found is None:
+        return None
+    ids, text = units.format_bytes(found.ids_bytes), units.format_bytes(found.text_bytes)
+    cost = "" if price is None else f"; {units.format_usd(price[0])} a month in object storage ({price[1]})"
+    return (
+        f"{units.format_count(found.tokens)} tokens: {ids} as ids of {found.id_bytes} bytes, about {text} as text{cost}"
+    )
 
 
 def scaling_document(answer: CompareAnswer) -> dict[str, Any]:

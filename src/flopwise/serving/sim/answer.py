@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -58,6 +58,15 @@ class SimulateAnswer:
         return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
 
 
+def fixed_answer(
+    request: SimulationRequest, replicas: int, slo: Slo, attain: float, on_compile: Callable[[], None] | None = None
+) -> SimulateAnswer:
+    """The run of a fixed number of `replicas`; with a cache what it saves where `attain` of the requests hold `slo`."""
+    total = replicas + request.prefill_pool(replicas)
+    answer = simulation_answer(request, request.run_fixed(replicas, on_compile), replicas=total, slo=slo)
+    return answer if request.cache is None else replace(answer, cache=_cache_report(request, answer, replicas, attain))
+
+
 def simulation_answer(
     request: SimulationRequest, run: SimulatedRun, *, replicas: int, slo: Slo, hours: float | None = None
 ) -> SimulateAnswer:
@@ -91,7 +100,7 @@ def fewest_replicas(request: SimulationRequest, slo: Slo, attain: float, near: i
     return fewest(lambda count: request.run_fixed(count).summary(slo).goodput_frac, attain, near=near, most=most)
 
 
-def cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: int, attain: float) -> CacheReport:
+def _cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: int, attain: float) -> CacheReport:
     """What the cache of a request did for the run of `answer`, and how many replicas it makes needless."""
     cache, bare, slo = request.cache, request.without_cache, answer.slo
     assert cache is not None

@@ -21,6 +21,7 @@ from flopwise.serving.sim.setup import setup
 from flopwise.serving.sim.simulate import LATEST_PS, Engine, Sample, check_clock, run_result
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.spec import AutoscaleSpec
+from flopwise.units import HOUR_S
 
 MOST_FIXED_REPLICAS = 1024
 """Replicas beyond which the search for the fewest fixed ones gives up."""
@@ -84,6 +85,7 @@ class Autoscaling:
     cool_down_s: float = 300.0  # no less than the most that was wanted this long
     tolerance: float = 0.1  # changes smaller than this share are left alone
     growth: float = 2.0  # the most by which a tick multiplies the replicas, or four more if that is more
+    by_hour: tuple[int, ...] = ()  # at least so many in each hour, repeating: 24 of a day, 168 of a week
 
     def __post_init__(self) -> None:
         """Raise SpecError for a rule that cannot be."""
@@ -101,6 +103,8 @@ class Autoscaling:
         ):
             if not low <= value <= high:
                 raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+        if any(not 0 <= count <= self.most for count in self.by_hour):
+            raise SpecError(f"autoscaling: replicas by the hour are out of range; allowed: 0 to the most, {self.most}")
 
     @classmethod
     def of(cls, spec: AutoscaleSpec) -> Autoscaling | None:
@@ -108,13 +112,22 @@ class Autoscaling:
         if spec.autoscale is None:
             return None
         bounds = without_none(target=spec.target, least=spec.min_replicas, most=spec.max_replicas)
-        times = without_none(tick_s=spec.tick, cold_start_s=spec.cold_start, cool_down_s=spec.cool_down)
+        times = without_none(
+            tick_s=spec.tick, cold_start_s=spec.cold_start, cool_down_s=spec.cool_down, by_hour=spec.min_by_hour
+        )
         return cls(measure=spec.autoscale, **bounds, **times)
 
     @property
     def starts_in_s(self) -> float:
         """From the wish to a replica that serves."""
         return USUAL_COLD_START_S if self.cold_start_s is None else self.cold_start_s
+
+    def least_at(self, now_s: float) -> int:
+        """The fewest replicas at a time: those of its hour, and of the next one from a cold start before it begins."""
+        if not self.by_hour:
+            return self.least
+        hours = (int(at // HOUR_S) % len(self.by_hour) for at in (now_s, now_s + self.starts_in_s))
+        return max(self.least, *(self.by_hour[hour] for hour in hours))
 
     @property
     def wanted_at(self) -> float:
@@ -143,7 +156,7 @@ class Controller:
         if seen.waiting + seen.running:
             count = max(count, 1)
         count = min(count, max(math.floor(have * rule.growth), have + 4))
-        count = min(max(count, rule.least), rule.most)
+        count = min(max(count, rule.least_at(now_s)), rule.most)
         while self.wishes and self.wishes[-1][1] <= count:
             self.wishes.pop()
         self.wishes.append((now_s, count))
@@ -228,17 +241,18 @@ def elastic(
 ) -> AutoscaledRun:
     """Run a trace to its end on as many deployments of `schedulers` schedulers as `rule` asks for at every tick.
 
-    The fewest of the rule are there from the beginning. Draining deployments count into the most that there may be:
-    they hold their machines. With none at all, a request that comes is held and wakes one at once, as Knative's
-    activator does. `report`: called with seconds simulated and in all.
+    The fewest of the rule, at its first hour, are there from the beginning. Draining deployments count into the most
+    that there may be: they hold their machines. With none at all, a request that comes is held and wakes one at once,
+    as Knative's activator does. `report`: called with seconds simulated and in all.
 
     Raises:
         SpecError: a number out of range, or a run longer than the clock counts; UnknownNameError: policy or balancer.
     """
     if trace.duration_s / rule.tick_s > MOST_TICKS:
         raise SpecError(f"a tick of {rule.tick_s:g} s is too short for a trace of {trace.duration_s:,.0f} s")
+    first = rule.least_at(0.0)
     plan = setup(
-        trace, cost, limits, replicas=rule.least * schedulers, spare=(rule.most - rule.least) * schedulers,
+        trace, cost, limits, replicas=first * schedulers, spare=(rule.most - first) * schedulers,
         balancer=balancer, policy=policy,
     )  # fmt: skip
     deployments = _Deployments(engine(plan, on_compile), rule, schedulers)
@@ -289,10 +303,11 @@ class _Deployments:
 
     def __init__(self, machines: FastFleet, rule: Autoscaling, schedulers: int) -> None:
         self.machines, self.schedulers = machines, schedulers
-        self.lives: list[Life] = [Life(0, 0, -1, -1)] * rule.least
-        self.there: dict[int, int] = {place: place for place in range(rule.least)}  # slot -> life: wished, not drained
+        first = rule.least_at(0.0)
+        self.lives: list[Life] = [Life(0, 0, -1, -1)] * first
+        self.there: dict[int, int] = {place: place for place in range(first)}  # slot -> life: wished, not drained
         self.draining: dict[int, int] = {}
-        self.off = list(range(rule.least, rule.most))[::-1]
+        self.off = list(range(first, rule.most))[::-1]
         self.up_before = np.zeros(rule.most * schedulers, dtype=np.int64)  # time on, of the lives before
         self.now: Standing = machines.standing()
         self.unassigned_count = 0

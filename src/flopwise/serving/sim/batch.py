@@ -15,14 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.catalog import Facts
+from flopwise.options import OptionError
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.elasticity import replica_start_s
-from flopwise.serving.spec import BatchRequest
+from flopwise.serving.sim.lengths import Lengths
+from flopwise.serving.sim.trace import read_trace_columns
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
-from flopwise.serving.technique_rules import technique_settings
+from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import DAY_S, HOUR_S, format_seconds, format_usd
 
 Seconds = NDArray[np.float64]
@@ -383,7 +387,7 @@ class BatchAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerMachines:
+class _WorkerMachines:
     """The machines of all workers as spot capacity and on demand, and the facts on their interruptions and drives."""
 
     spot: Cluster
@@ -395,19 +399,31 @@ class WorkerMachines:
 def queue_answer(
     request: BatchRequest,
     job: ServeJob,
-    machines: WorkerMachines,
+    wanted: MachineSpec,
+    facts: Facts,
     notes: tuple[str, ...],
     report: Callable[[int, int], None] | None = None,
 ) -> BatchAnswer:
-    """The queue worked off by replicas of `job`, with as many requests in flight as their memory holds.
+    """The queue worked off by replicas of `job`, which has no lengths yet, on machines as `wanted`.
 
-    Each trial draws the lives of the workers and, from the measured errors of predicted throughput, a rate.
+    As many requests are in flight as their memory holds. Each trial draws the lives of the workers and, from the
+    measured errors of predicted throughput, a rate.
 
     Raises:
+        SpecError: the model does not generate.
         InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
         MissingFactError: how often machines are taken back is not known.
     """
     assert request.queue is not None
+    if not job.decodes:
+        raise SpecError(f"{job.model.name} answers in one pass; a queue is worked off by models that generate")
+    inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
+    job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers
+    machines = _WorkerMachines(
+        spot=replace(wanted, purchase="spot", price=request.spot_price).cluster(gpus, facts),
+        on_demand=replace(wanted, purchase="on_demand").cluster(gpus, facts), provider=wanted.provider, facts=facts,
+    )  # fmt: skip
+    notes = (*notes, *job.model.notes, *technique_assumptions(job))
     worker = estimate(job)
     if not worker.max_concurrency:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
@@ -437,7 +453,22 @@ def queue_answer(
     )
 
 
-def _interruptions(request: BatchRequest, machines: WorkerMachines) -> tuple[float, tuple[str, ...]]:
+def mean_lengths(request: BatchRequest) -> tuple[float, float]:
+    """Mean tokens of a prompt and of an answer.
+
+    Raises: SpecError: lengths given twice, or that cannot be.
+    """
+    lengths = (request.input_tokens or DEFAULT_INPUT, request.output_tokens or DEFAULT_OUTPUT)
+    if request.lengths_from is None:
+        prompt, answer = (Lengths.parse(str(length)).mean for length in lengths)
+        return prompt, answer
+    if request.input_tokens or request.output_tokens:
+        raise OptionError("lengths_from", "says how long requests are; leave --input and --output out")
+    columns = read_trace_columns(request.lengths_from)
+    return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
+
+
+def _interruptions(request: BatchRequest, machines: _WorkerMachines) -> tuple[float, tuple[str, ...]]:
     """The rate at which a spot instance is taken back, and what to say of it.
 
     Raises: MissingFactError: it is not given, and neither is a provider.
@@ -455,7 +486,7 @@ def _interruptions(request: BatchRequest, machines: WorkerMachines) -> tuple[flo
     return record.interruptions_per_s, (f"spot interruptions: {record.text}",)
 
 
-def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: WorkerMachines) -> BatchQueue:
+def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: _WorkerMachines) -> BatchQueue:
     """The queue; a worker over several instances goes with any of them, workers of one instance go together."""
     gpus, node = worker.job.num_gpus, max(machines.spot.gpus_per_node, 1)
     drive = machines.facts.storage(DEFAULT_STORAGE)
@@ -513,7 +544,7 @@ def _constant_workers(name: str, queue: BatchQueue, worker: ServeEstimate, worke
 
 
 def _settings(
-    job: ServeJob, queue: BatchQueue, request: BatchRequest, machines: WorkerMachines
+    job: ServeJob, queue: BatchQueue, request: BatchRequest, machines: _WorkerMachines
 ) -> tuple[tuple[str, str], ...]:
     gpus, every = job.num_gpus, queue.checkpoint_every_s
     rate, together = queue.interruptions_per_s, queue.workers_per_instance

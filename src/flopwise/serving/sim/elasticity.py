@@ -13,7 +13,7 @@ from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_obj
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
-from flopwise.serving.startup import cold_start
+from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 from flopwise.units import HOUR_S, format_seconds
 
 MACHINE_S = 60.0
@@ -69,7 +69,6 @@ def autoscaling_report(
     request: SimulationRequest,
     rule: Autoscaling,
     slo: Slo,
-    drive: Storage,
     *,
     attain: float | None = None,
     compare: bool = True,
@@ -88,7 +87,7 @@ def autoscaling_report(
         raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
     _check(request)
     if rule.cold_start_s is None:
-        rule = replace(rule, cold_start_s=replica_start_s(request.job, drive))
+        rule = replace(rule, cold_start_s=replica_start_s(request.job, request.facts.storage(DEFAULT_STORAGE)))
     request = request.with_cache(cache)
     run = request.run_elastic(rule, on_compile, report)
     rows = [_elastic_row("autoscaler", request, run, slo)]
@@ -108,7 +107,8 @@ def autoscaling_report(
     replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, of {what}")
     cold = format_seconds(rule.starts_in_s)
     text = (
-        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas; every "
+        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas"
+        f"{', the fewest by the hour' if rule.by_hour else ''}; every "
         f"{format_seconds(rule.tick_s)}; cold start {cold}, cool-down {format_seconds(rule.cool_down_s)}"
     )
     answer = replace(answer, settings=(replicas, ("autoscaler", text), *answer.settings[1:]))
@@ -163,7 +163,8 @@ def replica_sizes(
 def scaled_rule(rule: Autoscaling, factor: float) -> Autoscaling:
     """The rule for replicas of `factor` times the accelerators."""
     target = rule.wanted_at * factor if rule.measure in BY_REPLICA else rule.target
-    return replace(rule, least=ceil(rule.least / factor), most=max(int(rule.most / factor), 1), target=target)
+    most, by_hour = max(int(rule.most / factor), 1), tuple(ceil(count / factor) for count in rule.by_hour)
+    return replace(rule, least=ceil(rule.least / factor), most=most, target=target, by_hour=by_hour)
 
 
 def _check(request: SimulationRequest) -> None:

@@ -7,13 +7,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
-from flopwise.options import OptionError, without_none
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import OptionError, take, without_none
+from flopwise.serving.deployment import replica_of
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
@@ -25,7 +30,7 @@ from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
-from flopwise.serving.spec import ResponseCacheSpec, Scheduling
+from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
 from flopwise.units import HOUR_S
 
 Rng = np.random.Generator
@@ -107,6 +112,7 @@ class SimulationRequest:
     computed.
     """
 
+    facts: Facts
     job: ServeJob
     traffic: Traffic
     scheduling: Scheduling
@@ -196,15 +202,30 @@ class SimulationRequest:
         return merge_hits(run, self.requests, self.makers, self.cache.hit_s)
 
 
-def simulation_request(
-    job: ServeJob, traffic: Traffic, scheduling: Scheduling, assumptions: tuple[str, ...] = ()
-) -> SimulationRequest:
-    """The requests and one replica of `job`, whose lengths become the means of the traffic.
+def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
+    """The requests, one replica and how replicas work; the replica's lengths become the means of the traffic.
+
+    `options` are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
+    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs.
 
     Raises:
         SpecError: a value that cannot be; InfeasibleError: weights and one request do not fit.
         MissingFactError: a fact that the answer needs is not known.
     """
+    traffic, scheduling, machines, deployment, techniques, source = take(
+        options, Traffic, Scheduling, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
+    )
+    scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
+    techniques = replace(techniques, prefill_gpus=None)
+    job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
+    notes = (*notes, *job.model.notes, *job.cluster.assumptions)
+    return _request_of(job, traffic, scheduling, source.catalog, notes)
+
+
+def _request_of(
+    job: ServeJob, traffic: Traffic, scheduling: Scheduling, facts: Facts, assumptions: tuple[str, ...]
+) -> SimulationRequest:
+    """The request to replicas of `job`. Raises: as `simulation_request`."""
     model, window = job.model, job.model.max_position
     if not generates(model) or model.kind == "encoder-decoder":
         raise SpecError(
@@ -224,8 +245,8 @@ def simulation_request(
     limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
     split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return SimulationRequest(
-        job=job, traffic=traffic, scheduling=scheduling, trace=trace, replica=replace(built, limits=limits),
-        transfer=transfer(job) if split else None, assumptions=assumptions,
+        facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=trace,
+        replica=replace(built, limits=limits), transfer=transfer(job) if split else None, assumptions=assumptions,
     )  # fmt: skip
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flopwise import options, units
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
+from flopwise.serving.sim.profiles import PROFILE
 from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec
 
 DEFAULT_ARRIVALS = "poisson"
@@ -46,6 +48,8 @@ class Traffic(Spec):
     peak_hour: float | None = _traffic("--peak-hour", options.HOUR, "Of diurnal arrivals (default: 14).")
     weekend: float | None = _traffic(
         "--weekend", options.COUNT_OR_ZERO, "Of diurnal arrivals: a weekend day over another.")
+    profile: Any = _traffic("--profile", PROFILE, "Their rate by the hour of the week: office, daily, or a file of "
+        "hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.")
     users: int | None = _traffic("--users", options.BATCH, "Or so many users, who ask again after each answer.")
     think_s: float = _traffic(
         "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again.", default=0.0)
@@ -83,8 +87,10 @@ class Traffic(Spec):
     def _check_goes_with(self) -> None:
         """Refuse what says nothing about traffic of this source."""
         shape = (self.burstiness, self.peak, self.peak_hour, self.weekend)
-        if self.rate is None and any(value is not None for value in (self.duration_s, *shape)):
-            raise SpecError("--duration, --burstiness, --peak, --peak-hour and --weekend go with --rate")
+        if self.rate is None and any(value is not None for value in (self.duration_s, self.profile, *shape)):
+            raise SpecError("--duration, --profile, --burstiness, --peak, --peak-hour and --weekend go with --rate")
+        if self.profile is not None and (self.arrivals != DEFAULT_ARRIVALS or any(v is not None for v in shape)):
+            raise SpecError("--profile says how a --rate comes; leave --arrivals and what goes with it out")
         if self.rate is None and self.arrivals != DEFAULT_ARRIVALS:
             raise SpecError(f"--arrivals {self.arrivals} says how a --rate comes; give --rate, or leave it out")
         if self.users is None and self.think_s:

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
 from flopwise.serving.sim.lengths import Lengths, Tokens
+from flopwise.serving.sim.profiles import HOURS_PER_WEEK, weekly_rates
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import RequestTrace, read_trace_columns, trace
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
-from flopwise.units import DAY_S
+from flopwise.units import DAY_S, HOUR_S
 
 Seconds = NDArray[np.float64]
 Rng = np.random.Generator
@@ -234,6 +235,12 @@ def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
     if traffic.users is not None:
         return np.zeros(count or traffic.users * USERS_REQUESTS)
     assert rate is not None
+    span = traffic.duration_s or DEFAULT_DURATION_S
+    if count is not None:
+        span = count / rate * (1.2 + 10 / count**0.5)  # enough to cut from
+    if traffic.profile is not None:
+        week = np.array(weekly_rates(traffic.profile))
+        return varying(rate, span, rng, shape=week, period_s=HOURS_PER_WEEK * HOUR_S)[:count]
     wave = {"peak_over_mean": traffic.peak, "peak_hour": traffic.peak_hour, "weekend": traffic.weekend}
     shape = {name: value for name, value in {"cv": traffic.burstiness, **wave}.items() if value is not None}
     allowed: set[str] = {"gamma": {"cv"}, "diurnal": set(wave)}.get(traffic.arrivals, set())
@@ -242,9 +249,6 @@ def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
             f"{traffic.arrivals} arrivals take {', '.join(sorted(allowed)) or 'a rate only'}: --burstiness goes with "
             "gamma; --peak, --peak-hour and --weekend with diurnal"
         )
-    span = traffic.duration_s or DEFAULT_DURATION_S
-    if count is not None:
-        span = count / rate * (1.2 + 10 / count**0.5)  # enough to cut from
     arrival_s = PROCESSES[traffic.arrivals](rate, span, rng, **shape)[:count]
     if not arrival_s.size:
         raise SpecError(f"{rate:g} requests/s for {span:g} s: nobody came; make the duration longer")

@@ -1,0 +1,32 @@
+"""What would make a job or a service fit: the single changes that save memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from flopwise.changes import serving, training
+from flopwise.cost.memory_answer import MemoryAnswer, Remedy
+from flopwise.serving.memory_answer import ServingMemoryAnswer
+from flopwise.training.memory_answer import TrainingMemoryAnswer
+
+Answer = TypeVar("Answer", bound=MemoryAnswer)
+
+
+def with_remedies(answer: Answer) -> Answer:
+    """The answer with what would make it fit, where it does not."""
+    return replace(answer, remedies=tuple(memory_remedies(answer))) if answer.fits is False else answer
+
+
+def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
+    """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
+    if isinstance(answer, TrainingMemoryAnswer):
+        kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
+        setup = training.TrainingSetup(answer.model, answer.recipe, answer.layout, answer.facts)
+        return training.remedies(setup, answer.capacity_bytes, device_kind=kind)
+    assert isinstance(answer, ServingMemoryAnswer)
+    return serving.remedies(
+        answer.model, answer.layout, answer.facts, device=answer.accelerator, concurrency=answer.concurrency,
+        context=answer.context, memory_frac=answer.deployment.memory_fraction,
+        **answer.deployment.software(answer.facts),
+    )  # fmt: skip

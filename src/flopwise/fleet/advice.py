@@ -1,0 +1,128 @@
+"""What to mind on the machines of the plan: formats and their quality, fp16, PCIe and NUMA placement, the corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.assessment import SetupNote
+from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.model import ChosenWorkload
+from flopwise.fleet.prices import volume_usd
+from flopwise.fleet.spec import API
+from flopwise.training.corpus import corpus
+from flopwise.units import format_bytes, format_count, format_rate
+
+WHOLE = frozenset({"fp32", "bf16", "fp16"})
+"""Weights that nobody quantised."""
+ENOUGH = 0.98
+"""Share of a score that published evaluations keep, below which a format needs more than a check."""
+AMP = "PyTorch, torch.amp.GradScaler (defaults of version 2); Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2"
+NUMA = "NVIDIA, nvidia-smi topo -m and CUDA C++ Best Practices Guide (pinned memory); numactl(8)"
+
+
+def advice(fleet: SolvedFleet) -> list[SetupNote]:
+    """For each workload what its formats, devices, machines and data ask of whoever sets it up."""
+    return [note for chosen in fleet.chosen if chosen.option.purchase != API for note in _notes(chosen, fleet.facts)]
+
+
+def _notes(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
+    layout = chosen.option.candidate.layout
+    if (weights := layout.get("weights")) is not None and str(weights) not in WHOLE:
+        yield _quality_note(chosen.name, str(weights), facts)
+    if chosen.job.trains and _runs_in_fp16(chosen, facts):
+        yield _loss_scaling_note(chosen.name)
+    yield from _placement(chosen, facts)
+    if chosen.job.trains and chosen.planned.workload is not None:
+        yield from _corpus(chosen, facts)
+
+
+def _quality_note(name: str, weights: str, facts: Facts) -> SetupNote:
+    """What public evaluations found for a format, and whether calibration alone is known to be enough."""
+    rows = [row for row in facts.quality if row.format == weights]
+    after = [row for row in rows if not row.trained]
+    if not after:
+        text = (
+            f"no public evaluation of {weights} is among the facts: compare it with 16 bits on tasks of your own "
+            "before it serves anyone"
+        )
+        return SetupNote(kind="quantisation", workload=name, text=text, source="")
+    worst = min(after, key=lambda row: row.score)
+    found = "; ".join(str(row) for row in after)
+    text = f"{weights} weights, quantised after training: {found}. "
+    if worst.score >= ENOUGH:
+        text += "Calibration on a few hundred samples of the traffic is enough as far as is known; check your own tasks"
+    else:
+        trained = [str(row) for row in rows if row.trained]
+        text += (
+            "Where your own tasks lose as much, train with the quantisation in the loop (QAT, or distillation from "
+            "the 16-bit model), or take a format of 8 bits"
+        ) + (f": trained so, {'; '.join(trained)}" if trained else "")
+    return SetupNote(
+        kind="quantisation", workload=name, text=text,
+        source="; ".join(dict.fromkeys(f"{row.source}, {row.date}" for row in rows)),
+    )  # fmt: skip
+
+
+def _runs_in_fp16(chosen: ChosenWorkload, facts: Facts) -> bool:
+    """Whether products run in fp16: asked for, or in place of the bf16 that the device has no units for."""
+    precision = str(chosen.option.candidate.layout.get("precision"))
+    peak = facts.accelerators[chosen.option.candidate.gpu].peak
+    return precision == "fp16" or (precision == "bf16" and "bf16" not in peak and "fp16" in peak)
+
+
+def _loss_scaling_note(name: str) -> SetupNote:
+    text = (
+        "products run in fp16, whose gradients vanish below 6e-8: scale the loss (start at 65,536, halve at every "
+        "overflow and skip that step, double after 2,000 steps without), unscale before gradients are clipped (to a "
+        "norm of 1, as usual), and watch the share of steps skipped"
+    )
+    return SetupNote(kind="fp16", workload=name, text=text, source=AMP)
+
+
+def _placement(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
+    """Of machines with several devices: how they are joined, and which cores and memory are near to each."""
+    option = chosen.option
+    offer, each = option.offer, option.gpus_each
+    device = facts.accelerators[option.candidate.gpu]
+    if each < 2 or device.kind not in {"gpu", "npu"}:
+        return
+    parts = []
+    link = offer.intra_link or ("pcie" if device.link in {None, "none"} else str(device.link))
+    if link.startswith("pcie") and device.pcie_bytes_per_s:
+        tp = int(option.candidate.layout.get("tp") or 1)
+        rate = format_rate(device.pcie_bytes_per_s)
+        split = f" (this plan has tp {tp})" if tp > 1 else ""
+        parts.append(
+            f"its {each} {option.candidate.gpu} are joined by PCIe alone, {rate} each way: put what talks most"
+            f"{split} on devices under one switch (PIX or PXB in nvidia-smi topo -m), never across sockets (SYS)"
+        )
+    cores = "" if offer.vcpus is None else f", {round(offer.vcpus) // each} vCPUs for each device"
+    memory = "" if offer.ram_bytes is None else f" and {format_bytes(offer.ram_bytes / each)} of memory"
+    parts.append(
+        f"bind each process and its data loaders to the NUMA node that its device and network card hang on{cores}"
+        f"{memory}; pin host buffers"
+    )
+    yield SetupNote(kind="placement", workload=chosen.name, text="; ".join(parts), source=NUMA)
+
+
+def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
+    """What the tokens of a run are in files, and what storing them costs with the plan's provider."""
+    workload, provider = chosen.planned.workload, chosen.option.provider
+    assert workload is not None
+    if workload.tokens is None:
+        return
+    found = corpus(facts.model(workload.model).vocab, workload.tokens)
+    kept = found.ids_bytes + found.text_bytes
+    price = volume_usd(provider, "storage", kept, facts)
+    text = (
+        f"{format_count(found.tokens)} tokens (each counted once a run) take {format_bytes(found.ids_bytes)} as ids of "
+        f"{found.id_bytes} bytes and about {format_bytes(found.text_bytes)} as text"
+    )
+    source = "arithmetic; four bytes of text a token"
+    if price is not None:
+        text += f"; both in object storage of {provider} cost ${price[0]:,.2f} a month"
+        source += f"; {price[1].source}, {price[1].date}"
+        if not chosen.job.volumes.storage:
+            text += ", which the bill has only once `volumes.storage` says so"
+    yield SetupNote(kind="corpus", workload=chosen.name, text=text, source=source)

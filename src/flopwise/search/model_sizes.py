@@ -1,0 +1,101 @@
+"""How much memory models of every size take in each format, and the largest that one device trains or serves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+from flopwise.ops.tensors import parameters
+from flopwise.serving.memory import serving_memory
+from flopwise.serving.spec import ServingSpec
+from flopwise.training.memory import step_memory
+from flopwise.training.spec import TrainingSpec
+
+TOKENS = 2048
+"""Of the one sequence that is trained on, or served."""
+TRAINED: Mapping[str, TrainingSpec] = {
+    "train FP32": TrainingSpec(precision="fp32", recompute="full"),
+    "train 16 bits": TrainingSpec(recompute="full"),
+    "8-bit AdamW": TrainingSpec(recompute="full", optimizer="adamw-8bit"),
+    "LoRA 16 bits": TrainingSpec(recompute="full", lora=16),
+    "QLoRA INT4": TrainingSpec(recompute="full", lora=16, qlora=True),
+}
+"""Ways to train on one device: all weights with AdamW, then adapters of rank 16 over frozen weights."""
+SERVED: Mapping[str, ServingSpec] = {
+    "serve FP32": ServingSpec(weights="fp32"),
+    "serve FP16": ServingSpec(weights="fp16"),
+    "serve INT8": ServingSpec(weights="int8"),
+    "serve INT4": ServingSpec(weights="awq"),
+}
+SIZES = (
+    6e7, 1.25e8, 3.5e8, 1e9, 2e9, 3e9, 7e9, 1.3e10, 2e10, 3.4e10, 7e10, 1.3e11, 1.75e11, 3e11, 4.05e11, 7e11, 1e12,
+)  # fmt: skip
+"""Parameters of the models whose memory is computed; between two of them it is taken as a power of the size."""
+CONDITIONS = (
+    f"a typical Llama-like decoder; one sequence of {TOKENS:,} tokens; training with full recompute, serving by vLLM "
+    "with the share of the device that it takes"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestModels:
+    """Parameters of the largest model that one device holds in each way; None where not even the smallest fits."""
+
+    gpu: str
+    hbm_bytes: int
+    parameters: dict[str, float | None]
+
+
+def memory_by_size(facts: Facts, sizes: Iterable[float] = SIZES) -> dict[float, dict[str, float]]:
+    """Bytes on one device of typical models of about these sizes, trained and served in each way, by their parameters.
+
+    Source: the memory models of training and serving. Assumes: `CONDITIONS`.
+    """
+    rows: dict[float, dict[str, float]] = {}
+    for size in sizes:
+        model = facts.model(f"{size / 1e6:.0f}M")
+        row = rows[float(parameters(model))] = {}
+        for name, spec in TRAINED.items():
+            recipe, layout = spec.recipe(TOKENS, 1, facts), spec.layout(model, TOKENS)
+            row[name] = float(step_memory(model, recipe, layout).total_bytes)
+        for name, served in SERVED.items():
+            software = served.software(facts)
+            row[name] = float(serving_memory(model, served.layout(), context=TOKENS, **software).total_bytes)
+    return rows
+
+
+def largest_models(
+    devices: Iterable[Accelerator], facts: Facts, table: Mapping[float, Mapping[str, float]] | None = None
+) -> list[LargestModels]:
+    """The largest model that each device trains and serves alone; `table`: `memory_by_size`, where it is there already.
+
+    Source: `memory_by_size`; an engine takes at most its share of a device. Assumes: as that.
+    """
+    table, engine = table or memory_by_size(facts), ServingSpec().software(facts)
+    least = facts.model(f"{SIZES[0] / 1e6:.0f}M")
+    rows = []
+    for device in devices:
+        usable = serving_memory(least, context=TOKENS, hbm_bytes=device.hbm_bytes, **engine).usable_bytes
+        room = dict.fromkeys(TRAINED, float(device.hbm_bytes)) | dict.fromkeys(SERVED, float(usable))
+        largest = {
+            name: _largest({size: row[name] for size, row in table.items()}, most) for name, most in room.items()
+        }
+        rows.append(LargestModels(gpu=device.name, hbm_bytes=device.hbm_bytes, parameters=largest))
+    return rows
+
+
+def _largest(memory: Mapping[float, float], most: float) -> float | None:
+    """The size whose memory is `most`, two digits of it, rounded down; the largest known where more would fit."""
+    points = sorted(memory.items())
+    if points[0][1] > most:
+        return None
+    for (size, held), (larger, needed) in pairwise(points):
+        if needed > most:
+            found = size * math.exp(math.log(most / held) / math.log(needed / held) * math.log(larger / size))
+            unit = 10.0 ** (math.floor(math.log10(found)) - 1)
+            return math.floor(found / unit * (1 + 1e-12)) * unit
+    return points[-1][0]

@@ -1,0 +1,93 @@
+"""The memory of serving as an answer: against a device, with its rule of thumb beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flopwise.cost.intervals import error_band
+from flopwise.cost.memory_answer import MemoryAnswer, fit_figures
+from flopwise.cost.quick import QuickFormula, quick_gpus
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import WeightFormat
+from flopwise.ops.degrees import heads_and_experts
+from flopwise.ops.tensors import parameters
+from flopwise.ops.weights import weight_bytes
+from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
+from flopwise.serving.spec import ServingSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMemoryAnswer(MemoryAnswer):
+    """The memory of one deployment: `concurrency` sequences of an attention replica, each of `context` tokens."""
+
+    deployment: ServingSpec
+    layout: ServingLayout
+    memory: ServingMemory
+    concurrency: int
+    context: int
+
+
+def memory_answer(
+    model: Model, spec: ServingSpec, memory: ServingMemory, device: Accelerator | None, facts: Facts, *, context: int,
+    concurrency: int,
+) -> ServingMemoryAnswer:  # fmt: skip
+    """The memory of one deployment, against what its engine uses of `device`."""
+    layout, caches, known = spec.layout(), generates(model), device is not None
+    usable = None if device is None else min(float(device.hbm_bytes), float(memory.usable_bytes))
+    band, notes = error_band("memory.serving", facts.calibration), (*model.notes, *memory.assumptions)
+    return ServingMemoryAnswer(
+        **fit_figures(float(memory.total_bytes), band, device, usable, notes),
+        model=model,
+        task="serve",
+        facts=facts,
+        items=tuple((n, float(size)) for n, size in memory.items.items() if size or (caches and n == "KV cache")),
+        worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
+        fits=bool(memory.fits) if known else None,
+        quick=_capacity_rules(model, device, context, memory_frac=spec.memory_fraction, **spec.software(facts)),
+        settings=(
+            ("layout", layout.text),
+            ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
+            ("load", f"{concurrency:,} x {context:,} tokens"),
+            ("engine", spec.engine),
+        ),
+        deployment=spec,
+        layout=layout,
+        memory=memory,
+        concurrency=concurrency,
+        context=context,
+        kv_capacity_tokens=float(memory.kv_capacity_tokens) if known and caches else None,
+        max_concurrency=float(memory.max_concurrency) if known else None,
+        max_whole_contexts=float(memory.max_whole_contexts) if known else None,
+    )
+
+
+def _capacity_rules(
+    model: Model, device: Accelerator | None, context: int, *, weights: WeightFormat, **how: Any
+) -> tuple[QuickFormula, ...]:
+    """Weights over memory against the GPUs that it takes; `how` as `serving_memory`."""
+    if device is None:
+        return ()
+    count = parameters(model)
+    width = float(weight_bytes(model, weights)) / max(1, count)
+    rule = QuickFormula(
+        name="GPUs", formula="parameters x bytes / memory", unit="GPUs",
+        value=max(1.0, float(quick_gpus(count, width, device.hbm_bytes, training=False))),
+        estimate=_fewest_gpus(model, device, context, weights=weights, **how),
+    )  # fmt: skip
+    return (rule,)
+
+
+def _fewest_gpus(model: Model, device: Accelerator, context: int, **how: Any) -> float | None:
+    """The fewest GPUs whose memory holds the weights and one sequence: tp of powers of two, then pipeline stages."""
+    heads, _ = heads_and_experts(model)
+    degrees = [t for t in (1, 2, 4, 8, 16) if (heads or t) % t == 0]
+    stages = [p for p in (1, 2, 4, 8, 16) if p <= model.stacks[0].num_layers]
+    tp, pp = (a.ravel() for a in np.meshgrid(degrees, stages))
+    memory = serving_memory(model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=device.hbm_bytes, **how)
+    fits = np.broadcast_to(np.asarray(memory.max_concurrency), tp.shape) >= 1
+    return float((tp * pp)[fits].min()) if fits.any() else None

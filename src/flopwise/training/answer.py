@@ -1,0 +1,95 @@
+"""What training answers: the estimate of a job with its memory, settings and rules of thumb beside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flopwise.cost.memory_answer import MemoryAnswer
+from flopwise.cost.quick import QuickFormula
+from flopwise.facts.catalog import Facts
+from flopwise.ops.flops import causal_forward_flops
+from flopwise.ops.tensors import active_parameters
+from flopwise.training.corpus import Corpus
+from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
+from flopwise.training.job import TrainJob
+from flopwise.training.memory_answer import layout_text, memory_answer
+from flopwise.training.rules import TokenRules, token_rules
+from flopwise.training.start import training_start_s
+from flopwise.units import format_percent, format_price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainAnswer:
+    """The estimate, its memory, and what stands beside it."""
+
+    estimate: TrainEstimate
+    memory: MemoryAnswer
+    fits: bool
+    laid_out: str  # who chose the layout
+    quick: tuple[QuickFormula, ...]
+    rules: TokenRules | None  # of the tokens and the batch
+    corpus: Corpus | None = None  # what is gone through, as files; None where the run's length is not given
+    corpus_storage: tuple[float, str] | None = None  # USD a month of its ids and text, and at whose price, where known
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+    start_s: float | None = None  # paid before the first step of a run, beside its time and cost
+
+    @property
+    def start_usd(self) -> float | None:
+        """What the start costs; None where a price or the run is not known."""
+        run = self.estimate.run
+        if run is None or run.cost_usd is None or self.start_s is None:
+            return None
+        return run.cost_usd * self.start_s / run.seconds
+
+
+def train_answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) -> TrainAnswer:
+    """The answer for one job, laid out by whom `laid_out` says; `notes`: what was assumed of the job."""
+    result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster
+    memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts)
+    node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
+    machines = -(-result.num_gpus // max(1, cluster.gpus_per_node))
+    start_s = None
+    if job.tokens is not None:
+        pretrained, stack = recipe.lora is not None, recipe.stack.name
+        start_s = float(training_start_s(job.model, stack, job.tokens, machines, facts, pretrained=pretrained))
+    dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
+    return TrainAnswer(
+        start_s=start_s,
+        estimate=result,
+        memory=memory,
+        fits=bool(memory.fits),
+        laid_out=laid_out,
+        quick=(_step_rule(result), *memory.quick),
+        rules=token_rules(job),
+        settings=(
+            ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
+            ("layout", f"{layout_text(layout)} ({laid_out})"),
+            ("micro-batch", f"{int(layout.micro_batch):,} x {int(recipe.seq_len):,} tokens"),
+            ("global batch", f"{int(recipe.global_batch):,} sequences"),
+            ("recipe", recipe.text),
+            ("stack", recipe.stack.name),
+            *((("tokens dropped", format_percent(dropped)),) if dropped is not None else ()),
+            *((("storage", job.reads.text),) if job.reads is not None else ()),
+            ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
+        ),
+        assumptions=tuple(dict.fromkeys((*notes, *stack_notes, *result.assumptions, *memory.assumptions))),
+    )
+
+
+def _step_rule(estimate: TrainEstimate) -> QuickFormula:
+    """6 N D: FLOP to train N parameters on D tokens.
+
+    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1. Assumes: attention is negligible.
+    """
+    job = estimate.job
+    batch, seq = counted_batch(job)
+    tokens = job.recipe.useful_tokens if job.tokens is None else job.tokens
+    flops = counted_passes(job) * float(causal_forward_flops(job.model, batch, seq))
+    return QuickFormula(
+        name="6 N D",
+        formula="6 x active parameters x tokens" + (" of a step" if job.tokens is None else ""),
+        unit="FLOP",
+        value=float(6.0 * active_parameters(job.model) * tokens),
+        estimate=flops * tokens / job.recipe.useful_tokens,
+    )

@@ -1,0 +1,118 @@
+"""The memory of a training step as an answer: against a device, with its rule of thumb beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flopwise.cost.memory_answer import MemoryAnswer, fit_figures
+from flopwise.cost.quick import QuickFormula, quick_gpus
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.models.positions import check_length
+from flopwise.ops.degrees import heads_and_experts
+from flopwise.ops.tensors import parameters
+from flopwise.training.layout import Layout, Recipe, shard_ranks
+from flopwise.training.memory import Memory, memory_band, step_memory
+from flopwise.training.schedules import NAMES
+
+MOST_DOUBLINGS = 16
+"""Of GPUs that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMemoryAnswer(MemoryAnswer):
+    """The memory of one training step."""
+
+    recipe: Recipe
+    layout: Layout
+    memory: Memory
+
+
+def memory_answer(
+    model: Model, recipe: Recipe, layout: Layout, device: Accelerator | None, facts: Facts, *, seq_given: bool = True
+) -> TrainingMemoryAnswer:
+    """The memory of one layout of one recipe, against `device`."""
+    memory = step_memory(model, recipe, layout, device_kind="gpu" if device is None else device.kind)
+    total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
+    default = "" if seq_given else " (the default; --seq sets it)"
+    notes = (*model.notes, *check_length(model, int(recipe.seq_len)), *memory.assumptions)
+    return TrainingMemoryAnswer(
+        **fit_figures(total, memory_band(recipe, facts.calibration), device, capacity, notes),
+        model=model,
+        task="train",
+        facts=facts,
+        items=tuple((name, float(size)) for name, size in memory.items.items() if size),
+        worst_rank=memory.worst_rank,
+        host_bytes=float(memory.host_bytes),
+        fits=None if capacity is None else total <= capacity,
+        quick=_memory_rules(model, recipe, layout, total, device),
+        settings=(
+            ("layout", layout_text(layout)),
+            ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{default}"),
+            ("recipe", recipe.text),
+            ("stack", recipe.stack.name),
+        ),
+        recipe=recipe,
+        layout=layout,
+        memory=memory,
+        moments=tuple(sorted(((n, float(b)) for n, b in memory.moments.items()), key=lambda m: -m[1])),
+    )
+
+
+def layout_text(layout: Layout) -> str:
+    """A layout on one line; degrees of 1 are left out."""
+    degrees = [f"{n} {int(getattr(layout, n))}" for n in ("dp", "tp", "pp", "cp", "ep") if getattr(layout, n) > 1]
+    zero, parts = int(layout.zero), degrees or ["1 GPU"]
+    if zero:
+        groups = f" over groups of {int(layout.shard)}" if layout.shard else ""
+        parts.append((f"ZeRO {zero}" if zero < 3 else "HSDP" if groups else "ZeRO 3 (FSDP)") + groups)
+    if layout.schedule:
+        parts.append(f"{NAMES[int(layout.schedule)]} schedule")
+    if layout.interleave > 1:
+        parts.append(f"interleave {int(layout.interleave)}")
+    if layout.stage_layers:
+        parts.append(f"{'+'.join(map(str, layout.stage_layers))} layers")
+    offloads = [part for part in ("optimizer", "parameters", "activations") if getattr(layout, f"offload_{part}")]
+    return ", ".join([*parts, f"recompute {layout.recompute_text}", *(f"{part} offloaded" for part in offloads)])
+
+
+def _memory_rules(
+    model: Model, recipe: Recipe, layout: Layout, total_bytes: float, device: Accelerator | None
+) -> tuple[QuickFormula, ...]:
+    """16 bytes a parameter against the memory of a GPU, and six times the weights against the GPUs that it takes.
+
+    Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 3 and figure 1 for the 16 bytes: 2 of weights and of
+    gradients, 12 of Adam's states, as far as the ZeRO stage leaves them whole.
+    """
+    count = parameters(model)
+    share = 1.0 / int(shard_ranks(layout.shard, int(layout.dp) * int(layout.cp)))
+    whole = {0: 16.0, 1: 4.0 + 12.0 * share, 2: 2.0 + 14.0 * share, 3: 16.0 * share}[int(layout.zero)]
+    states = QuickFormula(
+        name="16 bytes a parameter", formula="16 x parameters, sharded as ZeRO shards them", unit="B",
+        value=count / (int(layout.tp) * int(layout.pp)) * whole, estimate=total_bytes,
+    )  # fmt: skip
+    if device is None:
+        return (states,)
+    gpus = QuickFormula(
+        name="GPUs", formula="parameters x bytes / memory x 6", unit="GPUs",
+        value=max(1.0, float(quick_gpus(count, recipe.elem_bytes, device.hbm_bytes, training=True))),
+        estimate=_fewest_gpus(model, recipe, layout, device),
+    )  # fmt: skip
+    return states, gpus
+
+
+def _fewest_gpus(model: Model, recipe: Recipe, layout: Layout, device: Accelerator) -> float | None:
+    """The smallest power of two of GPUs on which this recipe fits, fully sharded, tp up to 8; None beyond 65,536."""
+    heads, _ = heads_and_experts(model)
+    degrees = [t for t in (1, 2, 4, 8) if (heads or 8) % t == 0]
+    tp, gpus = (a.ravel() for a in np.meshgrid(degrees, 2 ** np.arange(MOST_DOUBLINGS + 1)))
+    whole = gpus % tp == 0
+    tp, gpus = tp[whole], gpus[whole]
+    dp = gpus // tp
+    column = layout.with_degrees(dp=dp, tp=tp, pp=1, cp=1, ep=1, shard=0, interleave=1, zero=np.where(dp > 1, 3, 0))
+    batch = replace(recipe, global_batch=dp * int(layout.micro_batch))
+    fits = np.asarray(step_memory(model, batch, column, device_kind=device.kind).total_bytes) <= device.hbm_bytes
+    return float(gpus[fits].min()) if fits.any() else None

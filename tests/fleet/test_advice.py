@@ -1,0 +1,105 @@
+"""SetupNote: what formats, fp16, machines and data of the plan ask for, with the figures that it rests on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import assess as assess_with_plans
+from flopwise.fleet.assessment import SetupNote
+from flopwise.fleet.read import fleet_from
+from flopwise.report.content import document
+from flopwise.report.pages import markdown
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import CHAT, TODAY, TUNE, answer, assess, catalog
+
+TRAIN: dict[str, Any] = {
+    "name": "train", "task": "pretrain", "model": "gpt2",
+    "data": {"tokens": "2B", "seq_len": 1024, "global_batch_tokens": "0.5M"},
+}  # fmt: skip
+
+
+def of(kind: str, workload: dict[str, Any]) -> list[SetupNote]:
+    """The advice of one kind on a workload alone."""
+    fleet = fleet_from({"name": "f", "workloads": [workload], "policies": {"purchase": ["on_demand"]}})
+    return [note for note in assess(fleet, catalog(), scenarios=0, today=TODAY).advice if note.kind == kind]
+
+
+@pytest.mark.parametrize(("format", "kept"), [("gptq", "98.9 %"), ("int8", "100.3 %")])
+def test_quantised_weights_come_with_what_evaluations_found(format: str, kept: str) -> None:  # noqa: A002
+    (note,) = of("quantisation", CHAT | {"constraints": {"weight_formats": [format], "gpus": ["L4"]}})
+    assert kept in note.text
+    assert "huggingface.co" in note.source
+    assert "2024-07" in note.source
+
+
+def test_formats_that_lose_much_ask_for_training_with_the_quantisation() -> None:
+    (note,) = of("quantisation", CHAT | {"constraints": {"weight_formats": ["gptq"], "gpus": ["L4"]}})
+    assert "96.1 %" in note.text  # of OpenLLM v2: below 98 %
+    assert "QAT" in note.text
+    (note,) = of("quantisation", CHAT | {"constraints": {"weight_formats": ["int8"], "gpus": ["L4"]}})
+    assert "QAT" not in note.text
+
+
+def test_a_format_without_evaluations_says_so() -> None:
+    (note,) = of("quantisation", CHAT | {"constraints": {"weight_formats": ["awq"], "gpus": ["L4"]}})
+    assert "no public evaluation of awq" in note.text
+    assert of("quantisation", CHAT | {"constraints": {"weight_formats": ["bf16"], "gpus": ["L40S"]}}) == []
+
+
+def test_fp16_gets_loss_scaling_and_only_fp16() -> None:
+    (note,) = of("fp16", TRAIN | {"constraints": {"gpus": ["T4"], "precision": ["fp16"]}})
+    assert "65,536" in note.text
+    assert "clipped" in note.text
+    assert of("fp16", TRAIN | {"constraints": {"gpus": ["A10G"]}}) == []
+
+
+def test_several_devices_on_pcie_are_placed_under_one_switch() -> None:
+    g4dn = [o for o in catalog().offers if o.instance == "g4dn.12xlarge" and o.region == "us-east-1"]
+    fleet = fleet_from({"name": "f", "workloads": [TRAIN | {"constraints": {"gpus": ["T4"], "min_gpus": 4}}]})
+    found = assess(fleet, catalog().with_tables(offers=tuple(g4dn)), scenarios=0, today=TODAY)
+    (note,) = [note for note in found.advice if note.kind == "placement"]
+    assert "its 4 T4 are joined by PCIe alone, 15.8 GB/s each way" in note.text
+    assert "12 vCPUs for each device" in note.text  # 48 of four
+
+
+def test_the_corpus_is_stored_at_the_price_of_its_provider() -> None:
+    # gpt2's vocabulary of 50,257 has ids of 2 bytes: 2e9 tokens are 4 GB, as text 8 GB
+    (note,) = of("corpus", TRAIN | {"constraints": {"providers": ["aws"], "gpus": ["A10G"]}})
+    assert "3.73 GiB as ids of 2 bytes and about 7.45 GiB as text" in note.text
+    price = load_facts().volume_prices["aws", "storage"]
+    assert f"${12e9 * price.tiers[0][1]:.2f} a month" in note.text
+
+
+def test_the_report_shows_all_advice_once() -> None:
+    text = markdown(document(answer().assessment)).replace("\\", "")
+    assert "## Setting it up" in text
+    for note in answer().assessment.advice:
+        assert note.workload in text
+        assert text.count(note.text[1:]) == 1
+
+
+def test_every_format_of_the_evaluations_is_known() -> None:
+    facts = load_facts()
+    for row in facts.quality:
+        assert facts.weight_format(row.format).name == row.format
+        assert (row.kept is None) != (row.perplexity_ratio is None), row
+        assert 0.5 < row.score < 1.1
+
+
+def test_trained_formats_are_named_beside_those_that_are_not() -> None:
+    rows = [row for row in load_facts().quality if row.format == "nvfp4"]
+    assert {row.trained for row in rows} == {True, False}
+    assert max(r.score for r in rows if not r.trained) < min(r.score for r in rows if r.trained)
+
+
+def test_two_workloads_of_one_plan_are_advised_each() -> None:
+    fleet = fleet_from({"name": "f", "workloads": [TUNE, TUNE | {"name": "again"}]})
+    found = assess_with_plans(fleet, catalog(), scenarios=0, today=TODAY).assessment
+    names = [note.workload for note in found.advice if note.kind == "corpus"]
+    assert sorted(names) == ["again", "tune"]
