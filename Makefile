@@ -100,6 +100,7 @@ mutants: dev ## seed wrong formulas and list those that no test notices
 
 accuracy: dev ## predict benchmarks/truth again: the intervals, then benchmarks/accuracy/REPORT.md
 	$(BIN)/python benchmarks/accuracy/fit_intervals.py --write
+	$(BIN)/python benchmarks/accuracy/fit_coverage.py --write
 	$(BIN)/python benchmarks/accuracy/report.py
 
 release: dev ## gather changelog.d into CHANGELOG.md under the version of src/flopwise/__init__.py; then commit and tag

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -52,7 +53,9 @@ class Said(NamedTuple):
 def page() -> str:
     """The whole page."""
     parts = [HEAD, "## Specifications and prices\n", *_table(_figures())]
+    parts += ["", "## Cores\n", *_cores()]
     parts += ["", "## A month's bill\n", _BILL, *_bills()]
+    parts += ["", "## Claims\n", _CLAIMS, *_claims()]
     parts += ["", "## Rules\n"]
     for title, formula, rows, verdict in _rules():
         parts += [f"### {title}\n", f"{formula}\n", *rows, "", f"{verdict}\n"]
@@ -81,6 +84,9 @@ def _figures() -> Iterator[Said]:
         ("T4, memory bandwidth", "T4", 300.0, f"a datasheet rounds so; its clock and bus give {clock:.0f} GB/s, and "),
         ("A100-80 SXM, memory bandwidth", "A100-SXM-80", 1935.0, ""),
         ("A100-80 PCIe, memory bandwidth", "A100-PCIe-80", 1935.0, ""),
+        ("V100, memory bandwidth", "V100-SXM2-16", 900.0, ""),
+        ("A100-40, memory bandwidth", "A100-SXM-40", 1555.0, ""),
+        ("H100 SXM, memory bandwidth", "H100-SXM-80", 3350.0, ""),
     ):
         chips = {a.name: a.hbm_bytes_per_s / 1e9 for a in load_facts().accelerators.values()}
         ours = chips[name]
@@ -92,13 +98,27 @@ def _figures() -> Iterator[Said]:
         ("aws", "p4d.24xlarge", "us-east-1", 32.77, True, "the list price until it was cut in 2025"),
         ("gcp", "n1-standard-4+1xT4", "us-central1", 0.395, False, "the machine costs $0.19, the T4 $0.35 beside it"),
         ("gcp", "a2-highgpu-8g", "us-central1", 24.48, False, "that is {owner}, with eight V100s"),
+        (
+            "gcp",
+            "n1-standard-8+1xV100-SXM2-16",
+            "us-central1",
+            1.450,
+            False,
+            "the machine costs $0.38, the V100 $2.48 beside it",
+        ),
+        ("gcp", "a2-highgpu-1g", "us-central1", 3.673, True, ""),
+        ("azure", "Standard_NC6s_v3", "eastus", 3.168, False, "no region of Azure has that price"),
+        ("azure", "Standard_NC4as_T4_v3", "eastus", 0.526, True, ""),
+        ("azure", "Standard_NC24ads_A100_v4", "eastus", 3.672, True, ""),
+        ("aws", "g4dn.2xlarge", "us-east-1", 0.752, True, ""),
+        ("aws", "p3.8xlarge", "us-east-1", 12.24, True, ""),
         ("aws", "g4dn.xlarge", "us-east-1", 0.526, True, ""),
         ("aws", "p3.2xlarge", "us-east-1", 3.06, True, ""),
     ):
         offer = _offer(provider, instance, region)
         ours = offer.on_demand_usd_per_hour or 0.0
         verdict = _verdict(said, ours, once)
-        told = why.format(owner=_owner(said)) if verdict != "right" else "the list price"
+        told = why.replace("{owner}", _owner(said)) if verdict != "right" else "the list price"
         yield Said(instance, said, ours, "USD/h", verdict, f"{told}; ours of {offer.price_date}, {region}")
 
 
@@ -111,8 +131,170 @@ def _offer(provider: str, instance: str, region: str) -> Offer:
 def _owner(usd_per_hour: float) -> str:
     """What costs exactly that."""
     found = [o for o in load_facts().offers if abs((o.on_demand_usd_per_hour or 0) - usd_per_hour) < 5e-3]
-    assert found
-    return f"{found[0].provider} {found[0].instance}"
+    return "nothing on offer" if not found else f"{found[0].provider} {found[0].instance}"
+
+
+def _cores() -> Iterator[str]:
+    """Counts of cores as plans tell them, against multiprocessors times what each has."""
+    yield "| GPU | said: CUDA cores, tensor cores | computed | verdict |"
+    yield "|---|---|---|---|"
+    for name, cores, tensor in (
+        ("T4", 2560, 320), ("V100-SXM2-16", 5120, 640), ("A100-SXM-40", 6912, 432), ("H100-SXM-80", 16_896, 528),
+        ("H100-PCIe-80", 16_896, 528),
+    ):  # fmt: skip
+        device = load_facts().accelerator(name)
+        ours = (device.num_cores, device.num_tensor_cores)
+        verdict = "right" if ours == (cores, tensor) else "wrong"
+        yield f"| {name} | {cores:,}, {tensor:,} | {ours[0]:,}, {ours[1]:,} | **{verdict}** |"
+
+
+_CLAIMS = """Statements of plans and courses, each computed anew. "Off by" is what is said over what is computed; within
+5 % a claim is right.
+"""
+
+
+class Claim(NamedTuple):
+    """A statement with its figure, ours, and why they differ; `unit` is written behind both."""
+
+    what: str
+    said: float
+    ours: float
+    unit: str
+    why: str
+    once: bool = False  # it was right at some time
+
+    @property
+    def verdict(self) -> str:
+        """`right`, `outdated` or `wrong`."""
+        if abs(self.said / self.ours - 1) <= WITHIN:
+            return "right"
+        return "outdated" if self.once else "wrong"
+
+
+WITHIN = 0.05
+"""What lies within it of a computed figure is right as a claim."""
+
+
+def _claims() -> Iterator[str]:
+    yield "| said | computed | off by | verdict | why |"
+    yield "|---|---|---|---|---|"
+    for claim in (*_memory_claims(), *_speed_claims(), *_storage_claims(), *_money_claims()):
+        off = claim.said / claim.ours
+        times = f"{100 * (off - 1):+.0f} %" if 0.2 < off < 5 else f"{off:.2g} x"
+        said, ours = (f"{value:,.4g} {claim.unit}".strip() for value in (claim.said, claim.ours))
+        yield f"| {claim.what}: {said} | {ours} | {times} | **{claim.verdict}** | {claim.why} |"
+
+
+def _memory_claims() -> Iterator[Claim]:
+    serving = flopwise.memory("7B", task="serve", context=2048).per_gpu_bytes / 1e9
+    training = flopwise.memory("7B", task="train", seq=2048).per_gpu_bytes / 1e9
+    yield Claim("a 7B model serves in", 14.0, serving, "GB", "its weights alone; cache, graphs and driver follow")
+    yield Claim("a 7B model trains in", 80.0, training, "GB", "18 bytes a parameter of states, then activations")
+    weights = {
+        name: dict(flopwise.memory("7B", task="serve", context=1, weights=name).items)["weights"]
+        for name in ("fp32", "fp16", "int8")
+    }
+    yield Claim(
+        "INT8 takes less memory than FP16 by", 4.0, weights["fp16"] / weights["int8"], "times", "4 is against FP32"
+    )
+    yield Claim(
+        "FP32 takes more memory than FP16 by", 2.0, weights["fp32"] / weights["fp16"], "times", "twice the bytes"
+    )
+    yield Claim("70B in FP16 need", 140.0, 2 * parameters(_model("70B")) / 1e9, "GB", "weights alone")
+    yield Claim("states of 1T parameters at 16 bytes", 16.0, 16e12 / 2**40, "TiB", "16 TB, in decimal units")
+    held = {row.gpu: row.parameters for row in flopwise.largest_models("a100-80gb", "b200")}
+    largest = held["A100-SXM-80"]["serve FP16"] or 0.0
+    yield Claim("one 80 GB GPU ends at", 30.0, largest / 1e9, "B parameters", "served in 16 bits; in INT4 thrice that")
+    small = flopwise.memory("1.2B", task="train", gpu="a100-40gb", seq=1024).per_gpu_bytes / 1.2e9
+    yield Claim(
+        "1.2B at most train on 40 GB: a parameter takes", 32.0, small, "bytes", "states of 18, then activations"
+    )
+    cache = max(a.l2_bytes or 0.0 for a in load_facts().accelerators.values() if a.kind == "gpu") / 2**20
+    yield Claim("L2 caches reach", 96.0, cache, "MiB", "the largest of all GPUs", once=True)
+    most = max(a.hbm_bytes_per_s for a in load_facts().accelerators.values() if a.kind == "gpu") / 1e12
+    yield Claim("GPU memory reaches", 2.0, most, "TB/s", "of the A100's time", once=True)
+    model = _model("Llama-2-7B")
+    said, depth = 8 * math.log10(parameters(model)), float(model.stacks[0].num_layers)
+    yield Claim("layers of a 7B model by 8 log10 N", said, depth, "", "depth grows with a small power of N")
+
+
+def _speed_claims() -> Iterator[Claim]:
+    floor = flopwise.roofline("Llama-13B", gpu="v100", batch=1, seq=1).lower_bound_s * 1e3
+    yield Claim("13B in FP16 at 900 GB/s, a token takes at least", 15.0, floor, "ms", "26 GB at 900 GB/s; 15 is half")
+    at_one, at_many = (
+        float(flopwise.serve(
+            "Llama-7B", gpu="a100-80gb", concurrency=n, input_tokens=128, output_tokens=128,
+        ).estimate.mfu_frac) for n in (1, 32)
+    )  # fmt: skip
+    yield Claim("one request at a time uses a GPU to", 10.0, 100 * at_one, "%", "Llama-7B on an A100: bandwidth binds")
+    yield Claim("32 at a time use it to", 80.0, 100 * at_many, "%", "the same; more needs hundreds at once")
+    small = flopwise.train("gpt2", gpu="t4", seq=1024)
+    yield Claim(
+        "T4 trains GPT-2 at", 2500.0, small.estimate.tokens_per_s, "tokens/s",
+        f"as estimated with a kernel of today, {small.estimate.low:,.0f} to {small.estimate.high:,.0f}",
+    )  # fmt: skip
+    large = flopwise.train("Llama-65B", gpu="a100-80gb", gpus=8, seq=2048)
+    fits = "" if large.fits else "; and it does not fit: " + f"{large.memory.per_gpu_bytes / 2**30:,.0f} GiB a GPU"
+    yield Claim(
+        "8 x A100-80 train Llama-65B at", 400.0, large.estimate.tokens_per_s, "tokens/s", f"were there room{fits}"
+    )
+    alone = flopwise.serve("gpt2", gpu="t4", concurrency=1, input_tokens=128, output_tokens=128).estimate
+    yield Claim(
+        "T4 answers GPT-2 at batch 1 in",
+        120.0,
+        1e3 * alone.e2e_s,
+        "ms",
+        "128 tokens in and out; shorter is faster",
+    )
+    yield Claim(
+        "and, at 120 ms each and batch 1, takes", 150.0, 1 / 0.120, "requests/s",
+        "the two figures contradict one another: one at a time in 120 ms are 8.3 a second",
+    )  # fmt: skip
+
+
+def _storage_claims() -> Iterator[Claim]:
+    node = flopwise.io("resnet50", gpu="v100", achieved_flops_per_s="130TFLOP/s").read_bytes_per_s_per_node / 1e9
+    yield Claim("ResNet-50 reads on 8 V100", 3.9, node, "GB/s", "8 x the 573 MB/s that the same source has for one")
+    each = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=1e15).bytes_per_flop * 1e15 / 1e9
+    yield Claim("CosmoFlow reads for each PFLOP/s", 65.0, each, "GB/s", "MiB and 1024^3 mixed")
+    rate = flopwise.io("tiramisu", gpu="v100", achieved_flops_per_s=20.93e12).read_bytes_per_s_per_gpu / 1e6
+    yield Claim(
+        "Tiramisu reads at 20.93 TFLOP/s", 189.0, rate, "MB/s", "at 4.188 TFLOP a sample; the figures are of two runs"
+    )
+
+
+def _money_claims() -> Iterator[Claim]:
+    usd = {
+        name: flopwise.roofline(
+            flops=1.4e13, bytes=1e9, dtype="fp16", efficiency=1.0,
+            gpu=f"custom:fp16={rate}T,bandwidth=3TB/s,memory=80GB,price={price}",
+        ).cost_usd or 0.0
+        for name, rate, price in (("consumer", 70, 1.5), ("data centre", 280, 7.5))
+    }  # fmt: skip
+    yield Claim(
+        "4 times the work for 5 times the price pays; a unit of work costs", 0.8,
+        usd["data centre"] / usd["consumer"], "times as much", "5 / 4: it costs a quarter more",
+    )  # fmt: skip
+    terms = sorted(
+        100 * (1 - o.reserved_1y_usd_per_hour / o.on_demand_usd_per_hour)
+        for o in load_facts().offers
+        if o.provider == "aws" and o.reserved_1y_usd_per_hour and o.on_demand_usd_per_hour
+    )
+    yield Claim(
+        "a year's commitment at aws saves 40 to 60 %, so at least", 40.0, terms[-1], "%",
+        f"the most of {len(terms)} offers; their median is {terms[len(terms) // 2]:.0f} %", once=True,
+    )  # fmt: skip
+    yield Claim(
+        "switched off but for 8 h of 22 days saves 60 to 70 %, so", 65.0, 100 * (1 - 8 * 22 / 730), "%",
+        "176 of 730 hours are left",
+    )  # fmt: skip
+    yield Claim(
+        "a product of matrices of 1,024 times the elements is more work by",
+        1024.0,
+        1024.0**1.5,
+        "times",
+        "twice as wide is four times the elements and eight times the operations",
+    )
 
 
 _BILL = """Instances x hours x price. The arithmetic of such plans is right; what ages is the price.

@@ -25,13 +25,12 @@ from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 
 from flopwise.calibrate.constants import Array
 from flopwise.calibrate.robust import even_weights, weighted_quantile
+from flopwise.facts.calibration import FEW_ROWS, FEW_SOURCES
 
 TARGET = 0.8
 FLOOR = {"weights": 0.003, "memory": 0.05}
 """Least distance of either end from the median, as a logarithm; `OTHER_FLOOR` for the kinds that are not here."""
 OTHER_FLOOR = 0.08
-FEW_ROWS, FEW_SOURCES = 8, 2
-"""A class with less takes the band of the class above it."""
 WIDEST = 4.0
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 
@@ -93,7 +92,7 @@ def classes(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def enough(points: Sequence[Point]) -> bool:
-    """Whether a class has a band of its own."""
+    """Whether a class has a band of its own; with less it takes that of the class above it."""
     return len(points) >= FEW_ROWS and len({p.source for p in points}) >= FEW_SOURCES
 
 

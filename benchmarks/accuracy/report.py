@@ -270,7 +270,8 @@ predicted / measured - 1: the median and the 90th percentile of their absolute v
 the bias. The interval is the one that every estimate prints; it should hold 80 %."""
 JUDGED = """\
 Intervals are quantiles of measured / predicted by class (`fit_intervals.py`), of training and GPU-hours under constants
-that have not seen a row's source. Judged on sources left out in turn:"""
+that have not seen a row's source. On families of devices without enough rows they are wider, by what leaving families
+and makers out of the calibration costs (`fit_coverage.py`). Judged on sources left out in turn:"""
 FITTED = """\
 Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py --leave-out all` reports
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
@@ -295,6 +296,9 @@ What keeps serving rows off, and why no constant mends it:
 - Llama 2 and 3 70B in 16 bits on four 40 GB cards: what memory is left for the cache decides, and depends on buffers of
   an engine built for a batch that is not published.
 - Mixtures offline on TensorRT-LLM 1.0 (+30 to +60 % for Llama 4): how attention replicas split experts is not said.
+- Whole requests (latency_s) are measured of fixed batches and of single streams only, by two sources; of most batches
+  it is the throughput's own measurement, read the other way. Servers' are nobody's: their interval is composed of the
+  errors of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
 - Sources younger than the fit, not worked on yet: some hundred ShareGPT prompts sent at once to vLLM 0.5 (their answers
   differ in length, so the batch drains, and only their mean is read), RTX 3090 at 220 W on PCIe, MI300X with the
   software of 2024, DeepSeek-V4 far beyond its memory, split pools (skipped), OpenVINO and Neuron (no such engine).""",

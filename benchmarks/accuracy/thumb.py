@@ -101,7 +101,10 @@ def _roofline(cells: tuple[tuple[str, str], ...]) -> dict[str, float]:
     prompt_s = 2.0 * active * job.input_tokens / (chip.peak.get("bf16", chip.peak.get("fp16", 0.0)) * gpus)
     prompts = float(job.concurrency or 1) if job.static else 1.0
     rate = result.concurrency / (token_s + prompt_s * result.concurrency / job.output_tokens)
-    return {"tpot_s": token_s, "ttft_s": prompt_s * prompts, "output_tokens_per_s": rate * replicas}
+    whole_s = prompt_s * prompts + (job.output_tokens - 1) * token_s
+    return {
+        "tpot_s": token_s, "ttft_s": prompt_s * prompts, "output_tokens_per_s": rate * replicas, "latency_s": whole_s
+    }  # fmt: skip
 
 
 def _serving(case: Case) -> Raw | None:

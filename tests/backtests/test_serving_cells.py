@@ -222,3 +222,19 @@ def test_how_many_requests_were_sent(cells: dict[str, str], requests: str) -> No
 def test_the_date_of_a_run_is_in_its_notes() -> None:
     assert _printed(notes="db-dump/2024-04-27")["date"] == "2024-04-27"
     assert _printed(notes="source_file=2026-04-06.csv; speculation not recorded")["date"] == "2026-04-06"
+
+
+def test_a_whole_request_is_predicted_beside_its_parts() -> None:
+    """Only where a row states it: first token and 127 further ones, the interval that of both together."""
+    cells = {
+        "model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "engine": "vllm", "mode": "serving_concurrency", "tp": "1",
+        "input_tokens": "512", "output_tokens": "128", "concurrency": "8", "ttft_s": "0.05", "tpot_s": "0.009",
+    }  # fmt: skip
+    assert {p.quantity for p in predict_row(cells, FACTS)} == {"ttft_s", "tpot_s"}
+    found = {p.quantity: p for p in predict_row(cells | {"latency_s": "1.2"}, FACTS)}
+    whole, first, each = (found[name] for name in ("latency_s", "ttft_s", "tpot_s"))
+    assert (whole.measured, whole.unit, whole.band) == (1.2, "s", None)
+    for end in ("predicted", "low", "high"):
+        assert getattr(whole, end) == pytest.approx(getattr(first, end) + 127 * getattr(each, end))
+    printed = our_columns("serving", {"n_gpus": "1", "mode": "fixed_batch", "e2e_latency_ms": "2438.06"})
+    assert printed["latency_s"] == "2.43806"

@@ -39,8 +39,9 @@ INSIDE: dict[tuple[str, str], set[str]] = {
     ("train", "breakdown"): {"name", "seconds"},
     ("train", "run"): {
         "seconds", "gpu_hours", "goodput_frac", "cost_usd", "energy_joules", "tokens", "steps", "breakdown",
+        "seconds_low", "seconds_high", "cost_usd_low", "cost_usd_high", "energy_joules_low", "energy_joules_high",
         "checkpoint_bytes", "checkpoint_bytes_per_s", "checkpoint_write_s", "checkpoint_interval_s", "mtbf_s",
-        "interruptions", "notes",
+        "interruptions", "notes", "corpus",
         "compute_optimal_tokens", "critical_batch_tokens",
     },
     ("train", "memory"): MEMORY,

@@ -143,7 +143,7 @@ def test_formats_are_rows_that_a_folder_adds(tmp_path: Path) -> None:
         "OURS,Q4_K,Q6_K,Q4_K,false,false,down: first_4 -> Q5_K; up: gqa_4 and not imatrix -> Q3_K,s,2026-01-01\n"
     )
     facts = load_facts(tmp_path)
-    assert facts.weight_format("O3").weight_bits == 3
+    assert facts.weight_format("O3").weight_bits == 3 + 16 / 64
     assert facts.cache_format("ours").elem_bytes == 0.5
     assert facts.weight_format("gguf ours").kind == "gguf"
     (tmp_path / "gguf_formats.csv").write_text(

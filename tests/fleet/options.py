@@ -19,6 +19,7 @@ RULES = Policies(providers={}, purchase=("on_demand",), backup=Backup(share=0.25
 def option(
     workload: int, provider: str, usd: float, n: int = 1, *, purchase: str = "on_demand", hours: float = 730,
     instance: str = "", kg: float = 0.0, unit: int = 1, running: float = 0.0, own: OwnPool | None = None,
+    pool: str = "",
 ) -> MonthlyOption:  # fmt: skip
     """`n` instances of a provider for a workload, each `usd` a month."""
     name = instance or f"{provider}.x"
@@ -33,7 +34,7 @@ def option(
     )  # fmt: skip
     return MonthlyOption(
         workload=workload, candidate=candidate, offer=offer, instances=n, unit=unit, busy_hours=hours, paid_hours=hours,
-        usd_per_hour=usd / hours, usd_each=usd, usd_running=running, kg_each=kg, own=own,
+        usd_per_hour=usd / hours, usd_each=usd, usd_running=running, kg_each=kg, own=own, pool=pool,
     )  # fmt: skip
 
 

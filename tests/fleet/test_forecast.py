@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from flopwise.fleet.schedules import month_after, months_between
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import answer
+from small import answer, catalog
 
 
 def own(name: str) -> float:
@@ -38,10 +39,15 @@ def test_services_grow_by_whole_machines_and_only_when_those_they_have_are_full(
     best = next(w.best for w in answer().assessment.workloads if w.name == "chat")
     machines = sum(r.usd_per_month for r in answer().assessment.allocation if r.workload == "chat")
     storage = own("chat") - machines
+    (row,) = (r for r in answer().assessment.allocation if r.workload == "chat" and r.role == "primary")
+    offers = {(o.provider, o.instance, o.region): o for o in catalog().offers}
+    rate = offers[row.provider, row.instance, row.region].on_demand_usd_per_hour
+    assert rate is not None
+    further = 730 * rate  # beyond those that are reserved
     for number, month in enumerate(months[1:]):
         rest = 1.1 ** (number + 1) * own("tune") + own("nightly") + own("desks")
         chat = month.usd - rest - storage  # what is stored stays
-        whole = chat / (machines / best["num_instances"])
+        whole = best["num_instances"] + (chat - machines) / further
         assert whole == pytest.approx(round(whole), abs=0.02)
         capacity = 0.85 * best["figures"]["requests_per_s"]["value"] / best["num_instances"]
         assert round(whole) >= 20 * 1.2**number / capacity - 1e-6, "fewer machines than the requests need"
@@ -54,3 +60,25 @@ def test_months_add_and_subtract(year: int, month: int, later: int) -> None:
     then = month_after(first, later)
     assert months_between(first, then) == later
     assert 1 <= int(then[5:]) <= 12
+
+
+def test_a_month_has_one_interval_and_its_mean_is_what_to_expect() -> None:
+    """The bill, the drawn months and, once all have begun, the month to come with no growth: the same figures."""
+    found = answer().assessment
+    cost, drawn = found.usd_per_month, found.scenarios
+    assert drawn is not None
+    assert (cost.expected, cost.low, cost.high) == (drawn.mean, drawn.p10, drawn.p90)
+    assert cost.low < cost.high
+    chat = found.forecast[1]  # tune has grown by a tenth of its runs since it began, the others begin as they are
+    grown = 0.1 * own("tune")
+    assert chat.expected == pytest.approx(drawn.mean + grown, rel=0.02)
+
+
+def test_upper_ends_rise_with_the_bill() -> None:
+    """Growth is paid at one price: a further machine never lowers the upper end of a month."""
+    months = answer().assessment.forecast
+    assert any(later.usd > sooner.usd for sooner, later in pairwise(months[1:]))
+    for sooner, later in pairwise(months):
+        assert later.usd >= sooner.usd
+        assert later.high >= sooner.high - 1e-9
+        assert later.expected >= sooner.expected - 1e-9

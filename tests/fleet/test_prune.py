@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flopwise.fleet import allocate as allocation
-from flopwise.fleet.allocate import undominated_options
+from flopwise.fleet.allocate import weighed_options
 from flopwise.fleet.model import MonthlyOption, WorkloadDemand
 from flopwise.fleet.spec import Backup, Quota
 
@@ -50,7 +50,7 @@ def test_little_is_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     options, demands = fleet(seed)
     whole = allocate(options, demands, RULES, gap=1e-4)
     monkeypatch.setattr(allocation, "LARGE", 0)
-    kept = undominated_options(options, RULES)
+    kept = weighed_options(options, RULES)
     assert len(kept) < len(options)
     assert {c.workload for c in kept} == set(range(6))
     fewer = allocate(options, demands, RULES, gap=1e-4)
@@ -59,4 +59,4 @@ def test_little_is_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_small_allocation_weighs_everything() -> None:
     options, _ = fleet(0)
-    assert undominated_options(options, RULES) == tuple(options)
+    assert weighed_options(options, RULES) == tuple(options)

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.fleet.option import ReplicaLoad, filled_frac, machines_needed, replica_machines
-from flopwise.fleet.outlook import _grown_usd
+from flopwise.fleet.option import ReplicaLoad
+from flopwise.fleet.outlook import _row_bill
 from flopwise.fleet.read import fleet_from
+from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import TODAY, answer, assess, catalog
@@ -77,17 +78,28 @@ def test_a_reserved_service_that_may_lack_machines_costs_more_at_the_high_end() 
     load = ReplicaLoad(count=3, usd=300.0, filled=1.0, time_high=5.9 / 4.3, time_low=0.8, paid=True, missing_usd=250.0)
     assert float(load.usd_at(load.time_high)) == 300 + 2 * 250
     assert float(load.usd_at(load.time_low)) == 300
-    assert load.interval_usd(1.0) == (0.0, 500.0)
 
 
-def test_an_interval_of_grown_load_counts_its_own_machines() -> None:
-    """Four machines, 0.8 full; 1.5 times the load needs five of 4.8; at 1.3 times the time 7, at 1 / 1.3 still four."""
-    load = ReplicaLoad(count=4, usd=400.0, filled=0.8, time_low=1 / 1.3, time_high=1.3)
-    assert load.interval_usd(1.5) == (-100.0, 200.0)
-    assert load.interval_usd(1.0) == (-100.0, 100.0), "3.2 of 4: three of 2.5, five of 4.2"
-    row = SimpleNamespace(usd_per_month=400.0, usd_low=300.0, usd_high=500.0)
-    assert _grown_usd([(row, load)], 1.5, 5 / 4) == (500.0, 400.0, 700.0)  # type: ignore[list-item]
-    assert _grown_usd([(row, None)], 1.5, 1.5) == (600.0, 450.0, 750.0)  # type: ignore[list-item]
+def test_a_grown_load_is_paid_at_least_as_planned_and_never_less_than_a_lower_one() -> None:
+    """Four machines, 0.8 full; 1.5 times the load needs five of 4.8; at 1.3 times the time 7, at 1 / 1.3 still four.
+
+    Reserved machines cost 100 each, a missing one 170: beyond today's four all are missing ones, so that no month
+    costs less than one with a lower load.
+    """
+    load = ReplicaLoad(count=4, usd=400.0, filled=0.8)
+    row: Any = SimpleNamespace(usd_per_month=400.0, purchase="on_demand")
+    still = {"demand": 1.0, "prices": 1.0, "interruptions": 1.0, "prediction": 1.0}
+    for slower, usd in ((1.0, 500.0), (1.3, 700.0), (1 / 1.3, 400.0)):
+        assert float(_row_bill(row, load, still | {"prediction": slower}, 1.5, 5 / 4)) == usd
+    assert float(_row_bill(row, None, still | {"prediction": 1.2}, 1.5, 1.5)) == pytest.approx(720.0)
+    reserved = ReplicaLoad(count=4, usd=400.0, filled=0.8, paid=True, missing_usd=170.0)
+    row = SimpleNamespace(usd_per_month=400.0, purchase="reserved_1y")
+    assert float(_row_bill(row, reserved, still, 1.5, 5 / 4)) == 400 + 170
+    bills = [
+        float(_row_bill(row, reserved, still | {"prediction": 1.3}, grown, math.ceil(3.2 * grown) / 4))
+        for grown in np.linspace(1.25, 4.0, 60)
+    ]
+    assert np.all(np.diff(bills) >= 0)
 
 
 def test_spare_capacity_is_no_need() -> None:

@@ -12,9 +12,9 @@ import pytest
 from flopwise import units
 from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.assessment import Assessment, Risk
-from flopwise.fleet.option import filled_frac
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.risks import _capacity, _degradation, _prices
+from flopwise.search.service_machines import filled_frac
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import CHAT, DESKS, TODAY, answer, assess, catalog
@@ -36,7 +36,7 @@ def test_old_prices_are_a_risk_and_their_age_is_told() -> None:
 
 def test_growth_past_the_budget_is_a_risk() -> None:
     found = answer().assessment
-    over = [m for m in found.forecast if m.usd > 3000]
+    over = [m for m in found.forecast if m.expected > 3000]
     (risk,) = [r for r in of(found, "budget") if "growth" in r.evidence]
     assert risk.score == pytest.approx(len(over) / len(found.forecast))
     assert over[0].month in risk.evidence

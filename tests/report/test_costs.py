@@ -40,20 +40,15 @@ def test_intervals_hold_storage_and_traffic_as_they_are() -> None:
     assert high == pytest.approx(1525.0)
 
 
-def test_a_million_requests_by_hand() -> None:
-    """$1,200 over 20 requests a second in 730 hours: 52.56 million of them."""
-    table = next(b for b in costs(assessment()) if isinstance(b, Table))
-    assert table.rows[0][4] == f"${1200 / 52.56:,.2f} a million requests"
-    runs = assessment(workloads=[workload(runs_per_month=8.0)])
-    table = next(b for b in costs(runs) if isinstance(b, Table))
-    assert table.rows[0][4] == "$150 a run"
-
-
-def test_a_million_requests_of_a_service_with_peaks_divide_by_the_mean() -> None:
-    """20 requests a second at a peak of 3 times the mean are 17.52 million a month, not 52.56."""
-    target = {"requests_per_s": {"value": 20.0, "mean": 20.0 / 3}}
-    table = next(b for b in costs(assessment(workloads=[workload(targets=target)])) if isinstance(b, Table))
-    assert table.rows[0][4] == f"${1200 / 17.52:,.2f} a million requests"
+def test_units_have_a_column_where_a_workload_has_them() -> None:
+    found = assessment(workloads=[
+        workload(unit_usd={"hour": 1.5, "million_requests": 22.8}),
+        workload("run", unit_usd={"run": 150.0, "epoch": 0.75, "request": 0.000025}),
+    ])  # fmt: skip
+    table = next(b for b in costs(found) if isinstance(b, Table) and b.headers[1] == ">a run")
+    assert table.headers == ["workload", ">a run", ">an epoch", ">a request", ">a million requests", ">an hour"]
+    assert tuple(table.rows[0]) == ("chat", "-", "-", "-", "$22.80", "$1.50")
+    assert tuple(table.rows[1]) == ("run", "$150", "$0.75", "0.0025 ¢", "-", "-")
 
 
 def test_unknown_carbon_is_told_and_is_no_zero() -> None:

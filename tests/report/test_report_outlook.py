@@ -39,8 +39,10 @@ def test_phases_of_one_name_are_told_apart() -> None:
 
 
 def test_the_month_that_passes_the_budget_is_told() -> None:
-    months = [Month(month=f"2027-{n:02d}", usd=200.0 * n, low=190.0 * n, high=210.0 * n, workloads=1)
-              for n in range(1, 13)]  # fmt: skip
+    months = [
+        Month(month=f"2027-{n:02d}", usd=150.0 * n, expected=200.0 * n, low=190.0 * n, high=210.0 * n, workloads=1)
+        for n in range(1, 13)
+    ]
     found = assessment(forecast=months, budget_per_month=1500.0)
     over = past_budget(found)
     assert over is not None

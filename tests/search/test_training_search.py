@@ -306,7 +306,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
             continue
         fitting += recompute[1] == 1
         job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster)
-        best = min(best, sum(single_parts(single_table(job, recipe.stack), layout).values()))
+        best = min(best, sum(single_parts(single_table(job), layout).values()))
     return best, candidates, fitting
 
 

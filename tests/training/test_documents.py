@@ -162,7 +162,7 @@ def test_columns_of_padded_layouts_are_the_single_estimates() -> None:
     recipe, micro, dp = job(documents).recipe, np.array([1, 2, 8]), np.array([64, 8, 2])
     one = np.ones_like(micro)
     table = step_table(
-        load_model("Llama-3.1-8B"), recipe, recipe.stack, H100.rates, H100.fabric,
+        load_model("Llama-3.1-8B"), recipe, H100.rates, H100.fabric,
         Inner(one, one, one, micro), np.array([1]),
     )  # fmt: skip
     layout = Layout(dp=dp, zero=np.array([3, 1, 0]), micro_batch=micro)

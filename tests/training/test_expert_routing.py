@@ -21,7 +21,7 @@ from flopwise.training.layout import Inner, Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.step import owned_params, step_parts
 from flopwise.training.step_table import step_table
-from named import FACTS, recipe_with
+from named import recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 MOE = load_model("Qwen3-30B-A3B")
@@ -105,7 +105,7 @@ def test_columns_of_skewed_layouts_are_the_single_estimates() -> None:
     recipe = recipe_with(seq_len=4096, global_batch=64, stack="megatron-te", expert_skew=3.0)
     ep = np.array([1, 2, 8, 16])
     one = np.ones_like(ep)
-    table = step_table(MOE, recipe, recipe.stack, H100.rates, H100.fabric, Inner(one, one, ep, one), np.array([1]))
+    table = step_table(MOE, recipe, H100.rates, H100.fabric, Inner(one, one, ep, one), np.array([1]))
     parts = step_parts(table, np.arange(4), np.zeros(4, dtype=np.intp), Layout(dp=16, ep=ep, zero=1))
     total = sum(np.broadcast_to(v, 4) for v in parts.values())
     single = [estimate(replace(job(ep=int(e)), recipe=recipe)).step_s for e in ep]
@@ -119,9 +119,7 @@ def test_columns_of_skewed_layouts_are_the_single_estimates() -> None:
 def test_the_optimizer_updates_the_parameters_whose_states_memory_holds(layout: dict[str, Any]) -> None:
     found = job(**layout)
     first = np.zeros(1, dtype=np.intp)
-    owned = float(
-        np.asarray(owned_params(single_table(found, FACTS.stack("megatron-te")), first, first, found.layout))[0]
-    )
+    owned = float(np.asarray(owned_params(single_table(found), first, first, found.layout))[0])
     states = float(step_memory(MOE, found.recipe, found.layout).items["optimizer states"])
     assert states == pytest.approx(8 * owned, rel=1e-6)
 

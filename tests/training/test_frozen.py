@@ -118,8 +118,8 @@ def test_weights_are_all_there_and_states_only_of_what_is_trained(layout: dict[s
     plain, frozen = job(name="Qwen3-30B-A3B", **layout), job(freeze, "Qwen3-30B-A3B", **layout)
     held = [step_memory(j.model, j.recipe, j.layout).items for j in (plain, frozen)]
     assert held[1]["weights"] == pytest.approx(held[0]["weights"])
-    table = single_table(frozen, frozen.recipe.stack)
-    everything = single_table(plain, plain.recipe.stack)
+    table = single_table(frozen)
+    everything = single_table(plain)
     kept = (table.dense_params + table.expert_params + table.frozen_bytes / 2)[0, 0]
     assert kept == pytest.approx((everything.dense_params + everything.expert_params)[0, 0])
     if layout["zero"] == 0:
@@ -175,11 +175,11 @@ def test_a_frozen_base_is_gathered_as_it_is_stored(base: str) -> None:
     lora = lora_with(rank=16, targets=ALL_TARGETS, base=base)
     plain = job(dp=16)
     adapters = replace(plain, recipe=replace(plain.recipe, lora=lora))
-    table = single_table(adapters, plain.recipe.stack)
+    table = single_table(adapters)
     assert table.frozen_bytes[0, 0] == pytest.approx(weight_bytes(adapters.model, base), rel=1e-3)
     assert table.dense_params[0, 0] == trainable_parameters(adapters.model, lora)
     wider = replace(lora, extra_trainable=("embedding", "head"))
-    both = single_table(replace(adapters, recipe=replace(plain.recipe, lora=wider)), plain.recipe.stack)
+    both = single_table(replace(adapters, recipe=replace(plain.recipe, lora=wider)))
     assert both.dense_params[0, 0] == trainable_parameters(adapters.model, wider)
     lines = [dict(estimate(j).breakdown) for j in (replace(adapters, layout=Layout(dp=16)), adapters, plain)]
     assert lines[0]["data_parallel"] < 0.1 * lines[1]["data_parallel"] < lines[2]["data_parallel"]

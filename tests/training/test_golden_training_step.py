@@ -324,6 +324,28 @@ def test_optimizer_step(optimizer: str, stack_name: str, moved: float) -> None:
     assert lines(job(recipe, dp=8, tp=2, zero=1))["optimizer"] == pytest.approx(PARAMS / 16 * moved / HBM, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("types", "moved"),
+    [  # as above, in the types that the recipe asks for over those of the stack (all fp32)
+        ({"states_dtype": "bf16"}, 2 * (2 * 2) + 4 + 2 * 4 + 2),
+        ({"states_dtype": "bf16", "weights_dtype": "bf16", "grad_dtype": "bf16"}, 2 * (2 * 2) + 2 + 2 * 2),
+        ({"weights_dtype": "bf16", "master_weights": True}, 2 * 8 + 4 + 2 * 4 + 2),
+        ({"precision": "fp32"}, 2 * 8 + 4 + 2 * 4),  # no narrower copy
+    ],
+)
+def test_optimizer_step_in_types_of_the_recipe(types: dict[str, Any], moved: float) -> None:
+    assert lines(job({"stack": "fsdp-te"} | types))["optimizer"] == exactly(PARAMS * moved / HBM)
+
+
+def test_optimizer_step_of_adapters() -> None:
+    """AdamW on matrices of rank 16 in fp32: states, gradient and weight are theirs, not the base's; a 16-bit copy."""
+    lora = {"lora": lora_with(rank=16, targets=("q", "v")), "stack": "fsdp-te"}
+    trained = LAYERS * 16 * ((WIDTH + WIDTH) + (WIDTH + KV))
+    assert lines(job(lora))["optimizer"] == exactly(trained * (2 * 8 + 4 + 2 * 4 + 2) / HBM)
+    narrow = {"lora": lora_with(rank=16, targets=("q", "v"), adapter_dtype="bf16"), "stack": "fsdp-te"}
+    assert lines(job(narrow))["optimizer"] == exactly(trained * (2 * 4 + 2 + 2 * 2) / HBM)
+
+
 def test_host_launches() -> None:
     """One launch an operation forward and two backward; only what is longer than the device's work shows."""
     found = lines(job({"seq_len": 256, "global_batch": 4, "stack": "fsdp-eager"}, tp=4))
@@ -410,10 +432,10 @@ def test_eight_bit_products() -> None:
 
 
 def test_four_bit_base() -> None:
-    """QLoRA, section 3: each product first reads its packed weight (4 bits, scales left out), writes 16 bits."""
+    """QLoRA, section 3: each product first reads its packed weight, 4 bits and an fp32 scale for 64, writes 16 bits."""
     lora = {base: {"lora": lora_with(rank=16, base=base)} for base in ("bf16", "nf4")}
     plain, packed = (lines(job(recipe)) for recipe in lora.values())
-    unpacking = BATCH * LAYERS * MATRICES * (4 / 8 + 2 * 2) / HBM
+    unpacking = BATCH * LAYERS * MATRICES * ((4 + 32 / 64) / 8 + 2 * 2) / HBM
     for name in ("forward", "backward"):  # backward there are gradients of inputs alone
         assert packed[name] - plain[name] == pytest.approx(unpacking, rel=1e-6)
 

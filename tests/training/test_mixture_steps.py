@@ -108,13 +108,13 @@ def test_gradients_of_experts_have_the_operations_of_their_products_and_their_ow
 
 
 def test_bytes_of_adding_gradients_by_hand() -> None:
-    recipe = recipe_with(seq_len=4096)
-    assert (
-        added_grad_bytes(recipe, FACTS.stack("megatron-te")) == 4 + 4 - 2
-    )  # read and written in fp32, not written in bf16
-    assert added_grad_bytes(recipe, FACTS.stack("megatron-deepspeed")) == 2 + 4 + 4
-    assert added_grad_bytes(replace(recipe, precision="fp16"), FACTS.stack("megatron-deepspeed")) == 2 + 2 + 2
-    assert added_grad_bytes(recipe, FACTS.stack("fsdp-compile")) == 0
+    def added(stack: str, precision: str = "bf16") -> float:
+        return added_grad_bytes(recipe_with(seq_len=4096, stack=stack, precision=precision))
+
+    assert added("megatron-te") == 4 + 4 - 2, "read and written in fp32, not written in bf16"
+    assert added("megatron-deepspeed") == 2 + 4 + 4
+    assert added("megatron-deepspeed", "fp16") == 2 + 2 + 2
+    assert added("fsdp-compile") == 0
 
 
 def test_small_micro_batches_pay_for_adding_gradients() -> None:

@@ -57,7 +57,7 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     job = TrainJob(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
-    answer = train_answer(job, facts, laid_out, notes)
+    answer = train_answer(job, facts, laid_out, notes, data.epochs)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
     return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd)
 

@@ -20,6 +20,8 @@ from flopwise.serving.memory import ServingLayout
 Release = tuple[int, int]
 
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
+WHOLE = "latency_s"
+"""Of whole requests: no constant is fitted to it, and its interval is composed of those of its parts."""
 PROMPT_ONLY = ("prefill_throughput", "prefill_latency")
 OFFLINE = ("offline_max_throughput", "mlperf_offline")
 ONLINE = ("serving_concurrency", "serving_qps")
@@ -255,10 +257,17 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
             Prediction(id=name, unit=UNITS[q], measured=measured.get(q), skipped=str(error), quantity=q)
             for q in quantities
         ]
+    seconds = number(row, WHOLE)
+    whole = () if seconds is None else (
+        Prediction(
+            id=name, unit="s", quantity=WHOLE, measured=seconds, predicted=result.e2e_s, low=result.e2e_low,
+            high=result.e2e_high,
+        ),
+    )  # fmt: skip
     return [
         Prediction(
             id=name, unit=UNITS[q], quantity=q, measured=measured.get(q), predicted=figure.value, low=figure.low,
             high=figure.high, band=figure.band,
         )
         for q, figure in figures.items()
-    ]  # fmt: skip
+    ] + [*whole]  # fmt: skip

@@ -23,13 +23,13 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.fleet.option import replica_machines
 from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
 from flopwise.search import serving_option, training_option
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
+from flopwise.search.service_machines import replica_machines
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 from flopwise.serving.job import serving_band

@@ -78,8 +78,11 @@ class TrainingModel(FitModel):
             chip, layout, recipe = run.job.cluster.accelerator, run.job.layout, run.job.recipe
             if chip.name not in chips:
                 chips[chip.name] = rates(chip, table)
-            moved = replace(run.job, cluster=replace(run.job.cluster, rates=chips[chip.name]))
-            step_s = sum(single_parts(single_table(moved, stacks[recipe.stack.name]), layout).values())
+            moved = replace(
+                run.job, cluster=replace(run.job.cluster, rates=chips[chip.name]),
+                recipe=replace(recipe, stack=stacks[recipe.stack.name]),
+            )  # fmt: skip
+            step_s = sum(single_parts(single_table(moved), layout).values())
             tokens = recipe.global_batch * recipe.seq_len
             errors.append(math.log(tokens / step_s / int(layout.num_gpus) / run.measured))
         return np.array(errors)

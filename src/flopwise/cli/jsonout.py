@@ -58,7 +58,14 @@ def entries(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]
 
 def interval(band: Any) -> dict[str, Any] | None:
     """The class of measurements that an interval comes from; None where nothing was measured."""
-    return None if band is None else {"class": band.name, "rows": band.rows, "source": band.source}
+    if band is None:
+        return None
+    own = (
+        {}
+        if band.family_rows is None
+        else attributes(band, "evidence architecture=family architecture_rows=family_rows")
+    )
+    return {"class": band.name, "rows": band.rows, **own, "source": band.source}
 
 
 def notes(answer: Any) -> dict[str, Any]:

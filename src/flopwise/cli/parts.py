@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
@@ -146,3 +146,14 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
     if answer.remedies:
         changes = [(r.change, gib(r.saves_bytes), r.fits) for r in answer.remedies]
         yield table(["change", ">saves", "enough"], changes, paper)
+
+
+def network_table(needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Headers and rows of what each kind of link has to carry."""
+    rows = []
+    for need in needs:
+        what = ", ".join(f"{name.replace('_', ' ')} {units.format_bytes(n)}" for name, n in need["step_bytes"].items())
+        rates = ("average_bytes_per_s", "needed_bytes_per_s", "node_needed_bytes_per_s", "link_bytes_per_s")
+        shown = ("-" if need[name] is None else units.format_rate(need[name], "B/s") for name in rates)
+        rows.append((f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}", what, *shown))
+    return ["link", "a step sends", ">on average", ">not to be seen", ">of a node", ">the link has"], rows

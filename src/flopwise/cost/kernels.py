@@ -158,13 +158,11 @@ def matmul_s(
     weight_bits: float | None = None,
     act_bytes: float = 2.0,
     cold: bool = True,
-    graph: bool = True,
 ) -> Timing:
     """An (m x k) by (k x n) product; shape of the broadcast of m, n, k.
 
     `dtype` is an entry of `PRECISIONS`; `weight_bits` overrides its storage, `act_bytes` is what comes in and goes out
-    before any quantisation. `cold`: operands come from DRAM (always so in real decoding); `graph`: launched from a
-    graph, so the host's launch time does not show.
+    before any quantisation. `cold`: operands come from DRAM (always so in real decoding).
 
     Source: roofline with tiles, waves and calibrated fractions (data/calibration).
     Assumes: the library picks the best of `TILES`, or the vector units for a few rows; a row that is not aligned to 16
@@ -185,7 +183,7 @@ def matmul_s(
         extra_s = _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold)
         return Timing(timing.seconds + extra_s, compute_s, memory_s)
 
-    return with_launch_time(rates, in_blocks(formula, (m, n, k)), graph=graph)
+    return in_blocks(formula, (m, n, k))
 
 
 class _Way(NamedTuple):
@@ -243,16 +241,6 @@ def _quantise_s(rates: Rates, elems: Floats, from_bytes: float, to_bytes: float,
     return rates.value["quantise_kernels"] * rates.value["kernel_s"] + moved_s
 
 
-def with_launch_time(rates: Rates, timing: Timing, *, graph: bool) -> Timing:
-    """`timing` no shorter than the host needs to launch it, unless a graph launches it.
-
-    Source: calibrated on kernels measured without graphs. Assumes: the host runs ahead by one kernel.
-    """
-    if graph:
-        return timing
-    return timing._replace(seconds=np.maximum(timing.seconds, rates.value["eager_s"]))
-
-
 def grouped_matmul_s(
     rates: Rates,
     m: Ints,
@@ -264,7 +252,6 @@ def grouped_matmul_s(
     weight_bits: float | None = None,
     act_bytes: float = 2.0,
     cold: bool = True,
-    graph: bool = True,
     ordered: bool = False,
 ) -> Timing:
     """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
@@ -284,16 +271,16 @@ def grouped_matmul_s(
         memory_s = read_s(rates, moved + passes, cold=cold)
         return overlap_timing(rates, compute_s, memory_s, rates.value["grouped_s"])
 
-    return with_launch_time(rates, in_blocks(formula, (m, n, k, touched)), graph=graph)
+    return in_blocks(formula, (m, n, k, touched))
 
 
-def pointwise_s(rates: Rates, nbytes: Floats, *, graph: bool = True) -> Timing:
+def pointwise_s(rates: Rates, nbytes: Floats) -> Timing:
     """A kernel that streams `nbytes` (read and written): norms, activations, residuals, rope, gathers.
 
     Source: calibrated fraction of the streaming bandwidth. Assumes: what is computed on the way takes no time.
     """
     memory_s = read_s(rates, nbytes) / rates.value["pointwise_frac"]
-    return with_launch_time(rates, overlap_timing(rates, 0.0, memory_s, rates.value["kernel_s"]), graph=graph)
+    return overlap_timing(rates, 0.0, memory_s, rates.value["kernel_s"])
 
 
 def flash_dim(dim: Ints) -> Ints:
@@ -323,7 +310,6 @@ def prefill_attention_s(
     act_bytes: float = 2.0,
     kv_bytes: float = 2.0,
     cold: bool = True,
-    graph: bool = True,
     frac: str = "attention_frac",
     dtype: str = "bf16",
 ) -> Timing:
@@ -351,7 +337,7 @@ def prefill_attention_s(
         moved = moved + batch * context * kv_heads * (qk_dim + v_dim) * kv_bytes
         return overlap_timing(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s, "overlap_loss.attention")
 
-    return with_launch_time(rates, in_blocks(formula, (pairs, batch, query, heads, kv_heads, context)), graph=graph)
+    return in_blocks(formula, (pairs, batch, query, heads, kv_heads, context))
 
 
 def decode_attention_s(
@@ -368,7 +354,6 @@ def decode_attention_s(
     act_bytes: float = 2.0,
     kv_bytes: float = 2.0,
     cold: bool = True,
-    graph: bool = True,
 ) -> Timing:
     """One query (or a few) against the cache of each sequence; `context` tokens are read.
 
@@ -395,11 +380,11 @@ def decode_attention_s(
         compute_s = waves(count, rates.num_sms, tail) * (tile_s + block_s)
         return overlap_timing(rates, compute_s, memory_s, fixed_s)
 
-    return with_launch_time(rates, in_blocks(formula, (batch, heads, kv_heads, context, query)), graph=graph)
+    return in_blocks(formula, (batch, heads, kv_heads, context, query))
 
 
 def attention_s(
-    rates: Rates, work: Work, *, act_bytes: float = 2.0, kv_bytes: float = 2.0, graph: bool = True, dtype: str = "bf16"
+    rates: Rates, work: Work, *, act_bytes: float = 2.0, kv_bytes: float = 2.0, dtype: str = "bf16"
 ) -> Timing:
     """Seconds of an attention `Work`; decoding where a sequence has few queries, prefill elsewhere; element by element.
 
@@ -413,7 +398,7 @@ def attention_s(
     window = work.window if work.window is not None else np.inf
     prefill = prefill_attention_s(
         rates, work.pairs, work.batch, work.query, work.heads, work.kv_heads, np.minimum(work.context, window),
-        qk_dim=work.qk_dim, v_dim=work.v_dim, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph,
+        qk_dim=work.qk_dim, v_dim=work.v_dim, act_bytes=act_bytes, kv_bytes=kv_bytes,
         frac="attention_frac" if work.latent_dim is None else "latent_prefill_frac", dtype=dtype,
     )  # fmt: skip
     prefill = Timing(prefill.seconds * rounds, prefill.compute_s * rounds, prefill.memory_s * rounds)
@@ -428,7 +413,7 @@ def attention_s(
         read = work.kv_elems / np.maximum(work.batch * float(latent), 1.0)
     decode = decode_attention_s(
         rates, work.batch, work.heads, kv_heads, read, qk_dim=qk_dim, v_dim=v_dim, cached_dim=latent,
-        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph,
+        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes,
     )  # fmt: skip
     if few.all():
         return decode
@@ -478,7 +463,6 @@ def work_s(
     weight_bits: float | None = None,
     act_bytes: float = 2.0,
     kv_bytes: float = 2.0,
-    graph: bool = True,
 ) -> Timing:
     """Seconds of one `Work` on one rank, operands cold; arrays of the broadcast shape.
 
@@ -488,19 +472,18 @@ def work_s(
     Source: the function of its kind. Assumes: as there; attention of one query a sequence is decoding, of more prefill.
     """
     if work.kind == "matmul":
-        return matmul_s(rates, *work.dims, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes, graph=graph)
+        return matmul_s(rates, *work.dims, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes)
     if work.kind == "grouped":
         return grouped_matmul_s(
-            rates, *work.dims, work.touched, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes, graph=graph,
+            rates, *work.dims, work.touched, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes,
             ordered=work.name.endswith("/wgrad"),
         )  # fmt: skip
     if work.kind == "attention":
         wide = "fp32" if dtype in ("fp32", "tf32") else "bf16"
-        return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph, dtype=wide)
+        return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, dtype=wide)
     nbytes = work_bytes(work, weight_bits=8.0 * act_bytes, act_bytes=act_bytes, kv_bytes=kv_bytes)
     if work.kind in ("conv", "recurrence"):
         rate = rates.matmul_flops_per_s("bf16") * rates.value[f"{work.kind}_frac"]
-        memory_s = pointwise_s(rates, nbytes, graph=graph).memory_s
-        timing = overlap_timing(rates, work.causal_flops / rate, memory_s, rates.value["kernel_s"])
-        return with_launch_time(rates, timing, graph=graph)
-    return pointwise_s(rates, nbytes, graph=graph)
+        memory_s = pointwise_s(rates, nbytes).memory_s
+        return overlap_timing(rates, work.causal_flops / rate, memory_s, rates.value["kernel_s"])
+    return pointwise_s(rates, nbytes)

@@ -44,12 +44,77 @@ class ErrorQuantiles:
     date: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyRows:
+    """Measured rows of one family of devices; `spread`: how many times wider than its classes' bands hold 80 % of them.
+
+    `maker`: vendor and kind of device, as a vendor's CPUs tell nothing of its GPUs.
+    """
+
+    maker: str
+    rows: int
+    sources: int
+    spread: float
+
+
+FEW_ROWS, FEW_SOURCES = 8, 2
+"""A class of predictions, or a family of devices, with less rests on what is known of others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredFamilies:
+    """The families of devices that one kind of prediction was measured on, and what it costs to leave one out.
+
+    `family_out` and `maker_out`: how many times wider bands hold 80 % of rows whose family, or whose maker's families,
+    the calibration has not seen.
+    """
+
+    families: Mapping[str, FamilyRows]
+    family_out: float
+    maker_out: float
+
+    def spread(self, family: str, maker: str) -> float:
+        """How many times wider than its class the band of a prediction for such a device is; 1 where rows vouch for it.
+
+        What a family's own rows say counts from `FEW_ROWS` on, and less than leaving it out only from `FEW_SOURCES` on.
+        """
+        own = self.families.get(family)
+        known = any(f.maker == maker and _vouches(f) and f.spread <= self.family_out for f in self.families.values())
+        unseen = self.family_out if known else max(self.family_out, self.maker_out)
+        if own is None or own.rows < FEW_ROWS:
+            return unseen
+        if _vouches(own) and own.spread <= self.family_out:
+            return 1.0
+        return max(own.spread, unseen)
+
+    @classmethod
+    def by_kind(cls, path: Path) -> dict[str, MeasuredFamilies]:
+        """Those of each kind of prediction in a JSON file: `source`, `date` and `kinds`.
+
+        Raises:
+            SpecError: the file is not what is expected.
+        """
+        kinds = tables.read_json_object(path).get("kinds")
+        try:
+            return {
+                kind: cls(**{**row, "families": {n: FamilyRows(**f) for n, f in row["families"].items()}})
+                for kind, row in kinds.items()  # type: ignore[union-attr]  # anything else is refused below
+            }
+        except (AttributeError, KeyError, TypeError) as error:
+            raise SpecError(f"{path}: not what benchmarks/accuracy/fit_coverage.py writes: {error}") from None
+
+
+def _vouches(family: FamilyRows) -> bool:
+    return family.rows >= FEW_ROWS and family.sources >= FEW_SOURCES
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """All parameters, found by name along a chain of scopes, and the errors that predictions with them have."""
 
     parameters: tuple[Parameter, ...]
     errors: Mapping[str, ErrorQuantiles] = field(default_factory=dict, repr=False)  # by class of prediction
+    measured: Mapping[str, MeasuredFamilies] = field(default_factory=dict, repr=False)  # by kind of prediction
     _index: Mapping[tuple[str, str], Parameter] = field(init=False, repr=False, compare=False)
     _scopes: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
@@ -114,7 +179,7 @@ class Calibration:
         return self._with(p for p in self.parameters if p.scope not in gone)
 
     def _with(self, parameters: Iterable[Parameter]) -> Calibration:
-        return Calibration(tuple(parameters), self.errors)
+        return Calibration(tuple(parameters), self.errors, self.measured)
 
 
 NOT_CALIBRATED = Calibration(())

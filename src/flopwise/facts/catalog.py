@@ -32,7 +32,7 @@ from flopwise.facts.accelerators import (
     GradeRecord,
     spelling_key,
 )
-from flopwise.facts.calibration import Calibration, read_errors, read_parameters
+from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from flopwise.facts.storage import Storage
 
 FACTS_VARIABLE = "FLOPWISE_FACTS"
-CALIBRATION, ERRORS_FILE = "calibration", "intervals.json"
+CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "storage.STORAGE", "reliability.FAILURES",
     "reliability.SPOT", "reliability.STARTS", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS",
@@ -471,6 +471,10 @@ class Facts:
 
     start_records: tuple[StartRecord, ...] = _all_rows("reliability.STARTS")  # what runs wait for before they begin
 
+    def start_s(self, *names: str) -> float:
+        """Seconds of those records together."""
+        return sum(record.seconds for record in self.start_records if record.name in names)
+
     @_lookup_once
     def spot(self, provider: str, accelerator: str) -> SpotRecord:
         """The record of a provider's accelerator, else of all of its machines, else what is assumed of any provider."""
@@ -581,7 +585,8 @@ def _shipped_rows(table: FactTable[R]) -> dict[Key, R]:
 
 @lru_cache(maxsize=1)
 def _shipped_calibration() -> Calibration:
-    return Calibration(tuple(read_parameters(DATA / CALIBRATION)), read_errors(DATA / ERRORS_FILE))
+    parameters, errors = tuple(read_parameters(DATA / CALIBRATION)), read_errors(DATA / ERRORS_FILE)
+    return Calibration(parameters, errors, MeasuredFamilies.by_kind(DATA / COVERAGE_FILE))
 
 
 def _by_name(rows: Mapping[Key, R]) -> dict[str, R]:

@@ -88,7 +88,7 @@ class WeightFormat(ABC):
     @property
     @abstractmethod
     def weight_bits(self) -> float:
-        """Bits of one quantised weight, without its share of scales."""
+        """Bits of one quantised weight, with its share of scales and zeros."""
 
     @property
     @abstractmethod
@@ -123,8 +123,9 @@ class CheckpointFormat(WeightFormat):
 
     @property
     def weight_bits(self) -> float:
-        """As the row says."""
-        return self.bits
+        """With its share of a block's scale and zero; a scale for a whole row or column adds nothing to speak of."""
+        block = (self.block_rows or 0) * (self.block_columns or 0)
+        return self.bits + self.extra_bits + ((8 * self.scale_bytes + self.zero_bits) / block if block else 0.0)
 
     @property
     def is_quantised(self) -> bool:

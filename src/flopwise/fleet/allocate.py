@@ -32,16 +32,14 @@ from flopwise.fleet.model import (
     WorkloadDemand,
     is_rented,
 )
-from flopwise.fleet.planned import KEPT, few_options
 from flopwise.fleet.prices import volume_bills
 from flopwise.fleet.program import LARGE, MARGIN, AllocationProblem, AllocationProgram, backup_usd, solve
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
+from flopwise.fleet.waste import ThriftyProgram, Waste
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
 
-MANY = 4000
-"""Options beyond which fewer of each workload are weighed."""
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
@@ -51,13 +49,8 @@ HALF = 0.5
 
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
     """The allocation of a fleet whose workloads all have options."""
-    most = KEPT
-    few = [few_options(item, most) for item in items]
-    while sum(map(len, few)) > MANY and most > 1:
-        most = max(1, most // 2)
-        few = [few_options(item, most) for item in items]
-    options = with_carbon([option for group in few for option in group])
-    providers = [{option.provider: is_rented(option.purchase) for option in group} for group in few]
+    options = with_carbon([option for item in items for option in item.options])
+    providers = [{option.provider: is_rented(option.purchase) for option in item.options} for item in items]
     volumes = volume_bills([item.job for item in items], providers, facts)
     schedules: list[WeeklySchedule | None] = []  # of what may share machines; of runs whose place in the week is stated
     for item in items:
@@ -76,9 +69,18 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
         )
         for n, item in enumerate(items)
     )
-    return AllocationProblem(
-        items=tuple(items), options=options, demands=demands, volumes=volumes, rules=platform.rules, kept=most
+    problem = AllocationProblem(
+        items=tuple(items), options=options, demands=demands, volumes=volumes, rules=platform.rules
     )
+    return _without_waste(problem)
+
+
+def _without_waste(problem: AllocationProblem) -> AllocationProblem:
+    """The problem without options that only waste money."""
+    kept = Waste(problem.options, problem.demands, problem.rules).worthwhile_options
+    names = set(map(id, kept))
+    dropped = tuple(option for option in problem.options if id(option) not in names)
+    return replace(problem, options=kept, dropped=(*problem.dropped, *dropped))
 
 
 def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
@@ -94,34 +96,51 @@ def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
 
 def allocate(
     problem: AllocationProblem, without: frozenset[Policy] = frozenset(), *, gap: float = GAP, seconds: float = SECONDS,
-    start: Allocation | None = None,
+    start: Allocation | None = None, bound: bool = False,
 ) -> Allocation:  # fmt: skip
     """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
 
     `start`: an allocation of the same options under more policies, or other prices, to begin from. `without`: policies
-    to leave out; of own machines beyond their number each costs what the last does.
+    to leave out; of own machines beyond their number each costs what the last does. `bound`: the gap that is returned
+    is to the least of all options where only some were weighed.
 
     Source: the program stands in `flopwise.fleet.program`; solved by HiGHS.
-    Assumes: an instance of an option carries its share of the workload; of thousands of options those of
-    `undominated_options` do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the
-    week; runs that need several machines at once take turns on some (in large allocations on own machines only);
-    services share a machine by their hours, never at the same time.
+    Assumes: an instance of an option carries its share of the workload; of many options those of `weighed_options` do,
+    unless nothing holds the policies with them; runs that may be put anywhere fill what fixed schedules leave of a
+    pool, in slots of the week; runs that need several machines at once take turns on some (in large allocations on own
+    machines only); services share a machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
         raise InfeasibleError(f"nothing on offer carries {', '.join(missing[:5])}")
-    options = undominated_options(problem.options, problem.rules)
-    made = AllocationProgram(replace(problem, options=options), without)
-    columns = None if start is None else start.columns
+    problem = _without_waste(problem)
+    some = weighed_options(problem.options, problem.rules)
+    made = ThriftyProgram(replace(problem, options=some), without)
+    columns = None if start is None or start.columns is None else start.columns[: len(made.program.costs)]
     fits = columns is not None and len(columns) == len(made.program.costs)
     solution = solve(made.program, gap, seconds, columns if fits else None)
+    if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
+        made = ThriftyProgram(problem, without)
+        solution = solve(made.program, gap, seconds)
     if solution.columns is None:
         solution = solve(made.program, gap, seconds * LATER_FRAC, _nearest(made, seconds * STEP_FRAC))
     if solution.columns is None:
         raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
-    return _read_solution(made, solution.columns, solution.gap)
+    found = _read_solution(made, solution.columns, solution.gap)
+    if bound and len(made.options) < len(problem.options):
+        return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
+    return found
+
+
+def _proven_gap(problem: AllocationProblem, objective: float, gap: float) -> float:
+    """By how much of its cost an allocation may be above the least that all options allow, weighed or not.
+
+    Source: the program of all options as if machines could be divided costs no more.
+    """
+    bound = solve(AllocationProgram(problem).program, 0.0, np.inf, relaxed=True)
+    return max(gap, 1.0 - bound.objective / objective) if objective else gap
 
 
 def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Allocation:
@@ -136,24 +155,19 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
             used_hours[option.machine] += count * option.busy_hours
         elif option.is_pooled:
             pools[option.machine] = pools.get(option.machine, 0) + count
-    taken = []
-    for i, (option, count) in zip(numbers, primary, strict=True):
-        usd, levels, on, hours = option.usd_each * count, made.demands[option.workload].levels, tuple[int, ...](), None
-        if made.is_shared(option):  # its part by hours of use
-            paid = option.pool_usd(round(columns[made.pools[option.machine]]))
-            usd = paid * count * option.busy_hours / used_hours[option.machine]
-        elif levels is not None and i in made.on:  # the hours that they are on
-            on = tuple(round(columns[column]) * made.scale[i] for column in made.on[i])
-            hours = levels.paid_hours(on) / count
-            usd *= hours / option.busy_hours
-        cost = usd + option.usd_running * count
-        taken.append(Taken(option=option, count=count, usd=cost, by_level=on, scaled_hours=hours))
+    in_all: dict[Machine, int] = defaultdict(int)
+    for machine, count in pools.items():
+        in_all[*machine[:4], ""] += count
+    taken = [
+        _primary(made, columns, i, count, machines=(pools, in_all), used_hours=used_hours)
+        for i, (_, count) in zip(numbers, primary, strict=True)
+    ]
     for i, column in made.spare.items():
         if columns[column] > HALF:
             count, option = round(columns[column]), made.options[i]
             taken.append(Taken(option=option, count=count, usd=count * backup_usd(option, made.rules), role="backup"))
-    owned = {option.machine: option.own for option in made.options if option.own is not None}
-    unused = {machine: own.idle(pools.get(machine, 0)) for machine, own in owned.items()}
+    owned = {option.whole_kind: option.own for option in made.options if option.own is not None}
+    unused = {machine: own.idle(in_all[machine]) for machine, own in owned.items()}
     idle = {machine: (count, count * owned[machine].off_usd) for machine, count in unused.items() if count}
     volumes = _volume_shares(made, columns, primary)
     bills = [(row.option.provider, row.usd) for row in taken]
@@ -167,6 +181,28 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
         taken=tuple(taken), pools=pools, idle=idle, volumes=volumes, by_provider=dict(by_provider), usd=usd,
         objective=usd + made.rules.carbon_usd_per_kg * kg, kg=kg, gap=gap, columns=columns,
     )  # fmt: skip
+
+
+def _primary(
+    made: AllocationProgram, columns: Array, index: int, count: int, *,
+    machines: tuple[dict[Machine, int], dict[Machine, int]], used_hours: dict[Machine, float],
+) -> Taken:  # fmt: skip
+    """So many of an option; `machines`: of each pool, and of own machines over all of their pools.
+
+    What is shared costs its part by hours of use, of the pool's part of what own machines cost together.
+    """
+    option, (pools, in_all) = made.options[index], machines
+    usd, levels, on, hours = option.usd_each * count, made.demands[option.workload].levels, tuple[int, ...](), None
+    if made.is_shared(option):
+        mine, there = pools[option.machine], in_all[option.whole_kind]
+        paid = option.pool_usd(there) * mine / there if option.own else option.pool_usd(mine)
+        usd = paid * count * option.busy_hours / used_hours[option.machine]
+    elif levels is not None and index in made.on:  # the hours that they are on
+        on = tuple(round(columns[column]) * made.scale[index] for column in made.on[index])
+        hours = levels.paid_hours(on) / count
+        usd *= hours / option.busy_hours
+    cost = usd + option.usd_running * count
+    return Taken(option=option, count=count, usd=cost, by_level=on, scaled_hours=hours)
 
 
 def _volume_shares(
@@ -187,7 +223,7 @@ def _volume_shares(
     return {key: share / sums[key[0]] for key, share in shares.items()}
 
 
-# Options that cannot matter in a large allocation: others of the same provider, bought alike, are cheaper
+# Options that hardly matter in a large allocation: others of the same provider, bought alike, are cheaper
 
 CHEAPEST = 3
 """Options of each workload, provider, purchase and set of quotas that are kept: the cheapest."""
@@ -197,10 +233,10 @@ PART_TIME = 600.0
 """Busy hours a month beyond which a machine has little left to share."""
 
 
-def undominated_options(
+def weighed_options(
     options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST
 ) -> tuple[MonthlyOption, ...]:
-    """The options worth weighing, in their order; all of them in a small allocation.
+    """The options of a large allocation that are weighed first, in their order; all of them in a small one.
 
     Kept of each group: the cheapest, the one with most and the one with fewest instances among those within a tenth of
     it (what is split fits better in small parts, a quota holds more of few), and of the reserved machines that several
@@ -356,7 +392,21 @@ def _conflict_error(
         what = f"the shares of the providers cannot be held{beside}{widen}"
     else:
         what = f"no allocation holds all policies: whole machines do not fit {giving[0]}"
-    return InfeasibleError(f"{what}. The nearest has: {'; '.join(distances)}", distances)
+    what = f"{what}. The nearest has: {'; '.join(distances)}"
+    for_nothing = _wasted_usd(made, columns) if any(isinstance(p, ProviderShare | SpotLimit) for p in giving) else None
+    if for_nothing is not None:
+        what += f". They would hold with ${for_nothing:,.0f} a month more, spent on dearer machines that do no more"
+    return InfeasibleError(what, distances)
+
+
+def _wasted_usd(made: AllocationProgram, columns: Array) -> float | None:
+    """USD a month above the nearest allocation by which waste would hold all policies; None where nothing would."""
+    problem = replace(made.problem, options=(*made.problem.options, *made.problem.dropped))
+    trial = AllocationProgram(problem, made.without)
+    solution = solve(trial.program, NEAREST_GAP, OPPOSED_S)
+    if solution.columns is None:
+        return None
+    return _sum(trial.usd_terms(), solution.columns) - _sum(made.usd_terms(), columns)
 
 
 def _because_of_backups(made: AllocationProgram) -> str:
@@ -379,7 +429,7 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
     if isinstance(policy, OwnMachineCount):
         option = next(o for o in made.options if o.own is not None and o.instance == policy.instance)
         assert option.own is not None
-        used = columns[made.pools[option.machine]]
+        used = sum(columns[c] for machine, c in made.pools.items() if machine[:4] == option.machine[:4])
         return f"{policy}, {option.own.most}: {used:.0f} are needed; buy more, or allow other ways"
     if isinstance(policy, Budget):
         return f"{policy} of ${policy.usd:,.0f}: ${_sum(made.usd_terms(), columns):,.0f} are needed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -15,29 +15,27 @@ from flopwise.facts.catalog import Facts
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
-from flopwise.fleet.model import Allocation, ChosenWorkload, Platform
+from flopwise.fleet.model import ChosenWorkload, PlannedWorkload, Platform
 from flopwise.fleet.outlook import bindings, forecast, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
-from flopwise.fleet.planned import KEPT, planned_workloads
-from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
-from flopwise.fleet.results import workload_result
+from flopwise.fleet.results import workload_results
 from flopwise.fleet.risks import risks
 from flopwise.fleet.roadmap import roadmap
 from flopwise.fleet.savings import baseline_of, savings
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.answer import Plan
+from flopwise.units import format_percent
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25
 """Share of the on-demand price below which a spot price deserves a second look."""
 STAGES = ("searching", "allocating", "what if", "scenarios")
-WIDER = 3
-"""Times the kinds of machines that are searched of a large fleet before shares of the bill are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ def assess(
 
     Raises:
         SpecError, UnknownNameError: something in the fleet is wrong.
-        InfeasibleError: a workload that nothing can run, or policies that contradict one another; says which.
+        InfeasibleError: nothing can run any workload, or policies contradict one another; says which.
     """
     started = time.perf_counter()
     advance = advance or (lambda _stage, _done, _whole: None)
@@ -74,60 +72,84 @@ def assess(
     advance(STAGES[3], 0, 1)
     drawn = drawn_scenarios(fleet, scenarios, seed) if scenarios else None
     advance(STAGES[3], 1, 1)
-    tables, months, ages = comparison_tables(fleet), forecast(fleet, today), dict[str, float]()
+    tables, months, ages = comparison_tables(fleet), forecast(fleet, today, scenarios, seed), dict[str, float]()
     if today is not None:  # days since each date of a price
         day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows if row.price_date}
         ages = {date: float((day - dt.date.fromisoformat(date)).days) for date in dates}
     notes = dict.fromkeys(_price_notes(fleet, ages))
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
-        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
-        usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
+        workloads=workload_results(chosen, fleet.lost, facts, fleet.cost), allocation=list(fleet.rows),
+        usd_per_month=_expected_cost(fleet.cost, drawn), savings=saved,
+        risks=risks(fleet, questions, drawn, ages, months),
+        binding=binding, warnings=list(fleet.warnings),
+        optimality=_optimality(problem.items, allocation.gap),
         whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
-        baseline=baseline_of(platform),
         by_provider=provider_choices(fleet), scaled=scaling(chosen, facts), advice=advice(fleet),
+        baseline=baseline_of(platform),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
 
 
 def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> SolvedFleet:
-    """The cheapest machines that policies and targets allow. Raises as `assess`."""
+    """The cheapest machines that policies and targets allow, for the workloads that something runs. Raises as `assess`.
+
+    Where some cannot run and the rest cannot hold the shares of the bill, these are left out, with a warning.
+    """
     platform, facts = resolve_names(platform, facts)
-    problem, allocation = _allocation(platform, facts, advance)
-    return solved_fleet(platform, facts, problem, allocation)
-
-
-def _allocation(
-    platform: Platform, facts: Facts, advance: Advance, times: int = 1
-) -> tuple[AllocationProblem, Allocation]:
-    """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
-    items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole), times=times)
-    lost = [item for item in items if not item.options]
+    items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole))
+    lost, warnings = [item for item in items if not item.options], list[str]()
+    reasons = [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]]
+    kept = [item for item in items if item.options]
+    if not kept:
+        names = ", ".join(item.name[:60] for item in items[:10])
+        raise InfeasibleError(f"nothing on offer can run any of the {len(items)} workloads: {names}", reasons)
     if lost:
-        raise InfeasibleError(
-            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: "
-            + ", ".join(item.name[:60] for item in lost[:10]),
-            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
-        )
-    problem = allocation_problem(platform, items, facts)
+        platform = replace(platform, jobs=tuple(item.job for item in kept))
+        kept = [_at_number(item, number) for number, item in enumerate(kept)]
+    problem = allocation_problem(platform, kept, facts)
     advance(STAGES[1], 0, 1)
     try:
-        allocation = allocate(problem)
+        allocation = allocate(problem, bound=True)
     except InfeasibleError as error:
-        few = [item.num_kinds for item in items if item.num_kinds is not None]
-        if not few:
-            raise
-        if platform.rules.shares and times == 1:
-            return _allocation(platform, facts, advance, WIDER)
-        seen = f"among the {min(few)} kinds of machines that were searched for each workload of this large fleet"
-        raise InfeasibleError(f"{seen}: {error}", error.reasons) from None
+        if not lost or not platform.rules.shares:
+            raise InfeasibleError(str(error), [*error.reasons, *reasons]) from None
+        warnings.append(f"shares of the bill are left out, as what nothing runs is not in it: {error}")
+        platform = replace(platform, rules=replace(platform.rules, providers=None))
+        problem = allocation_problem(platform, kept, facts)
+        allocation = allocate(problem, bound=True)
     advance(STAGES[1], 1, 1)
-    return problem, allocation
+    return replace(solved_fleet(platform, facts, problem, allocation), lost=tuple(lost), warnings=tuple(warnings))
+
+
+def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:
+    """The bill with what to expect of it: mean and interval of the drawn months."""
+    if drawn is None:
+        return cost
+    return msgspec.structs.replace(cost, expected=drawn.mean, low=drawn.p10, high=drawn.p90)
+
+
+def _optimality(items: Sequence[PlannedWorkload], gap: float) -> str:
+    """What is proven of the bill, in words."""
+    options = sum(len(item.options) for item in items)
+    text = f"within {format_percent(gap)} of the least that the {options:,} ways to run the workloads allow"
+    few = [item.num_kinds for item in items if item.num_kinds is not None]
+    if not few:
+        return text
+    return (
+        f"{text}; of {len(few):,} workloads only the {min(few)} most promising kinds of machines were searched, and "
+        "what others would cost is not proven"
+    )
+
+
+def _at_number(item: PlannedWorkload, number: int) -> PlannedWorkload:
+    """A planned workload at another place of its fleet."""
+    return replace(item, index=number, options=tuple(replace(option, workload=number) for option in item.options))
 
 
 KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
@@ -228,8 +250,6 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
     if early := [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]:
         yield f"{_first_names(early)}: to start before the day of this assessment, and taken to run already"
     yield from dict.fromkeys(note for item in fleet.problem.items for note in item.notes)
-    if fleet.problem.kept < KEPT:
-        yield f"of each provider and purchase the {fleet.problem.kept} cheapest instance types were weighed"
     by_text: dict[str, list[str]] = {}
     for chosen in fleet.chosen:
         spot = [taken.option for taken in chosen.parts if taken.option.purchase == "spot"]

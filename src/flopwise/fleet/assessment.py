@@ -39,6 +39,8 @@ class WorkloadResult(_Plain, frozen=True):
     schedule: dict[str, Any] | None = None  # start, stop, days, hours_per_day, days_per_month; None: on all the time
     targets: dict[str, dict[str, Any]] = {}
     """What is asked of the figures of the same name: `value`, and the `percentile` of a latency."""
+    unit_usd: dict[str, float] = {}
+    """Of its month's bill: what a run, an hour, a request, a million tokens or an epoch costs."""
 
 
 class ProviderChoice(_Plain, frozen=True):
@@ -78,7 +80,8 @@ class Allotment(_Plain, frozen=True):
     usd_high: float
     price_date: str  # empty where the fleet file says what machines cost
     role: str = "primary"  # or "backup"; "idle" of own machines that carry nothing
-    pool: str = ""  # machines shared with others
+    pool: str = ""  # machines shared with others, or with those of the same pool alone
+    dedicated: bool = False  # no workload outside the pool may use them
     num_gpus: int = 0  # of all its machines; 0 of an API
 
 
@@ -103,7 +106,11 @@ class ScaledService(_Plain, frozen=True):
 
 
 class MonthlyCost(_Plain, frozen=True):
-    """A month's bill, in USD."""
+    """A month's bill, in USD: `total` as planned, at listed prices; `expected` is what to budget for.
+
+    `expected`, `low` and `high`: the mean and the 10-90 % interval of the drawn months (`Scenarios`); without them
+    None, and the sums of the rows' intervals.
+    """
 
     total: float
     low: float
@@ -115,6 +122,7 @@ class MonthlyCost(_Plain, frozen=True):
     compute: float
     storage: float
     traffic: float
+    expected: float | None = None
 
 
 class CostSaving(_Plain, frozen=True):
@@ -146,12 +154,24 @@ class Risk(_Plain, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "score", self.probability * self.impact)
 
 
+class ShareStep(_Plain, frozen=True):
+    """The bill where a provider has at `bound` (least, most) so much of it; None: only by waste."""
+
+    provider: str
+    bound: str
+    share: float
+    usd_per_month: float | None
+    change_usd: float | None
+    text: str
+
+
 class Binding(_Plain, frozen=True):
-    """What one constraint costs a month: the bill with it less the bill without it."""
+    """What one constraint costs a month: the bill with it less the bill without it; `steps` of a share of the bill."""
 
     constraint: str
     usd_per_month: float
     text: str
+    steps: list[ShareStep] = []
 
 
 class WhatIf(_Plain, frozen=True):
@@ -220,10 +240,11 @@ class Phase(_Plain, frozen=True):
 
 
 class Month(_Plain, frozen=True):
-    """The bill of one month to come, in USD, with its interval."""
+    """The bill of one month to come, in USD: as planned, its mean over drawn months, and their 10-90 % interval."""
 
     month: str
     usd: float
+    expected: float
     low: float
     high: float
     workloads: int  # that have begun
@@ -271,7 +292,7 @@ class Assessment(_Plain, frozen=True):
     gpus: list[dict[str, Any]]  # compared: facts, USD for a PFLOP-hour, USD for a GB/s
     sizes: list[dict[str, Any]]  # categories of model sizes with their memory
     instances: list[dict[str, Any]]  # by provider: what was considered
-    optimality_gap: float
+    optimality_gap: float  # proven: by how much of it the bill may be above the least
     budget_per_month: float | None
     assumptions: list[str]
     price_notes: list[str]
@@ -280,10 +301,12 @@ class Assessment(_Plain, frozen=True):
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
-    baseline: str = "on_demand"  # of the savings: on_demand, existing, or an accelerator
     advice: list[SetupNote] = []
     size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
     largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format
+    baseline: str = "on_demand"  # of the savings: on_demand, existing, or an accelerator
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     scaled: list[ScaledService] = []  # services that follow their traffic
+    optimality: str = ""  # the same in words, and of which ways to run the workloads
+    warnings: list[str] = []  # policies that are left out, as part of the fleet cannot run
     version: int = FORMAT

@@ -15,6 +15,7 @@ from flopwise.fleet.model import (
     Allocation,
     ChosenWorkload,
     Machine,
+    PlannedWorkload,
     Platform,
     Taken,
     is_rented,
@@ -42,6 +43,8 @@ class SolvedFleet:
     rows: tuple[Allotment, ...]
     cost: MonthlyCost
     price_notes: tuple[str, ...]  # where prices of volumes are from
+    lost: tuple[PlannedWorkload, ...] = ()  # that nothing runs, by their numbers in the file
+    warnings: tuple[str, ...] = ()  # of policies that are left out for that
 
     @cached_property
     def by_name(self) -> dict[str, ChosenWorkload]:
@@ -113,11 +116,12 @@ def _rows(
             hours_per_month=paid, usd_per_hour=rate, usd_per_month=taken.usd, usd_low=low, usd_high=high,
             usd_per_hour_effective=None if rate is None else taken.usd / max(busy * taken.count, 1e-12),
             price_date=_price_date(option.offer, allocation.pools.get(option.machine, 0)), role=taken.role,
-            pool=f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else "",
+            pool=option.pool or (f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else ""),
+            dedicated=bool(option.pool),
             num_gpus=taken.count * option.gpus_each,
         )  # fmt: skip
         rows.append(row)
-    owned = {o.machine: o for o in problem.options if o.machine in allocation.idle}
+    owned = {o.whole_kind: o for o in problem.options if o.whole_kind in allocation.idle}
     for machine, (count, usd) in allocation.idle.items():
         offer = owned[machine].offer
         row = Allotment(
@@ -137,12 +141,13 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
     """
     usd, load, figures = taken.usd, replica_load(taken, chosen), chosen.figures
     if load is not None:
-        less, more = load.interval_usd(1.0)
-        return min(usd, usd + less), max(usd, usd + more)
+        ends = (float(load.usd_at(times)) for times in (min(1.0, load.time_low), max(1.0, load.time_high)))
+        return min(usd, next(ends)), max(usd, next(ends))
     option = taken.option
     if figures is None or taken.role == "backup" or option.is_pooled or not is_rented(option.purchase):
         return usd, usd
-    return min(usd, usd * figures.time_low), max(usd, usd * figures.time_high)
+    less, more = (option.candidate.cost_frac(longer) for longer in (figures.time_low, figures.time_high))
+    return min(usd, usd * less), max(usd, usd * more)
 
 
 def _price_date(offer: Offer, machines: int) -> str:
@@ -173,6 +178,6 @@ def _monthly_cost(
     ordered = {f"by_{name}": dict(sorted(sums.items(), key=lambda entry: -entry[1])) for name, sums in by.items()}
     cost = MonthlyCost(
         total=compute + storage + traffic, low=low + storage + traffic, high=high + storage + traffic,
-        compute=compute, storage=storage, traffic=traffic, **ordered,
+        compute=compute, storage=storage, traffic=traffic, **ordered,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return cost, tuple(dict.fromkeys(notes))

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from flopwise.ops.types import Array
     from flopwise.search.answer import Candidate, Plan
     from flopwise.search.workload import Resolved
+    from flopwise.training.network import LinkNeed
 
-Machine = tuple[str, str, str, str]
-"""Provider, region, instance and purchase: what tells machines apart that workloads may share."""
+Machine = tuple[str, str, str, str, str]
+"""Provider, region, instance, purchase and pool: what tells machines apart that workloads may share. The pool is empty
+of what all may share, else the name of the workloads that have it to themselves."""
 VOLUMES = "storage and traffic"
 """What volumes are bought as, beside machines."""
 
@@ -139,6 +141,11 @@ class ResolvedJob:
         return self.spec.task in {"pretrain", "finetune"}
 
     @property
+    def pool(self) -> str:
+        """The pool of machines that others may not share: its own, or one by name; empty: none."""
+        return self.name if self.spec.dedicated is True else self.spec.dedicated or ""
+
+    @property
     def splittable(self) -> bool:
         """Whether its machines may be of several kinds: replicas, and machines to work on."""
         return not self.trains
@@ -228,6 +235,7 @@ class MonthlyOption:
     kg: float | None = None
     kg_each: float = 0.0
     own: OwnPool | None = None  # of own machines: how many there are, and what they cost together
+    pool: str = ""  # that others may not share
     notes: tuple[str, ...] = ()
 
     @property
@@ -253,7 +261,12 @@ class MonthlyOption:
     @property
     def machine(self) -> Machine:
         """What tells pools apart."""
-        return self.provider, self.region, self.instance, self.purchase
+        return self.provider, self.region, self.instance, self.purchase, self.pool
+
+    @property
+    def whole_kind(self) -> Machine:
+        """The same whoever may use them: what own machines are counted by."""
+        return (*self.machine[:4], "")
 
     @property
     def is_pooled(self) -> bool:
@@ -374,6 +387,7 @@ class ExpectedFigures:
     time_high: float
     figures: dict[str, Any]
     breakdown: dict[str, float]
+    network: tuple[LinkNeed, ...] = ()  # of training: what its links have to carry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

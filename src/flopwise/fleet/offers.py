@@ -219,6 +219,8 @@ def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list
     workload = job.workload
     if API not in job.purchase or workload is None:
         return [], []
+    if job.pool:
+        return [], ["no API: its machines are shared with whoever pays, and the workload is dedicated"]
     targets = [n for n in ("ttft", "tpot", "latency", "tokens_per_s") if getattr(workload, n) is not None]
     if targets:
         names = ", ".join({"tokens_per_s": "throughput"}.get(name, name) for name in targets)

@@ -16,7 +16,7 @@ from flopwise.fleet.onprem import JOULES_PER_KWH
 from flopwise.fleet.prices import api_usd, effective
 from flopwise.ops.types import Array
 from flopwise.search.answer import Candidate
-from flopwise.search.deployments import PREFILL_BUSY
+from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 
@@ -34,7 +34,7 @@ def monthly_option(
     instances, unit, runs = candidate.num_instances, replica_machines(candidate), job.runs * factor
     joules = candidate.energy_joules
     if job.ends:
-        busy = (candidate.seconds + candidate.start_s) / HOUR_S * runs
+        busy = candidate.paid_s / HOUR_S * runs
         joules = None if joules is None else joules * runs
         at_once = max(1, -(-round(busy / HOURS_PER_MONTH * 1e6) // 10**6))
         instances, busy = instances * at_once, busy / at_once
@@ -48,7 +48,7 @@ def monthly_option(
     pue = offer.site.pue if isinstance(offer, OwnOffer) else facts.grid(offer.provider, offer.region).pue
     kwh = metered_kwh(joules, pue)
     option = partial(
-        MonthlyOption, workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit,
+        MonthlyOption, workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, pool=job.pool,
         busy_hours=busy, kwh=kwh, kg=carbon_kg(kwh, offer, facts),
     )  # fmt: skip
     if isinstance(offer, OwnOffer):
@@ -116,53 +116,6 @@ def carbon_kg(kwh: float | None, offer: Offer, facts: Facts) -> float | None:
 # Machines of a service where more or less is asked of them, or where they do more or less than planned
 
 
-def replica_machines(candidate: Candidate) -> int:
-    """Machines that one replica takes together; 1 where a machine holds one replica or several."""
-    if "replicas" not in candidate.layout:
-        return 1
-    return max(1, -(-_replica_gpus(candidate) // _machine_gpus(candidate)))
-
-
-def filled_frac(candidate: Candidate) -> float:
-    """Share of a service's machines that its load takes; 1 where that is not known.
-
-    Replicas count as full at `PREFILL_BUSY`; devices of a machine that hold no replica are free.
-    """
-    layout, busy = candidate.layout, candidate.figures.get("busy_frac")
-    if busy is None or "replicas" not in layout:
-        return 1.0
-    full = layout["replicas"] * min(1.0, busy / PREFILL_BUSY)
-    each, inside = _replica_gpus(candidate), _machine_gpus(candidate)
-    machines = full * replica_machines(candidate) if each > inside else full / (inside // each)
-    return float(machines / candidate.num_instances)
-
-
-def _replica_gpus(candidate: Candidate) -> int:
-    return int(candidate.layout["tp"] * candidate.layout["pp"] * candidate.layout["dp"])
-
-
-def _machine_gpus(candidate: Candidate) -> int:
-    return max(1, candidate.num_gpus // candidate.num_instances)
-
-
-def machines_needed(count: int, filled: float, unit: int, times: float | Array) -> Array:
-    """Machines that `times` the load needs where `count` are planned of which it takes the share `filled`.
-
-    More load first fills what is free; less frees whole replicas. `times` may be of any shape.
-
-    Assumes: planned machines beyond what the load takes are there for latency, so less load frees them in proportion.
-    """
-    load = np.asarray(times, dtype=float)
-
-    def whole(share: Array) -> Array:
-        return np.asarray(unit * np.ceil(np.round(count * share / unit, 6)))
-
-    least = filled if float(whole(np.asarray(filled))) >= count else 1.0
-    more = np.maximum(count, whole(load * filled))
-    less = np.minimum(count, np.maximum(unit, whole(load * least)))
-    return np.where(load >= 1, more, less)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
     """What a service asks of the machines of one row of the bill: `count`, of which it takes the share `filled`.
@@ -191,13 +144,6 @@ class ReplicaLoad:
         if not self.paid:
             return self.usd * machines / self.count
         return np.asarray(self.usd + np.maximum(0.0, machines - self.count) * self.missing_usd)
-
-    def interval_usd(self, times: float) -> tuple[float, float]:
-        """USD less or more than planned for `times` the load, at the ends of the interval of what machines do."""
-        planned, each = self.machines(times), self.usd / self.count
-        low = float(self.machines(times * min(1.0, self.time_low)) - planned)
-        high = float(self.machines(times * max(1.0, self.time_high)) - planned)
-        return (0.0, high * self.missing_usd) if self.paid else (low * each, high * each)
 
 
 def replica_load(taken: Taken, chosen: ChosenWorkload) -> ReplicaLoad | None:

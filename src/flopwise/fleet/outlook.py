@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Allotment, Binding, Month, Scenarios, WhatIf
+from flopwise.fleet.assessment import Allotment, Binding, Month, Scenarios, ShareStep, WhatIf
 from flopwise.fleet.bill import IDLE, SolvedFleet, spot_interruptions
 from flopwise.fleet.model import (
     Allocation,
@@ -32,7 +32,6 @@ from flopwise.fleet.model import (
     paid_all_month,
 )
 from flopwise.fleet.option import ReplicaLoad, monthly_option
-from flopwise.fleet.planned import few_options
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
 from flopwise.fleet.spec import OWNED, Quota
@@ -40,6 +39,10 @@ from flopwise.fleet.spec import OWNED, Quota
 PRICE_RISE = 0.2
 WEEK = 1 / WEEKS_PER_MONTH
 """Of a month."""
+POINTS = (-5, -1, 1, 5)
+"""Points of the bill by which the bound of a share that binds is moved."""
+CLOSE = 0.02
+"""Of the bill: a share so near to a bound may be held by it."""
 MONTHS = 12
 TELLING = 1e-3
 """Of the bill: what other machines have to save for the machines to be chosen anew; a policy's cost below is the
@@ -78,12 +81,58 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
         return allocation.objective - free.objective
 
     costs = _side_by_side([partial(policy_usd, left_out) for *_, left_out in groups])
-    rows = [
-        Binding(constraint=name, usd_per_month=cost, text=f"{words} ${cost:,.0f} a month")
-        for (name, words, _), cost in zip(groups, costs, strict=True)
-        if cost > max(TELLING * allocation.objective, 0.5)
-    ]
+    rows, told = [], False
+    for (name, words, left_out), cost in zip(groups, costs, strict=True):
+        if cost > max(TELLING * allocation.objective, 0.5):
+            only = all(isinstance(policy, ProviderShare) for policy in left_out)
+            first = only and not (told and len(left_out) > 1)  # shares that bind one by one are not told twice
+            moved = [policy for policy in shares if policy in left_out and first]
+            told = told or bool(moved)
+            steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, seconds)]
+            text = f"{words} ${cost:,.0f} a month"
+            rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps))
     return sorted(rows, key=lambda row: -row.usd_per_month)
+
+
+def _share_steps(
+    problem: AllocationProblem, allocation: Allocation, policy: ProviderShare, seconds: float
+) -> list[ShareStep]:
+    """The bill with the bound that a share is held at a point or a few away; the other policies stay.
+
+    A step has no bill where no allocation is found without waste.
+    """
+    (low, high), name, calls = problem.share_bounds(policy), policy.provider, []
+    share = _provider_share(problem, allocation, name)
+    for end, bound in (("least", low), ("most", high)):
+        moved = [round(bound + points / 100, 6) for points in POINTS if abs(share - bound) < CLOSE]
+        for to in (to for to in moved if 0 < to < 1):
+            ends = (to, max(to, high)) if end == "least" else (min(to, low), to)
+            trial = replace(problem, bounds={name: ends})
+            calls.append(partial(_share_step, trial, allocation, name, end, to, seconds))
+    return _side_by_side(calls)
+
+
+def _provider_share(problem: AllocationProblem, allocation: Allocation, name: str) -> float:
+    """The share of what is rented, and of what else has a share, that is with a provider."""
+    rented = {option.provider for option in problem.options if is_rented(option.purchase)}
+    whole = sum(usd for p, usd in allocation.by_provider.items() if p in rented or p in problem.rules.shares)
+    return allocation.by_provider.get(name, 0.0) / whole if whole else 0.0
+
+
+def _share_step(
+    problem: AllocationProblem, now: Allocation, name: str, end: str, share: float, seconds: float
+) -> ShareStep:
+    """The bill where a share is at `end` (least, most) so much."""
+    words = f"{name} with at {end} {100 * share:g} % of the bill"
+    step = partial(ShareStep, provider=name, bound=end, share=share)
+    try:
+        usd = allocate(problem, seconds=seconds, start=now).usd
+    except InfeasibleError:
+        text = f"{words}: none was found without waste, under the other policies"
+        return step(usd_per_month=None, change_usd=None, text=text)
+    change = usd - now.usd
+    text = f"{words}: ${usd:,.0f} a month, {'+' if change >= 0 else '-'}${abs(change):,.0f}"
+    return step(usd_per_month=usd, change_usd=change, text=text)
 
 
 def _name(policy: Policy, problem: AllocationProblem) -> str:
@@ -208,7 +257,7 @@ def scaled_workload(item: PlannedWorkload, factor: float, facts: Facts) -> Plann
     if factor == 1.0 or job.workload is None:
         return item
     sent = {name: getattr(job.volumes, name) * factor for name in ("egress", "inter_zone")}
-    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
+    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in item.options)
     return replace(item, job=replace(job, volumes=replace(job.volumes, **sent)), options=options)
 
 
@@ -335,18 +384,28 @@ def _bills(
     rows: Sequence[Allotment], loads: Sequence[ReplicaLoad | None], draws: dict[str, Draws], drawn: set[str]
 ) -> Draws:
     """The rows' USD of each drawn month, of shape (runs,); parts that are not in `drawn` stay as planned."""
-    still = np.ones_like(draws["demand"])
-    demand, prices, interruptions, prediction = (draws[part] if part in drawn else still for part in PARTS)
-    load_factor, price = demand * prediction, prices * interruptions
-    total: Draws = np.zeros(len(still))
-    for n, (row, load) in enumerate(zip(rows, loads, strict=True)):
-        paid = paid_all_month(row.purchase)
-        if load is not None:
-            usd = load.usd_at(load_factor[:, n])
-        else:  # what is reserved is paid anyhow; more than that is bought on top
-            usd = row.usd_per_month * (np.maximum(load_factor[:, n], 1.0) if paid else load_factor[:, n])
-        total += usd if paid else usd * price[:, n]
+    total: Draws = np.zeros(len(draws["demand"]))
+    for n in range(len(rows)):
+        total += _row_bill(rows[n], loads[n], {part: draws[part][:, n] if part in drawn else 1.0 for part in PARTS})
     return total
+
+
+def _row_bill(
+    row: Allotment, load: ReplicaLoad | None, factors: Mapping[str, Draws | float], grown: float = 1.0,
+    more: float = 1.0,
+) -> Draws:  # fmt: skip
+    """USD of a row in drawn months, at `grown` times its load, for which `more` times its machines are planned.
+
+    What today's reserved or own machines lack is bought at the price of a missing one, growth included, so that a
+    higher load never costs less: committing to more of them is another decision, and lowers the bill when it is taken.
+    """
+    times, planned = factors["demand"] * factors["prediction"], row.usd_per_month * more
+    paid = paid_all_month(row.purchase)
+    if load is not None:
+        usd = np.asarray(load.usd_at(grown * times))
+    else:  # what is reserved is paid anyhow; more than that is bought on top
+        usd = np.asarray(planned * (np.maximum(times, 1.0) if paid else times))
+    return usd if paid else usd * factors["prices"] * factors["interruptions"]
 
 
 # The months to come: the bill of each as workloads begin and grow
@@ -355,12 +414,15 @@ AHEAD, MOST = 12, 48
 """Months after the last beginning that are shown, and how many at most."""
 
 
-def forecast(fleet: SolvedFleet, today: str | None) -> list[Month]:
+def forecast(fleet: SolvedFleet, today: str | None, runs: int, seed: int) -> list[Month]:
     """The bill of each month from the first beginning to a year after the last; none where no month is known.
 
+    Each month is drawn as `scenarios` draws one, with the same draws: a month in which all have begun and none has
+    grown has the interval of the bill. `runs` 0: as planned, without an interval.
+
     Assumes: the fleet describes each workload as it begins; growth is met with more of the same machines, services
-    adding one when those they have are as busy as they may be; own machines beyond those there may be cost as much;
-    what is sent grows with the load at the same price of a byte, what is stored stays.
+    adding one when those they have are as busy as they may be, on demand where those are reserved; own machines beyond
+    those there may be cost as much; what is sent grows with the load at the same price of a byte, what is stored stays.
     """
     starts = [c.job.spec.starts for c in fleet.chosen]
     known = [s for s in starts if s is not None]
@@ -369,39 +431,42 @@ def forecast(fleet: SolvedFleet, today: str | None) -> list[Month]:
     first = min(known) if known and not today else (today or "")[:7]
     if known and all(s is not None for s in starts):
         first = max(first, min(known))
-    begins = [max(0, months_between(first, s or first)) for s in starts]
-    idle = sum(row.usd_per_month for row in fleet.rows if not row.workload)  # own machines that carry nothing
-    sums = [[idle, idle, idle] for _ in range(min(MOST, max(begins) + AHEAD + 1))]
-    rows: dict[str, list[tuple[Allotment, ReplicaLoad | None]]] = {}
-    for row, load in zip(fleet.rows, fleet.loads, strict=True):
-        rows.setdefault(row.workload, []).append((row, load))
-    for chosen, begin in zip(fleet.chosen, begins, strict=True):
+    begins = {c.name: max(0, months_between(first, s or first)) for c, s in zip(fleet.chosen, starts, strict=True)}
+    idle = sum((row.usd_per_month for row in fleet.rows if not row.workload), 0.0)  # own machines that carry nothing
+    months = min(MOST, max(begins.values()) + AHEAD + 1)
+    planned, drawn = np.full(months, idle), np.full((months, max(1, runs)), idle)
+    busy = [(row, load) for row, load in zip(fleet.rows, fleet.loads, strict=True) if row.role != IDLE]
+    rows, loads = [row for row, _ in busy], [load for _, load in busy]
+    demand: Draws = np.ones((max(1, runs), len(fleet.platform.jobs)))
+    factors: dict[str, Draws] = {part: np.ones((max(1, runs), len(rows))) for part in PARTS}
+    if runs:
+        factors, demand = _draws(fleet.platform, rows, loads, runs, seed, fleet.facts)
+    own: dict[str, list[int]] = {}
+    for n, row in enumerate(rows):
+        own.setdefault(row.workload, []).append(n)
+    columns = {job.name: n for n, job in enumerate(fleet.platform.jobs)}
+    for chosen in fleet.chosen:
         stored, sent = fleet.volumes.get(chosen.planned.index, (0.0, 0.0))
-        for number in range(begin, len(sums)):
-            grown = (1 + chosen.job.growth_per_month) ** (number - begin)
-            more = _machine_growth(chosen, grown, fleet.facts)
-            for n, usd in enumerate(_grown_usd(rows.get(chosen.name, []), grown, more)):
-                sums[number][n] += usd + stored + sent * grown
+        bills: tuple[float, Draws] | None = None
+        for number in range(begins[chosen.name], months):
+            grown = (1 + chosen.job.growth_per_month) ** (number - begins[chosen.name])
+            if bills is None or grown != 1.0:
+                more = _machine_growth(chosen, grown, fleet.facts)
+                mine = own.get(chosen.name, [])
+                usd = sum(float(_row_bill(rows[n], loads[n], dict.fromkeys(PARTS, 1.0), grown, more)) for n in mine)
+                each = [_row_bill(rows[n], loads[n], {p: factors[p][:, n] for p in PARTS}, grown, more) for n in mine]
+                traffic = sent * grown * demand[:, columns[chosen.name]]
+                bills = usd + stored + sent * grown, np.sum([stored + traffic, *each], axis=0)
+            planned[number] += bills[0]
+            drawn[number] += bills[1]
+    low, mean, high = np.percentile(drawn, 10, axis=1), drawn.mean(axis=1), np.percentile(drawn, 90, axis=1)
     return [
-        Month(month=month_after(first, n), usd=usd, low=low, high=high, workloads=sum(b <= n for b in begins))
-        for n, (usd, low, high) in enumerate(sums)
-    ]
-
-
-def _grown_usd(
-    rows: Sequence[tuple[Allotment, ReplicaLoad | None]], grown: float, more: float
-) -> tuple[float, float, float]:
-    """(planned, low, high) of a workload's machines at `grown` times the load, which cost `more` times as much, USD."""
-    usd = low = high = 0.0
-    for row, load in rows:
-        planned = row.usd_per_month * more
-        usd += planned
-        if load is None:
-            low, high = low + row.usd_low * more, high + row.usd_high * more
-        else:
-            ends = load.interval_usd(grown)
-            low, high = low + planned + ends[0], high + planned + ends[1]
-    return usd, low, high
+        Month(
+            month=month_after(first, n), usd=float(planned[n]), expected=float(mean[n]), low=float(low[n]),
+            high=float(high[n]), workloads=sum(b <= n for b in begins.values()),
+        )
+        for n in range(months)
+    ]  # fmt: skip
 
 
 def _machine_growth(chosen: ChosenWorkload, grown: float, facts: Facts) -> float:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -38,8 +38,6 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, f
 
 Advance = Callable[[int, int], None]
 Result = TypeVar("Result")
-KEPT = 5
-"""Instance types of one provider, bought one way, that go into the allocation of a workload."""
 Tags = tuple[tuple[str, ...], tuple[str, ...]]
 """Residency and tags: workloads with the same may use the same offers."""
 Offered = tuple["Facts", dict[str, int]]
@@ -244,7 +242,7 @@ def _with_levels(job: ResolvedJob, plans: Sequence[Plan], facts: Facts) -> Resol
     if cold_start_s is None:
         offer = next(o for o in facts.offers if o.key == (first.provider, first.instance, first.region))
         served = candidate_job(workload, facts.model(workload.model), facts, offer, first)
-        cold_start_s = replica_start_s(served, facts.storage(DEFAULT_STORAGE))
+        cold_start_s = replica_start_s(served, facts.storage(DEFAULT_STORAGE), facts)
     fewest = min(int(c.layout.get("replicas", 1)) for c in candidates)
     least = usual.least if how.min_replicas is None else how.min_replicas
     levels = LoadLevels.of_traffic(
@@ -304,18 +302,6 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
             f"{format_seconds(near.seconds)}: {over or odds or 'beyond a limit'}"
         )
     return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
-
-
-def few_options(item: PlannedWorkload, most: int = KEPT) -> list[MonthlyOption]:
-    """The options worth weighing: of each provider and purchase the cheapest few instance types, and the greenest."""
-    groups: dict[tuple[str, str], list[MonthlyOption]] = defaultdict(list)
-    for option in item.options:
-        groups[option.provider, option.purchase].append(option)
-    kept: list[MonthlyOption] = []
-    for group in groups.values():
-        greenest = min((o for o in group if o.kwh is not None), key=lambda o: o.kwh or 0.0, default=None)
-        kept += [option for n, option in enumerate(group) if n < most or option is greenest]
-    return kept
 
 
 # Many searches at once: shared between processes where there are several cores, bounded in work for large fleets

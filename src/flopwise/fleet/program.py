@@ -7,9 +7,9 @@ two workloads could share them: both make the relaxation close to the answer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -28,23 +28,22 @@ from flopwise.fleet.model import (
     WorkloadDemand,
     is_rented,
 )
-from flopwise.fleet.planned import KEPT
 from flopwise.fleet.spec import API, Policies, Quota
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
 
-LARGE = 600
-"""Options from which an allocation is large, and not all of them, nor every way to share machines, are weighed."""
 ALWAYS_BUSY = 0.999
 """Share of the month from which a machine has no hours left for others."""
+LARGE = 600
+"""Options from which an allocation is large, and not all of them, nor every way to share machines, are weighed."""
 MARGIN = 1e-6
 """By how much less than an instance is less."""
 ROWS = 3
 """Rows of runs of several machines, one after another, that may stand beside each other on own machines."""
 FEASIBLE = 2
 """What HiGHS calls a feasible point."""
-OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
-"""Silent, and the same answer each time."""
+OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_feasibility_tolerance": 1e-8}
+"""Silent, the same answer each time, and rows that are held closer than by any margin that they have."""
 PATIENCE = 0.4
 """Share of the time for an allocation after which it has to have one."""
 
@@ -157,8 +156,9 @@ def _highs_model(program: Program, highspy: Any, *, relaxed: bool) -> Any:
 class AllocationProblem:
     """Options and demands of a fleet; `volumes`: by the workload's number and provider.
 
-    `kept`: options of each workload, provider and purchase that are weighed. `risen`: providers whose prices are so
-    many times those at which shares of the bill, spot too, are to be held.
+    `risen`: providers whose prices are so many times those at which shares of the bill, spot too, are to be held.
+    `bounds`: least and largest share of a provider that are others than the policies'. `dropped`: options that only
+    waste money, left out before.
     """
 
     options: tuple[MonthlyOption, ...]
@@ -166,8 +166,14 @@ class AllocationProblem:
     rules: Policies
     items: tuple[PlannedWorkload, ...] = ()
     volumes: Mapping[tuple[int, str], VolumeBill] = field(default_factory=dict)
-    kept: int = KEPT
     risen: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    dropped: tuple[MonthlyOption, ...] = ()
+
+    def share_bounds(self, policy: ProviderShare) -> tuple[float, float]:
+        """The least and the largest share of the bill that a provider may have."""
+        tolerance = self.rules.share_tolerance
+        return self.bounds.get(policy.provider, (policy.share - tolerance, policy.share + tolerance))
 
     @property
     def policies(self) -> list[Policy]:
@@ -207,10 +213,14 @@ class AllocationProgram:
             self.scale.append(option.unit if self.demands[option.workload].splittable else option.instances)
         # the share of its workload that one unit of an option's column carries
         self.part = [scale / option.instances for scale, option in zip(self.scale, self.options, strict=True)]
-        self.sharers = _sharers([option for option in self.options if self._may_share(option)])
+        self.sharers = machine_sharers(option for option in self.options if self._may_share(option))
         self.own: list[int] = []  # the column of each option
         self.pools: dict[Machine, int] = {}
+        self.owned: dict[Machine, ProgramRow] = {}  # of own machines, over all pools of them
         self.spare: dict[int, int] = {}
+        self.losses: dict[int, list[ProgramRow]] = defaultdict(
+            list
+        )  # by workload: what the others carry if one is lost
         self.volumes: dict[tuple[int, str], int] = {}
         self.on: dict[int, list[int]] = {}  # of machines that come and go: the columns of those on at each level
         self._add_options()
@@ -222,9 +232,9 @@ class AllocationProgram:
             self._add_backups()
         self._hold_policies()
 
-    def relaxed_by(self, more: frozenset[Policy]) -> AllocationProgram:
+    def relaxed_by(self, more: frozenset[Policy]) -> Self:
         """The same program with `more` policies left out."""
-        return AllocationProgram(self.problem, self.without | more)
+        return type(self)(self.problem, self.without | more)
 
     def is_shared(self, option: MonthlyOption) -> bool:
         """Whether the option's machines may be shared with another workload."""
@@ -317,23 +327,28 @@ class AllocationProgram:
         for index, option in enumerate(self.options):
             if self.is_shared(option):
                 of[option.machine].append(index)
-        week = _week(self.demands)
+        week, wanted = _week(self.demands), dict[Machine, int]()
+        for option in (self.options[i] for mine in of.values() for i in mine):
+            wanted[option.whole_kind] = wanted.get(option.whole_kind, 0) + option.instances
         for machine, mine in of.items():
             first = self.options[mine[0]]
-            most = sum(self.options[i].instances for i in mine)
-            own = first.own is not None
+            most, own = wanted[first.whole_kind], first.own is not None
             self.pools[machine] = self._own_machines(first, most) if own else self._bought(first.usd_each, most, first)
             self._fill_pool(machine, mine, week)
 
     def _own_machines(self, option: MonthlyOption, most: int) -> int:
-        """The column of used own machines: there can be only so many; some may be paid used or not."""
+        """The column of used own machines: there can be only so many in all; some may be paid used or not."""
         assert option.own is not None
         column, policy = self.program.column(0.0, most), OwnMachineCount(option.instance)
+        if option.whole_kind in self.owned:  # in another pool
+            self.owned[option.whole_kind].terms[column] = 1.0
+            return column
         terms = {column: 1.0}
         for number, (there, usd) in enumerate(option.own.tiers, start=1):
             unlimited = number == len(option.own.tiers) and policy in self.without
             terms[self._bought(usd, most if unlimited else min(there, most), option)] = -1.0
         self.program.at_most(terms, 0.0, policy)
+        self.owned[option.whole_kind] = self.program.rows[-1]
         if option.own.off_usd:
             there = self._bought(option.own.tiers[0][0] * option.own.off_usd, 1, option)
             self.program.row({there: 1.0}, 1.0, 1.0)
@@ -426,10 +441,10 @@ class AllocationProgram:
                 terms = {self.spare[i]: 1.0 / self.options[i].instances for i in others if i in self.spare}
                 if demand.splittable:
                     terms |= {self.own[i]: (1.0 + share) * self.part[i] for i in others}
-                    self.program.row(terms, share, np.inf, policy)
                 else:
                     terms |= {self.own[i]: -share * self.part[i] for i in by_provider[lost]}
-                    self.program.row(terms, 0.0, np.inf, policy)
+                self.program.row(terms, share if demand.splittable else 0.0, np.inf, policy)
+                self.losses[number].append(self.program.rows[-1])
 
     def usd_terms(
         self, counts: Callable[[PaidColumn], bool] = lambda _: True, *, agreed: bool = False
@@ -447,20 +462,19 @@ class AllocationProgram:
 
     def _hold_policies(self) -> None:
         """Rows of the budget, the limit of spot, shares of the bill and quotas."""
-        tolerance = self.rules.share_tolerance
         for policy in sorted(self.policies, key=lambda p: ROW_ORDER.get(type(p).__name__, 0)):
             if isinstance(policy, Budget):
                 self.program.at_most(self.usd_terms(), policy.usd, policy)
             elif isinstance(policy, SpotLimit):
                 part, whole = self.share_terms(policy)
-                self.program.at_most(_less(part, whole, policy.share), 0.0, policy)
+                self.program.at_most(less_share(part, whole, policy.share), 0.0, policy)
             elif isinstance(policy, ProviderShare):
                 part, whole = self.share_terms(policy)
-                low, high = policy.share - tolerance, policy.share + tolerance
+                low, high = self.problem.share_bounds(policy)
                 if low > 0:
-                    self.program.row(_less(part, whole, low), 0.0, np.inf, policy)
+                    self.program.row(less_share(part, whole, low), 0.0, np.inf, policy)
                 if high < 1:
-                    self.program.at_most(_less(part, whole, high), 0.0, policy)
+                    self.program.at_most(less_share(part, whole, high), 0.0, policy)
             elif not isinstance(policy, SecondProvider | OwnMachineCount):
                 self.program.at_most(self.quota_terms(policy), policy.most, policy)
 
@@ -498,13 +512,15 @@ ROW_ORDER = {"Budget": -2, "SpotLimit": -1}
 """The budget and the limit of spot come first: the order of rows decides among solutions that cost the same."""
 
 
-def _sharers(options: Sequence[MonthlyOption]) -> dict[Machine, set[int]]:
+def machine_sharers(options: Iterable[MonthlyOption]) -> dict[Machine, set[int]]:
     """The workloads that leave hours of a pooled machine to others, where there are several; all of own machines."""
     sharers: dict[Machine, set[int]] = defaultdict(set)
+    owned: set[Machine] = set()
     for option in options:
+        if option.own is not None:
+            owned.add(option.machine)
         if option.own is not None or (option.is_pooled and option.busy_hours < ALWAYS_BUSY * HOURS_PER_MONTH):
             sharers[option.machine].add(option.workload)
-    owned = {option.machine for option in options if option.own is not None}
     return {machine: workloads for machine, workloads in sharers.items() if len(workloads) > 1 or machine in owned}
 
 
@@ -527,6 +543,6 @@ def backup_usd(option: MonthlyOption, rules: Policies) -> float:
     return option.usd_each * min(1.0, rules.backup.hours / max(option.busy_hours, 1e-9))
 
 
-def _less(part: dict[int, float], whole: dict[int, float], share: float) -> dict[int, float]:
+def less_share(part: dict[int, float], whole: dict[int, float], share: float) -> dict[int, float]:
     """`part - share * whole`, so that a share of the bill is linear."""
     return {column: part.get(column, 0.0) - share * usd for column, usd in whole.items()}

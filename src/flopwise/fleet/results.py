@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import unit_usd
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.fleet.assessment import WorkloadResult
+from flopwise.fleet.assessment import MonthlyCost, WorkloadResult
 from flopwise.fleet.model import (
     Allocation,
     ChosenWorkload,
@@ -29,10 +32,11 @@ from flopwise.search.serving_option import candidate_job as serving_job
 from flopwise.search.training_option import candidate_job as training_job
 from flopwise.search.workload import Resolved
 from flopwise.serving.estimate import estimate as serving_estimate
-from flopwise.serving.job import serving_band
+from flopwise.serving.job import latency_band, serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
-from flopwise.units import format_bytes, format_seconds
+from flopwise.training.network import network_needs
+from flopwise.units import HOUR_S, format_bytes, format_seconds
 
 WORTH_SHARING = 40
 """Estimates from which other processes are worth starting."""
@@ -84,6 +88,7 @@ def _training_figures(workload: Resolved, option: MonthlyOption, facts: Facts, m
     flops = float(causal_forward_flops(model, batch, seq)) + float(backward_flops(model, batch, seq))
     figures = {
         "run_s": _run_s(candidate, band),
+        "start_s": candidate.start_s,
         "tokens_per_s": _ends(estimate.tokens_per_s, estimate.low * gpus, estimate.high * gpus),
         "mfu_frac": estimate.mfu_frac,
         "step_s": estimate.step_s,
@@ -94,7 +99,7 @@ def _training_figures(workload: Resolved, option: MonthlyOption, facts: Facts, m
         memory_high_frac=candidate.memory_bytes * memory.high / candidate.capacity_bytes,
         intensity=flops / (3 * sum(float(o.bytes) for o in operations(model, batch, seq))),
         pattern=_pattern(estimate.bound), time_low=1 / band.high, time_high=1 / band.low, figures=figures,
-        breakdown=dict(estimate.breakdown),
+        breakdown=dict(estimate.breakdown), network=network_needs(estimate),
     )  # fmt: skip
 
 
@@ -119,14 +124,15 @@ def _serving_figures(
         value = known.get(f"{name}_s")
         if value is not None and name in bands:
             figures[f"{name}_s"] = _with_band(value, bands[name])
-    figures["latency_s"] = _with_band(float(known["e2e_s"] or 0.0), bands["ttft" if one_pass else "tpot"])
+    whole_s = float(known["e2e_s"] or 0.0)
+    figures["latency_s"] = _ends(whole_s, *latency_band(job).interval(float(known["ttft_s"] or whole_s), whole_s))
     targets = (workload.latency, workload.ttft, workload.tpot)
     figures["percentile"] = next((t.percentile for t in targets if t is not None), "p95")
     tokens = known.get("output_tokens_per_s")
     if tokens is not None:
         figures["output_tokens_per_s"] = _with_band(tokens, through)
     if ends:
-        figures["run_s"] = _run_s(candidate, through)
+        figures |= {"run_s": _run_s(candidate, through), "start_s": candidate.start_s}
     batch = 0.0 if one_pass else float(candidate.layout["max_batch"])
     return ExpectedFigures(
         parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
@@ -182,8 +188,18 @@ def size_of(parameters: int) -> str:
     return next(name for most, name in SIZES if parameters < most)
 
 
-def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
-    """The result of one workload."""
+def workload_results(
+    chosen: Sequence[ChosenWorkload], lost: Sequence[PlannedWorkload], facts: Facts, cost: MonthlyCost
+) -> list[WorkloadResult]:
+    """The results of all workloads in the order of the fleet file, those that nothing runs among them."""
+    results = [_workload_result(one, facts, cost.by_workload.get(one.name, 0.0)) for one in chosen]
+    for item in sorted(lost, key=lambda item: item.index):
+        results.insert(item.index, _infeasible_result(item, facts))
+    return results
+
+
+def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> WorkloadResult:
+    """The result of one workload, whose month costs `usd`."""
     job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
     candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
     if figures is not None:
@@ -199,7 +215,8 @@ def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
         "purchase": option.purchase, "layout": candidate.layout,
         "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
         "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
-        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
+        "breakdown": {} if figures is None else figures.breakdown,
+        "network": [] if figures is None else [asdict(need) for need in figures.network], "usd_per_month": option.usd,
     }  # fmt: skip
     return WorkloadResult(
         name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
@@ -209,6 +226,27 @@ def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
         runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
         why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
+        unit_usd=_unit_usd(chosen, usd),
+    )  # fmt: skip
+
+
+def _unit_usd(chosen: ChosenWorkload, usd: float) -> dict[str, float]:
+    """What one of each unit costs of a month's bill; hours are those of machines that stay, and of runs."""
+    job, workload = chosen.job, chosen.planned.workload
+    hours = chosen.option.candidate.paid_s / HOUR_S if job.ends else job.hours_per_month
+    return unit_usd(usd / job.runs, {"hour": hours} if workload is None else workload.amounts(hours))
+
+
+def _infeasible_result(item: PlannedWorkload, facts: Facts) -> WorkloadResult:
+    """The result of a workload that nothing runs: why, and the nearest miss."""
+    job = item.job
+    count = None if item.workload is None else int(parameters(facts.model(item.workload.model)))
+    return WorkloadResult(
+        name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
+        size="machines" if count is None else size_of(count), memory_bytes=None, intensity=None,
+        pattern="nothing runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
+        feasible=False, reasons=list(item.reasons), best={}, why_not_cheaper="", energy_kwh_per_month=None,
+        carbon_kg_per_month=None, starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(item),
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import ChosenWorkload
-from flopwise.fleet.option import filled_frac
 from flopwise.fleet.outlook import Z90
 from flopwise.fleet.schedules import WeeklySchedule, most_at_once, slots
 from flopwise.fleet.spec import API
+from flopwise.search.service_machines import filled_frac
 from flopwise.search.serving_option import candidate_job
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
@@ -79,12 +79,12 @@ def _budget(drawn: Scenarios | None, budget: float | None, months: Sequence[Mont
             f"95 % stay below ${drawn.p95:,.0f}",
             mitigation="alert on the spend of a day; move runs that can wait to the next month",
         )  # fmt: skip
-    over = [] if budget is None else [m for m in months if m.usd > budget]
+    over = [] if budget is None else [m for m in months if m.expected > budget]
     if over:
         yield Risk(
             kind="budget", workload="", probability=len(over) / len(months), impact=1.0,
-            evidence=f"growth takes the bill past the budget in {over[0].month}; {len(over)} of the {len(months)} "
-            "months ahead are above it",
+            evidence=f"growth takes the expected bill past the budget in {over[0].month}; {len(over)} of the "
+            f"{len(months)} months ahead are above it",
             mitigation="raise the budget for those months, or assess again before: more load may suit other machines",
         )  # fmt: skip
 
@@ -255,7 +255,7 @@ def _loading(chosen: ChosenWorkload, facts: Facts) -> Iterable[Risk]:
         return
     offer = option.offer
     served = candidate_job(workload, facts.model(workload.model), facts, offer, option.candidate)
-    seconds = replica_start_s(served, facts.storage(DEFAULT_STORAGE))
+    seconds = replica_start_s(served, facts.storage(DEFAULT_STORAGE), facts)
     count = sum(taken.count for taken in chosen.parts)
     hours = count * option.gpus_each * option.busy_hours
     often = job.levels is not None or not job.schedule.always

@@ -61,7 +61,8 @@ def _against_on_demand(
     row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, fleet: SolvedFleet
 ) -> Iterator[CostSaving]:
     """One row of the bill against the same machines on demand; own machines and APIs have no such price."""
-    job, hours = chosen.job, option.busy_hours if chosen.job.levels is None else row.hours_per_month
+    job = chosen.job
+    hours = option.busy_hours if job.levels is None else row.hours_per_month  # those of its levels of load
     if row.purchase in {OWNED, API} or option.offer.on_demand_usd_per_hour is None:
         return
     needed = _on_demand_usd(option, chosen, hours, fleet) * row.count

@@ -66,6 +66,12 @@ def _as_written(value: object, what: str) -> object:
     return value
 
 
+def _pool(value: object, what: str) -> bool | str:
+    """Whether machines are its own alone, or the name of a pool."""
+    return value if isinstance(value, bool) else str(_NAME.parse(value, what))
+
+
+_POOL = ValueKind("name", _pool, "true, false or text", {"type": ["boolean", "string"], "minLength": 1})
 _MONTH = ValueKind("month", _month, "a month", {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])$"})
 _CLOCK = ValueKind("time", _as_written, "quantity", {"type": ["number", "string"]})
 _DAYS = ValueKind("days", _as_written, "quantity or list of text", {"type": ["number", "string", "array"]})
@@ -254,6 +260,10 @@ class Job(Spec):
     )
     tags: tuple[str, ...] = _key(_NAME, "What a provider must have: hipaa, fedramp, sagemaker ...", repeated=True)
     backup: bool = _key(options.FLAG, "Capacity stands ready in a second provider, as the policy says.", default=False)
+    dedicated: bool | str = _key(
+        _POOL, "Machines that no other workload may share: its own, or those of all that name the same pool.",
+        default=False,
+    )
     growth_per_month: float | None = _key(_GROWTH, "Of its traffic or runs, instead of the fleet's: 5%.")
     grows_with: str | None = _key(
         _NAME, "The workload whose growth it follows, by name, instead of a growth of its own.",

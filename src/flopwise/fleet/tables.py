@@ -162,8 +162,8 @@ def _own_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
 
 def _own_row(offer: OwnOffer, rentable: Sequence[Offer], fleet: SolvedFleet) -> dict[str, Any]:
     machine = (offer.provider, offer.region, offer.instance, OWNED)
-    used = fleet.allocation.pools.get(machine, 0)
-    mine = [taken for taken in fleet.allocation.taken if taken.option.machine == machine]
+    used = sum(count for kind, count in fleet.allocation.pools.items() if kind[:4] == machine)
+    mine = [taken for taken in fleet.allocation.taken if taken.option.machine[:4] == machine]
     hours = sum(taken.count * taken.option.busy_hours for taken in mine)
     busy = min(1.0, hours / (used * offer.month.available_hours)) if used else None
     entry, month = offer.machines, offer.month
@@ -174,7 +174,7 @@ def _own_row(offer: OwnOffer, rentable: Sequence[Offer], fleet: SolvedFleet) -> 
         "usd_per_month_standing": offer.standing, "usd_per_month_capital": offer.capital,
         "usd_per_month_full_power": offer.count * month.busy_power,
         "usd_per_month": sum(taken.usd for taken in mine),
-        "idle_usd_per_month": fleet.allocation.idle.get(machine, (0, 0.0))[1],
+        "idle_usd_per_month": fleet.allocation.idle.get((*machine, ""), (0, 0.0))[1],
         "price_usd": month.purchase_usd * entry.gpus, "price_date": offer.price_date, "confidence": month.confidence,
         "workloads": [fleet.chosen[taken.option.workload].name for taken in mine],
         "against": _clouds(offer, rentable, busy or USUAL_USE),

@@ -9,7 +9,18 @@ from flopwise.report import costs, machines, outlook, placement, scaling, worklo
 from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Text, Tile, Tiles
 from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
-from flopwise.report.words import between, bought, digits, enumeration, largest, runs_on, sentence, share, usd
+from flopwise.report.words import (
+    AS_PLANNED,
+    between,
+    bought,
+    digits,
+    enumeration,
+    largest,
+    runs_on,
+    sentence,
+    share,
+    usd,
+)
 from flopwise.units import format_percent
 
 TOP = 3
@@ -76,16 +87,22 @@ def summary(assessment: Assessment) -> Iterator[Block]:
     """Tiles, one sentence, and what to know, to decide and to watch."""
     yield Tiles(list(_tiles(assessment)))
     yield Text(_headline(assessment), strong=True)
+    yield from (Text(sentence(text)) for text in assessment.warnings)
     yield Points(list(_points(assessment)))
 
 
 def _tiles(assessment: Assessment) -> Iterator[Tile]:
     cost, drawn, budget = assessment.usd_per_month, assessment.scenarios, assessment.budget_per_month
-    yield Tile("a month", usd(cost.total), f"{between(cost.low, cost.high)} in 8 of 10 cases")
+    ends = f"{between(cost.low, cost.high)} in 8 of 10 cases"
+    if cost.expected is None:
+        yield Tile("a month", usd(cost.total), ends)
+    else:
+        yield Tile("a month, expected", usd(cost.expected), f"{ends}; {usd(cost.total)} {AS_PLANNED}")
     if budget is not None:
         odds = None if drawn is None else drawn.over_budget
         chance = "" if odds is None else f"; {format_percent(odds)} chance of a month above"
-        yield Tile("of the budget", format_percent(cost.total / budget), f"of {usd(budget)} a month{chance}")
+        used = format_percent((cost.total if cost.expected is None else cost.expected) / budget)
+        yield Tile("of the budget", used, f"of {usd(budget)} a month{chance}")
     primary = [a for a in assessment.allocation if a.role == "primary" and a.purchase != "api"]
     yield Tile(
         "accelerators", f"{sum(a.num_gpus for a in primary):,}",
@@ -111,7 +128,10 @@ def _headline(assessment: Assessment) -> str:
     if not failed:
         runs = f"All {len(assessment.workloads):,} workloads run"
     split = enumeration([f"{p} {share(v, cost.total)}" for p, v in largest(cost.by_provider)], 5)
-    return f"{runs} for {usd(cost.total)} a month" + (f": {split}." if split and cost.total else ".")
+    bill = f"{usd(cost.total)} a month"
+    if cost.expected is not None:
+        bill = f"{usd(cost.expected)} a month, expected; {usd(cost.total)} {AS_PLANNED}"
+    return f"{runs} for {bill}" + (f": {split}." if split and cost.total else ".")
 
 
 def _points(assessment: Assessment) -> Iterator[tuple[str, str]]:
@@ -134,7 +154,7 @@ def _points(assessment: Assessment) -> Iterator[tuple[str, str]]:
         yield f"Risk: {risk.kind}.", f"{evidence} {sentence(risk.mitigation)}"
     if len(assessment.forecast) >= 2:
         last, over = assessment.forecast[-1], outlook.past_budget(assessment)
-        text = f"with the stated growth the bill is {usd(last.usd)} in {last.month}"
+        text = f"with the stated growth {usd(last.expected)} is expected in {last.month}"
         yield "What comes.", sentence(text + ("" if over is None else f"; it passes the budget in {over.month}"))
 
 

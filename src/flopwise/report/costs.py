@@ -6,10 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from flopwise.fleet.assessment import Allotment, Assessment, CostSaving, WorkloadResult
+from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, bought, change_text, dash, digits, hourly, hours, largest, share, usd
-from flopwise.units import HOUR_S, format_percent
+from flopwise.units import format_percent
 
 DRAWN = 30
 """Workloads in a picture; tables have all."""
@@ -62,20 +62,20 @@ def costs(assessment: Assessment) -> Iterator[Block]:
     rows = []
     for name, value in largest(cost.by_workload):
         w = by_name.get(name)
-        unit, kwh, kg = ("-", "-", "-") if w is None else (
-            _unit_cost(w, value), dash(w.energy_kwh_per_month, digits), dash(w.carbon_kg_per_month, digits)
+        kwh, kg = ("-", "-") if w is None else (
+            dash(w.energy_kwh_per_month, digits), dash(w.carbon_kg_per_month, digits)
         )  # fmt: skip
-        rows.append((name, usd(value), share(value, cost.total), between(*ends[name]), unit, kwh, kg))
+        rows.append((name, usd(value), share(value, cost.total), between(*ends[name]), kwh, kg))
     kilograms, known, whole = carbon_known(assessment)
     carbon = f"in all {digits(kilograms)} kg"
     if known < whole:
         carbon = f"known of {known:,} of {whole:,} workloads, {digits(kilograms)} kg in all: a dash is not zero, but "
         carbon += "power that is not known, of devices without a published limit, workstations and APIs"
     yield Table(
-        ["workload", ">a month", ">of the bill", "in 8 of 10 cases", "one unit costs", ">kWh", ">kg CO2"], rows,
-        "Units: a run, or a million requests of a service at its stated mean traffic. Electricity at the meter, carbon "
-        f"by the region's grid; {carbon}.",
+        ["workload", ">a month", ">of the bill", "in 8 of 10 cases", ">kWh", ">kg CO2"], rows,
+        f"Electricity at the meter, carbon by the region's grid; {carbon}.",
     )  # fmt: skip
+    yield from _unit_costs(assessment)
 
 
 def _workload_bars(values: Mapping[str, float], ends: Mapping[str, tuple[float, float]]) -> Iterator[Bar]:
@@ -90,14 +90,30 @@ def _workload_bars(values: Mapping[str, float], ends: Mapping[str, tuple[float, 
         yield Bar(f"{len(rest):,} others", total, usd(total), low, high, between(low, high))
 
 
-def _unit_cost(w: WorkloadResult, value: float) -> str:
-    if w.runs_per_month:
-        return f"{usd(value / w.runs_per_month)} a run"
-    target = w.targets.get("requests_per_s", {})
-    rate = target.get("mean") or target.get("value")  # the value is the rate at the peak, which is not there all month
-    if not rate:
-        return "-"
-    return f"{usd(value / (rate * w.hours_per_month * HOUR_S) * 1e6)} a million requests"
+UNITS = {
+    "run": "a run", "epoch": "an epoch", "request": "a request", "million_requests": "a million requests",
+    "million_tokens": "a million tokens", "million_input_tokens": "a million tokens in",
+    "million_output_tokens": "a million tokens out", "hour": "an hour",
+}  # fmt: skip
+
+
+def _unit_costs(assessment: Assessment) -> Iterator[Block]:
+    """What one of each unit costs, for each workload."""
+    some = [unit for unit in UNITS if any(unit in w.unit_usd for w in assessment.workloads)]
+    if some:
+        yield Table(
+            ["workload", *(f">{UNITS[unit]}" for unit in some)],
+            [(w.name, *(_small_usd(w.unit_usd.get(unit)) for unit in some)) for w in assessment.workloads],
+            "Each is the workload's whole month over what it does: views of one bill, not parts of it. Services at "
+            "their stated mean traffic; hours that machines are on, or runs take.",
+        )  # fmt: skip
+
+
+def _small_usd(value: float | None) -> str:
+    """Dollars of which a cent is much."""
+    if value is None or value >= 1:
+        return "-" if value is None else usd(value)
+    return f"${value:.3g}" if value >= 1e-3 else f"{100 * value:.4f} ¢"
 
 
 def allocation(assessment: Assessment) -> Iterator[Block]:
@@ -110,14 +126,14 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         [
             (
                 _carries(a), a.provider, a.region, a.instance, a.gpu,
-                f"{bought(a.purchase)}, shared" if a.pool else bought(a.purchase), f"{a.count:,}",
+                _bought(a), f"{a.count:,}",
                 hours(a.hours_per_month), hourly(a.usd_per_hour), hourly(a.usd_per_hour_effective),
                 usd(a.usd_per_month), a.price_date or "the fleet",
             )
             for a in assessment.allocation
         ],
-        f"The bill is within {format_percent(assessment.optimality_gap)} of the least that these choices allow. Hours "
-        "are of one machine; paid prices hold rework, checkpoints and hours that are paid and not used.",
+        f"The bill is {assessment.optimality}. Hours are of one machine; paid prices hold rework, checkpoints "
+        "and hours that are paid and not used.",
     )  # fmt: skip
     pools: dict[tuple[str, str, str, str], list[Allotment]] = defaultdict(list)
     for a in assessment.allocation:
@@ -133,6 +149,12 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
             ["to secure before the start", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
             "Machines if all workloads run at once: ask for quotas of this size, and for capacity of the largest ones.",
         )  # fmt: skip
+
+
+def _bought(a: Allotment) -> str:
+    """How, and who may use them."""
+    who = f", dedicated to {a.pool}" if a.dedicated else ", shared" if a.pool else ""
+    return f"{bought(a.purchase)}{who}"
 
 
 def _carries(a: Allotment) -> str:
@@ -192,6 +214,18 @@ def policies(assessment: Assessment) -> Iterator[Block]:
         yield Table(["policy", ">a month"], rows, note)
     elif assessment.allocation:
         yield Text("No policy makes the bill higher than it would be without it.")
+    if steps := [step for b in assessment.binding for step in b.steps]:
+        yield Table(
+            ["share of the bill that binds, moved", ">a month", ">change"],
+            [
+                (f"{step.provider}: at {step.bound} {100 * step.share:g} %",
+                 "none found without waste" if step.usd_per_month is None else usd(step.usd_per_month),
+                 change_text(step.change_usd))
+                for step in steps
+            ],
+            "Under the other policies. Waste is machines that cost more than others of the same provider which do the "
+            "same, and workloads moved to where no share asks for them.",
+        )  # fmt: skip
 
 
 def what_ifs(assessment: Assessment) -> Iterator[Block]:

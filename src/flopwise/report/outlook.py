@@ -46,23 +46,30 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
         return
     budget = assessment.budget_per_month
     yield Bars(
-        "The bill month by month, with the growth that the fleet states",
+        "The expected bill month by month, with the growth that the fleet states and what holds in 8 of 10 cases",
         [
-            Bar(f"{m.month} ({m.workloads:,} workloads)", m.usd, usd(m.usd), m.low, m.high, between(m.low, m.high))
+            Bar(
+                f"{m.month} ({m.workloads:,} workloads)", m.expected, usd(m.expected), m.low, m.high,
+                between(m.low, m.high),
+            )
             for m in assessment.forecast
         ],
         budget, "" if budget is None else f"budget {usd(budget)}",
     )  # fmt: skip
+    first, last = assessment.forecast[0], assessment.forecast[-1]
+    yield Text(f"As planned, at listed prices: {usd(first.usd)} in {first.month}, {usd(last.usd)} in {last.month}.")
     over = past_budget(assessment)
     if over is not None and budget is not None:
         yield Text(
-            f"The bill passes the budget of {usd(budget)} in {over.month}, at {usd(over.usd)}, on the machines of "
-            "today; assess again before then.",
+            f"The expected bill passes the budget of {usd(budget)} in {over.month}, at {usd(over.expected)}, on the "
+            "machines of today; assess again before then.",
             strong=True,
         )
     yield Text(
         "Each workload begins at the load that the fleet states and grows from its own first month, on more of the "
-        "same machines, at the prices of today; services get a further machine when theirs are as busy as they may be."
+        "same machines, at the prices of today; services get a further machine when theirs are as busy as they may be. "
+        "Beyond what is reserved today they are bought on demand, as are those that drawn months lack: reserve more, "
+        "and the bill falls. The intervals are those of drawn months."
     )
 
 
@@ -122,9 +129,9 @@ def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Bloc
 
 
 def past_budget(assessment: Assessment) -> Month | None:
-    """The first month to come whose bill exceeds the budget."""
+    """The first month to come whose expected bill exceeds the budget."""
     budget = assessment.budget_per_month
-    return None if budget is None else next((m for m in assessment.forecast if m.usd > budget), None)
+    return None if budget is None else next((m for m in assessment.forecast if m.expected > budget), None)
 
 
 COLUMNS = ("spend", "device memory", "latency", "throughput", "requests", "load", "interruptions", "others")

@@ -13,6 +13,9 @@ BOUGHT = {
     "owned": "own machines", "api": "API, by the token",
 }  # fmt: skip
 
+AS_PLANNED = "as planned, at listed prices"
+"""Of the bill that all tables split: no demand, price or machine strays."""
+
 
 def dash(value: Any, write: Callable[[Any], str]) -> str:
     """A figure as `write` has it, a dash where it is not known."""

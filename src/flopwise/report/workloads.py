@@ -8,12 +8,12 @@ from typing import Any
 from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
 from flopwise.report.words import bought, dash, digits, figure, hours, runs_on, share
-from flopwise.units import format_bytes, format_count, format_seconds
+from flopwise.units import format_bytes, format_count, format_rate, format_seconds
 
 FIGURES = {
-    "run_s": "one run", "ttft_s": "first token", "tpot_s": "each further token", "latency_s": "latency",
-    "requests_per_s": "requests/s it can take", "tokens_per_s": "tokens/s", "output_tokens_per_s": "output tokens/s",
-    "mfu_frac": "MFU", "step_s": "one step",
+    "run_s": "one run", "start_s": "start of a run", "ttft_s": "first token", "tpot_s": "each further token",
+    "latency_s": "latency", "requests_per_s": "requests/s it can take", "tokens_per_s": "tokens/s",
+    "output_tokens_per_s": "output tokens/s", "mfu_frac": "MFU", "step_s": "one step",
 }  # fmt: skip
 """Figures of a plan in the order that they are shown."""
 DRAWN = 30
@@ -135,6 +135,9 @@ def layout(plan: Mapping[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
+RATES = ("average_bytes_per_s", "needed_bytes_per_s", "node_needed_bytes_per_s", "link_bytes_per_s")
+
+
 def expected_figures(assessment: Assessment) -> Iterator[Block]:
     """Every figure of every plan with its interval and target, and how much of each target is used."""
     used = [bar for w in assessment.workloads if w.feasible for bar in _target_bars(w)]
@@ -150,15 +153,29 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
     services = [w for w in shown if "run_s" not in w.best["figures"]]
     if runs:
         yield Table(
-            ["run", ">takes", "in 8 of 10 cases", ">allowed", ">chance to hold it", ">tokens/s", "in 8 of 10 cases",
-             ">MFU"],
+            ["run", ">takes", "in 8 of 10 cases", ">starts in", ">allowed", ">chance to hold it", ">tokens/s",
+             "in 8 of 10 cases", ">MFU"],
             [
-                (w.name, *_cells(w, "run_s"), _target(w, "run_s"), _odds(w, "run_s"),
+                (w.name, *_cells(w, "run_s"), _cells(w, "start_s")[0], _target(w, "run_s"), _odds(w, "run_s"),
                  *_cells(w, "tokens_per_s", "output_tokens_per_s"), _cells(w, "mfu_frac")[0])
                 for w in runs
             ],
-            "A run may take its share of the hours of its environment, or its deadline where that is shorter. Tokens "
-            "are those trained on; of batches, those that come out.",
+            "A run may take its share of the hours of its environment, or its deadline where that is shorter. Its "
+            "start (machines, image, weights, data, compilation) is paid and not in what it takes. Tokens are those "
+            "trained on; of batches, those that come out.",
+        )  # fmt: skip
+    if links := [(w.name, need) for w in runs for need in w.best.get("network", [])]:
+        yield Table(
+            ["run", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
+             ">the link has"],
+            [
+                (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
+                 ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["step_bytes"].items()),
+                 *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in RATES))
+                for name, need in links
+            ],
+            "Bytes a second of one accelerator in one direction; of a node: of all of its accelerators together. Not "
+            "to be seen: messages take no longer than the work of a step, beside which the best software hides them.",
         )  # fmt: skip
     if services:
         yield Table(

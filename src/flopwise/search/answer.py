@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.units import HOUR_S
 
 OTHER_GPUS = 3
 """Other devices whose best plan stands beside the chosen one."""
@@ -57,6 +58,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_hour: float
     cost_usd: float
     energy_joules: float | None
+    seconds_low: float | None = None
+    """Ends of the 80 % intervals, by the measured errors; of a month of service by the machines that it then needs."""
+    seconds_high: float | None = None
+    cost_usd_low: float | None = None
+    cost_usd_high: float | None = None
+    energy_joules_low: float | None = None
+    energy_joules_high: float | None = None
     meets: dict[str, float]
     figures: dict[str, float | None]  # tokens_per_s, step_s, mfu_frac, ttft_s, tpot_s ... whatever the task has
     memory_bytes: float
@@ -71,6 +79,34 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Of a run: paid before its first step, in `cost_usd` and not in `seconds`."""
     note: str = ""
     """What simulating changed, or why it was not done."""
+    network: list[dict[str, Any]] = []
+    """Training: what each kind of link has to carry, of the first plans: `flopwise.training.network.LinkNeed`."""
+    unit_usd: dict[str, float] = {}
+    """What a run, an hour, a request, a million tokens or an epoch costs, as far as the task has them."""
+    evidence: str = ""
+    """The measurements behind its intervals and odds, in words."""
+
+    @property
+    def paid_s(self) -> float:
+        """Of a run: its start and itself."""
+        return self.start_s + self.seconds
+
+    @property
+    def start_usd(self) -> float:
+        """What the start costs, in `cost_usd`."""
+        return self.start_s / HOUR_S * self.usd_per_hour
+
+    def cost_frac(self, longer: float) -> float:
+        """The cost over `cost_usd` where the run takes `longer` times as long: the start is paid all the same.
+
+        Source: arithmetic. Assumes: what rounding adds grows alike.
+        """
+        return (self.start_s + self.seconds * longer) / self.paid_s if self.start_s else longer
+
+    def ends(self, name: str) -> tuple[float, float] | None:
+        """The interval of `seconds`, `cost_usd` or `energy_joules`; None where it is not known."""
+        low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
+        return None if low is None or high is None else (low, high)
 
 
 class Rejection(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ from flopwise.serving.techniques import (
     runner,
     tokens_a_round,
 )
+from flopwise.units import format_bytes
 
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]
@@ -72,7 +73,7 @@ class Deployments:
     watts_frac: Floats  # mean draw of a device over its power limit
     considered: int
     too_big: int
-    smallest_bytes: float
+    room_text: str  # what takes the room in the smallest layout that is too big; empty where all fit
 
 
 @lru_cache(maxsize=64)
@@ -207,14 +208,12 @@ def deployments(
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
-    known: dict[str, Any] = {
-        "weights": weights, "path": path, "too_big": too_big,
-        "smallest_bytes": float(np.min(np.asarray(memory.items["weights"]))),
-    }  # fmt: skip
+    room = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, workload.engine, device.hbm_bytes)
+    known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=whole.size, **known, **nothing)
-    sizes = batches(most[fit])
+    sizes = batches(_in_flight(most[fit], np.asarray(grid.dp)[fit], workload))
     batch = sizes.ravel()
     degrees: dict[str, Any] = {
         n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
@@ -233,6 +232,29 @@ def deployments(
         memory_bytes=_memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
         least_ttft_s=least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
     )  # fmt: skip
+
+
+def _room_text(
+    memory: ServingMemory, too_big: NDArray[np.bool_], weights: WeightFormat, engine: Engine, hbm_bytes: float
+) -> str:
+    """What one sequence takes of a device in the smallest of the layouts that are too big."""
+    shape = too_big.shape
+    total = np.broadcast_to(np.asarray(memory.total_bytes, dtype=float), shape)
+    row = int(np.where(too_big, total, np.inf).argmin())
+    items = {name: float(np.broadcast_to(np.asarray(v, dtype=float), shape)[row]) for name, v in memory.items.items()}
+    parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in items.items() if value)
+    card, whole = format_bytes(hbm_bytes), format_bytes(float(total[row]))
+    return (
+        f"{weights.name} {parts}: {whole} for one request; {engine.name} takes {100 * engine.memory_frac:g} % of {card}"
+    )
+
+
+def _in_flight(most: Floats, ranks: Column, workload: Resolved) -> Floats:
+    """Sequences that one attention replica may ever have: those that fit, and no more than there are users."""
+    if workload.concurrency is None or workload.requests_per_s is not None:
+        return most
+    users: Floats = np.minimum(most, np.ceil(workload.concurrency / ranks))
+    return users
 
 
 def _memory_bytes(

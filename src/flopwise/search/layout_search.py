@@ -176,7 +176,7 @@ def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> Step
     device = (built.rates.name, built.rates.num_sms, built.rates.hbm_bytes_per_s)  # a share of a device is another
     same = tables.get(device)
     table = step_table(
-        search.model, search.recipe, search.recipe.stack, built.rates, built.fabric, search.space.inner,
+        search.model, search.recipe, built.rates, built.fabric, search.space.inner,
         search.space.degrees, kernels=None if same is None else same.kernels, like=next(iter(tables.values()), None),
     )  # fmt: skip
     tables.setdefault(device, table)

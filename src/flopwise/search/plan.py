@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -17,7 +19,7 @@ from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
-from flopwise.units import HOURS_PER_MONTH
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 Advance = Callable[[int, int], None]
 SHOWN = 10
@@ -91,6 +93,9 @@ def plan(
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
+    shown = SHOWN if alone and workload.task in TRAINING else 0
+    links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
+    parts["plans"] = [_with_unit_costs(one, workload) for one in [*links, *draft.plans[shown:]]]
     month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
     parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
@@ -98,6 +103,25 @@ def plan(
         workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
+
+
+def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> Candidate:
+    """A training candidate with what its links have to carry."""
+    from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+    from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
+    from flopwise.training.network import network_needs  # noqa: PLC0415 - half is enough
+
+    place = candidate.provider, candidate.instance, candidate.region
+    offer = next(o for o in facts.offers if o.key == place)
+    needs = network_needs(estimate(candidate_job(workload, model, facts, offer, candidate)))
+    return msgspec.structs.replace(candidate, network=[asdict(need) for need in needs])
+
+
+def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:
+    """The candidate with what one of each unit costs: of its run, or of a month of a service."""
+    runs = workload.task in {*TRAINING, "batch"}
+    hours = candidate.paid_s / HOUR_S if runs else HOURS_PER_MONTH
+    return msgspec.structs.replace(candidate, unit_usd=unit_usd(candidate.cost_usd, workload.amounts(hours)))
 
 
 def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:

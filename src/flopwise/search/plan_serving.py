@@ -44,7 +44,7 @@ from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
-from flopwise.units import format_bytes, format_seconds
+from flopwise.units import format_seconds
 
 Advance = Callable[[int, int], None]
 NEAREST = 3
@@ -128,7 +128,7 @@ def plan_serving(
     options = _options(workload, model, nodes, plain, draft, lambda done: report(done, steps))
     smaller = [pair for pair in wanted if pair not in plain]
     if smaller:
-        close = _nodes_for_smaller_caches(options, workload, draft)
+        close = _nodes_for_smaller_caches(options, workload, draft, fronts=alone)
         options += _options(workload, model, close, smaller, draft, lambda _: None)
     if workload.instances is not None:
         draft.plans = candidates(likeliest(options))
@@ -144,7 +144,9 @@ def plan_serving(
         return draft
     draft.front = _shown(_front(options, workload, WHOLE))
     if not one_pass:
-        draft.target_costs = target_costs(options, workload)
+        first = plans[0][1].pick if plans else None
+        chosen = None if first is None else (float(first.option.cost_usd[first.row]), first.option, first.row)
+        draft.target_costs = target_costs(options, workload, chosen)
         if workload.task == "serve":
             draft.fronts = {name: _shown(_front(options, workload, name)) for name in ("ttft", "tpot")}
     if plans:
@@ -253,26 +255,24 @@ def _best_rows(option: ServingOption, rows: Index) -> Index:
     return best
 
 
-def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, draft: PlanDraft) -> list[NodeKind]:
-    """The nodes on which a cache of half the bytes could still win or be a point of a front; others are counted.
+def _nodes_for_smaller_caches(
+    options: list[ServingOption], workload: Resolved, draft: PlanDraft, *, fronts: bool
+) -> list[NodeKind]:
+    """The nodes on which a cache of half the bytes could cost less, whatever others cost; the rest are counted.
 
-    Assumes: half the bytes a cached token take at best half the replicas: half the memory, and half the reading.
+    `fronts`: those that are a point of a front as well.
+
+    Assumes: a service that one machine carries costs no less there.
     """
-    least: dict[int, float] = {}
-    for option in options:
-        rows = option.allowed_rows(option.odds())
-        cost = float(option.cost_usd[rows].min(initial=np.inf))
-        least[id(option.node)] = min(cost, least.get(id(option.node), np.inf))
     nodes = {id(option.node): option.node for option in options}
-    if workload.objective != "cost":
+    if workload.objective != "cost" or workload.task == "batch":
         return list(nodes.values())
-    fronts = (_front(options, workload, name) for name in (WHOLE, "ttft", "tpot"))
-    on_front = {id(option.node) for points in fronts for option, _ in points}
-    limit = 2 * min(least.values(), default=np.inf)
-    close = [node for key, node in nodes.items() if least[key] <= limit or key in on_front]
-    far = len(nodes) - len(close)
-    draft.ruled_out.add("could not win with a KV cache of half the bytes either", far, unit="machines")
-    return close
+    single = {id(o.node) for o in options if (o.instances[o.allowed_rows(o.odds())] <= 1).any()}
+    if fronts:
+        points = (_front(options, workload, name) for name in (WHOLE, "ttft", "tpot"))
+        single -= {id(option.node) for front_points in points for option, _ in front_points}
+    draft.ruled_out.add("one machine does it with the larger KV cache, too", len(single), unit="machines")
+    return [node for key, node in nodes.items() if key not in single]
 
 
 def _options(
@@ -304,9 +304,7 @@ def _options(
                 continue
             draft.evaluated += found.considered
             if found.too_big:
-                least, has = format_bytes(found.smallest_bytes), format_bytes(node.cluster.accelerator.hbm_bytes)
-                example = f"{node.label}: {weights.name} weights take at least {least} of {has}"
-                draft.ruled_out.add("does not fit in memory", found.too_big, example)
+                draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
             if found.batch.size:
                 options += serving_options(workload, model, node, found, kv_dtype, node.priced)
     return options

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+import msgspec
 import numpy as np
 
 from flopwise.changes.training import TrainingSetup, training_changes
@@ -52,6 +53,8 @@ CHANGED = ("precision", "recompute", "micro-batch", "batch", "devices", "optimiz
 """Kinds of changes to the best plan whose effect is shown."""
 LEAST_CONFIDENCE = 0.05
 """Probability to fit below which a layout on machines that are there is not worth a look."""
+FAIR_CONFIDENCE = 0.35
+"""Probability to fit of layouts that are worth a try where nothing is surer: memory estimates err by a few percent."""
 NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
@@ -96,6 +99,12 @@ def plan_training(
             return plan_training(replace(workload, confidence=LEAST_CONFIDENCE), model, facts, alone=alone)
         return draft
     picks, missed = best_and_missed(options, _best_rows)
+    if not picks and workload.confidence > FAIR_CONFIDENCE:
+        draft.plans = _plans_that_may_fit(workload, model, facts)
+        if draft.plans:
+            share = f"{100 * workload.confidence:g} %"
+            draft.assumptions.append(f"nothing fits in memory with {share}: the plans' notes say how likely each does")
+            return draft
     best: dict[tuple[str, str, str], Pick[TrainingOption]] = {}
     for pick in picks:
         if pick.kind not in best or pick.score < best[pick.kind].score:
@@ -118,6 +127,23 @@ def plan_training(
         missed.sort(key=lambda entry: entry[0])
         draft.misses = candidates(pick for _, pick in missed[:NEAREST_MISSES])
     return draft
+
+
+def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts) -> list[Candidate]:
+    """Plans that are fairly likely to fit in memory, where none is as likely as asked; they hold all else as asked."""
+    fair = replace(workload, confidence=FAIR_CONFIDENCE)
+    draft = PlanDraft()
+    options = _options(fair, model, _by_stack(fair, facts, draft, alone=False), draft, None, facts)
+    picks, _ = best_and_missed(options, _best_rows)
+    kept: dict[tuple[str, str, str], Candidate] = {}
+    for pick in sorted(picks, key=lambda pick: pick.score):
+        one = pick.candidate()
+        if all(odds >= workload.confidence for name, odds in one.meets.items() if name != "memory"):
+            kept.setdefault(pick.kind, one)
+    return [
+        msgspec.structs.replace(one, rank=rank, note=f"fits in memory with {100 * one.meets['memory']:.0f} % only")
+        for rank, one in enumerate(kept.values(), start=1)
+    ]
 
 
 def _best_rows(option: TrainingOption, rows: Index) -> Index:

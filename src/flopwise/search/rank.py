@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.intervals import ErrorBand
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.workload import Resolved
+from flopwise.units import HOUR_S
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -23,6 +26,33 @@ NEAREST_MISSES = 5
 """Misses that a plan shows where nothing meets the targets."""
 CHEAPER_MISSES = 3
 """Misses that are cheaper than the best plan, one of each kind of device, that a plan for a fleet shows."""
+
+
+class ErrorEnds(NamedTuple):
+    """Lower and upper ends of the 80 % intervals of a candidate: seconds, and factors on its cost and energy."""
+
+    seconds: tuple[float, float]
+    cost: tuple[float, float]
+    energy: tuple[float, float]
+    evidence: str  # the measurements behind them
+
+    @classmethod
+    def of_run(cls, candidate: Candidate, band: ErrorBand) -> ErrorEnds:
+        """Those of a run that takes, and is paid, as long as its throughput (`band`) lets it, after its start."""
+        longer = 1 / band.high, 1 / band.low
+        cost = candidate.cost_frac(longer[0]), candidate.cost_frac(longer[1])
+        return cls((candidate.seconds * longer[0], candidate.seconds * longer[1]), cost, longer, band.evidence)
+
+    def onto(self, candidate: Candidate) -> Candidate:
+        """The candidate with its intervals."""
+        found: dict[str, Any] = {"evidence": self.evidence}
+        for end, seconds, cost, energy in zip(("low", "high"), self.seconds, self.cost, self.energy, strict=True):
+            joules = candidate.energy_joules
+            found |= {
+                f"seconds_{end}": seconds, f"cost_usd_{end}": candidate.cost_usd * cost,
+                f"energy_joules_{end}": None if joules is None else joules * energy,
+            }  # fmt: skip
+        return msgspec.structs.replace(candidate, **found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +82,10 @@ class PlanOption(ABC):
     def figures(self, row: int) -> dict[str, float | None]:
         """Rates, latencies and whatever else the task has."""
 
+    @abstractmethod
+    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
+        """How far the figures of a row's candidate may be off."""
+
     def service_shortfalls(self) -> ByTarget:
         """As `shortfalls`, of what services alone have: latencies, and more devices than are allowed."""
         return {}
@@ -70,6 +104,11 @@ class PlanOption(ABC):
     def usd_per_hour(self) -> Floats:
         """Price of all instances of each row."""
         return self.instances * self.priced.usd_per_hour
+
+    @cached_property
+    def start_usd(self) -> Floats:
+        """What the start of each row costs."""
+        return self.start_s / HOUR_S * self.usd_per_hour
 
     @property
     def score(self) -> Floats:
@@ -118,7 +157,7 @@ class PlanOption(ABC):
         """The candidate of one row."""
         offer, device = self.priced.offer, self.node.cluster.accelerator
         energy = float(self.energy_joules[row])
-        return Candidate(
+        made = Candidate(
             rank=rank, provider=offer.provider, region=offer.region, instance=offer.instance,
             num_instances=int(self.instances[row]), gpu=device.name, num_gpus=int(self.num_gpus[row]),
             purchase=self.priced.purchase, layout=self.layout_document(row), seconds=float(self.seconds[row]),
@@ -130,6 +169,7 @@ class PlanOption(ABC):
             price_date=offer.price_date, price_source=offer.source,
             shortfall={n: float(v[row]) for n, v in self.shortfalls.items() if n in odds or v[row] > 1},
         )  # fmt: skip
+        return self.error_ends(row, made).onto(made)
 
 
 O = TypeVar("O", bound=PlanOption)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from flopwise.cost.money import billed_hours
 from flopwise.ops.types import Floats
 from flopwise.serving.startup import cold_start
 from flopwise.units import HOUR_S
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 STORE = "s3"
 """Kind of storage that weights and data are brought from."""
-MACHINE = ("machine", "image")
-"""What every run waits for, whatever it runs."""
 
 
 def batch_start_s(job: ServeJob, facts: Facts) -> float:
@@ -26,8 +23,7 @@ def batch_start_s(job: ServeJob, facts: Facts) -> float:
 
     Source: data/run_start.csv, `flopwise.serving.startup.cold_start`. Assumes: as there; replicas start together.
     """
-    waits = sum(record.seconds for record in facts.start_records if record.name in MACHINE)
-    return waits + cold_start(job, facts.storage(STORE)).seconds
+    return facts.start_s("machine", "image") + cold_start(job, facts.storage(STORE)).seconds
 
 
 def run_cost_usd(seconds: Floats, start_s: Floats, usd_per_hour: Floats, offer: Offer, facts: Facts) -> Floats:
@@ -35,9 +31,7 @@ def run_cost_usd(seconds: Floats, start_s: Floats, usd_per_hour: Floats, offer: 
 
     Source: data/purchase_terms.csv. Assumes: one start; where the terms are not known the time is paid as it is.
     """
-    terms, paid_s = facts.terms_of(offer.provider, offer.instance), np.asarray(seconds + start_s, dtype=float)
+    terms, hours = facts.terms_of(offer.provider, offer.instance), (seconds + start_s) / HOUR_S
     if terms is not None:
-        whole = np.ceil(np.round(paid_s / terms.billing_unit_s, 6)) * terms.billing_unit_s
-        paid_s = np.maximum(whole, terms.minimum_s)
-    cost: Floats = paid_s / HOUR_S * usd_per_hour
-    return cost
+        hours = billed_hours(hours, unit_s=terms.billing_unit_s, minimum_s=terms.minimum_s)
+    return hours * usd_per_hour

@@ -207,7 +207,7 @@ def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strat
     keys = np.stack([np.asarray(getattr(layout, name)) for name in ("tp", "cp", "ep", "micro_batch")])
     distinct, inner = np.unique(keys, axis=1, return_inverse=True)
     degrees, degree = np.unique(np.asarray(layout.pp), return_inverse=True)
-    table = step_table(model, recipe, recipe.stack, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
+    table = step_table(model, recipe, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
     lines: dict[str, Floats] = {n: np.broadcast_to(np.asarray(v, float), len(strategies)) for n, v in parts.items()}
     allocated, _ = allocated_and_states(MemoryTable(model, recipe), layout)

@@ -157,32 +157,39 @@ def _moved_targets(workload: Resolved) -> Iterator[tuple[str, Latency, Latency |
             yield name, now, None
 
 
-def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[TargetCost]:
-    """The cheapest plan for each step of each target, as estimated, against the cheapest as they are.
+def target_costs(options: Sequence[ServingOption], workload: Resolved, chosen: Best | None) -> list[TargetCost]:
+    """The cheapest plan for each step of each target, as estimated, against the one that was `chosen` for all of them.
 
     A percentile is part of what is estimated, so that another one is estimated anew; a limit is only held against it.
-    What holds a percentile holds a weaker one.
+    What holds a percentile holds a weaker one. A tighter target costs no less than the chosen plan, which running may
+    have made dearer than cheaper estimates; a looser one costs no more.
     """
-    now, costs = _cheapest(options, workload), []
+    costs = []
     for name, target, moved in _moved_targets(workload):
         changed: dict[str, Any] = {name: moved}
         wanted = replace(workload, **changed)
         percentile = target.percentile if moved is None else moved.percentile
-        if percentile == target.percentile:
-            best = _cheapest(options, wanted)
-        else:
-            plans = filter(None, (_cheapest(_estimated_anew(options, wanted), wanted), now))
-            best = min(plans, key=lambda plan: plan[0], default=None)
-        cost = None if best is None else best[0]
-        saves = None if cost is None or now is None else now[0] - cost
+        anew = percentile != target.percentile
+        best = _cheapest(_estimated_anew(options, wanted) if anew else options, wanted)
+        if moved is not None and moved.seconds < target.seconds:
+            holds = chosen is not None and chosen[2] in chosen[1].allowed_rows(chosen[1].odds(wanted))
+            best = max(filter(None, (best, chosen)), key=_plan_usd) if best is not None and not holds else best
+            best = chosen if holds else best
+        elif chosen is not None:
+            best = min(filter(None, (chosen, best)), key=_plan_usd)
+        saves = None if best is None or chosen is None else chosen[0] - best[0]
         one = TargetCost(
             target=name, percentile=target.percentile, from_s=target.seconds, to_percentile=percentile,
-            to_s=None if moved is None else moved.seconds, cost_usd=cost, saves_usd=saves,
-            saves_frac=None if saves is None or now is None else saves / now[0],
+            to_s=None if moved is None else moved.seconds, cost_usd=None if best is None else best[0], saves_usd=saves,
+            saves_frac=None if saves is None or chosen is None else saves / chosen[0],
             instead="" if best is None else _plan_text(*best[1:]),
         )  # fmt: skip
         costs.append(one)
     return costs
+
+
+def _plan_usd(plan: Best) -> float:
+    return plan[0]
 
 
 def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> Best | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.cost.energy import facility_joules
-from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.intervals import ErrorBand, WholeBand
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -19,8 +19,9 @@ from flopwise.facts.offers import Offer
 from flopwise.search.answer import Candidate
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, Priced, offer_cluster
-from flopwise.search.rank import ByTarget, Floats, PlanOption
+from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
 from flopwise.search.run_start import batch_start_s, run_cost_usd
+from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob, serving_band
@@ -68,11 +69,18 @@ class ServingOption(PlanOption):
 
     @cached_property
     def bands(self) -> dict[str, ErrorBand]:
-        """The error bands of each latency and of the throughput."""
+        """The error bands of the first token, of each further one, and of the throughput."""
         job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
         ttft = serving_band(job, "ttft")
         tpot = serving_band(job, "tpot") if self.decodes else ttft
-        return {"ttft": ttft, "tpot": tpot, "latency": tpot, "throughput": serving_band(job, "throughput")}
+        return {"ttft": ttft, "tpot": tpot, "throughput": serving_band(job, "throughput")}
+
+    def latency_odds(self, name: str, seconds: Floats, ttft_s: Floats, limit_s: float, least_s: Floats) -> Floats:
+        """Probability that a latency, of whose `seconds` the first token takes `ttft_s`, is at most `limit_s`."""
+        if name == "latency":
+            whole = WholeBand(self.bands["ttft"], self.bands["tpot"])
+            return np.asarray(whole.probability_at_most(ttft_s, seconds, limit_s, floor=least_s))
+        return np.asarray(self.bands[name].probability_at_most(seconds, limit_s, floor=least_s))
 
     @cached_property
     def least_s(self) -> dict[str, Floats]:
@@ -97,9 +105,8 @@ class ServingOption(PlanOption):
         for name, target in latency_targets(workload).items():
             if target is not None and (name != "tpot" or self.decodes):
                 value = getattr(self.found, LATENCIES[name])
-                likely = self.bands[name].probability_at_most(
-                    np.minimum(value, 1e9), target.seconds, floor=self.least_s[name]
-                )
+                seconds, first = np.minimum(value, 1e9), np.minimum(self.found.ttft_s, 1e9)
+                likely = self.latency_odds(name, seconds, first, target.seconds, self.least_s[name])
                 odds[name] = np.where(np.isfinite(value), likely, 0.0)
         rate = self.bands["throughput"]
         if workload.tokens_per_s is not None:
@@ -107,6 +114,21 @@ class ServingOption(PlanOption):
         if workload.deadline_s is not None:
             odds["deadline"] = 1.0 - np.asarray(rate.probability_at_most(1.0, self.seconds / workload.deadline_s))
         return odds
+
+    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
+        """Of a batch those of its throughput; of a service the request's own, and the machines that it then needs.
+
+        Assumes: energy goes with the time that requests take of machines.
+        """
+        through = self.bands["throughput"]
+        if self.workload.task == "batch":
+            return ErrorEnds.of_run(candidate, through)
+        first, whole = (float(np.minimum(seconds[row], 1e9)) for seconds in (self.found.ttft_s, self.found.e2e_s))
+        times = min(1.0, 1 / through.high), max(1.0, 1 / through.low)
+        count, unit, filled = candidate.num_instances, replica_machines(candidate), filled_frac(candidate)
+        less, more = (float(machines_needed(count, filled, unit, load)) / count for load in times)
+        seconds = WholeBand(self.bands["ttft"], self.bands["tpot"]).interval(first, whole)
+        return ErrorEnds(seconds, (less, more), times, through.evidence)
 
     def service_shortfalls(self) -> ByTarget:
         """How many times its limit each latency is, and how many times more devices than allowed there are."""

@@ -20,7 +20,7 @@ from flopwise.options import OptionError, changed_options
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import NodeKind, offer_cluster
-from flopwise.search.rank import ByTarget, Floats, PlanOption
+from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
 from flopwise.search.run_start import run_cost_usd
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
@@ -130,22 +130,28 @@ class TrainingOption(PlanOption):
     def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met.
 
-        The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
+        The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t,
+        and cost the same after the start, which is paid whatever the throughput.
         """
         workload = workload or self.workload
         device = self.node.cluster.accelerator
         band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
         odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
-        for name, value, limit in (
-            ("deadline", self.seconds, workload.deadline_s),
-            ("budget", self.cost_usd, workload.budget_usd),
+        for name, value, fixed, limit in (
+            ("deadline", self.seconds, 0.0, workload.deadline_s),
+            ("budget", self.cost_usd, self.start_usd, workload.budget_usd),
         ):
             if limit is not None:
-                odds[name] = np.asarray(1.0 - self.band.probability_at_most(1.0, value / limit))
+                slowest = (value - fixed) / np.maximum(limit - fixed, 1e-9 * limit)
+                odds[name] = np.asarray(1.0 - self.band.probability_at_most(1.0, slowest))
         if workload.tokens_per_s is not None:
             missed = self.band.probability_at_most(self.tokens_per_s, workload.tokens_per_s)
             odds["throughput"] = np.asarray(1.0 - missed)
         return odds
+
+    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:  # noqa: ARG002 - one band for all rows
+        """Those of the throughput."""
+        return ErrorEnds.of_run(candidate, self.band)
 
     def job(self, row: int) -> TrainJob:
         """The job of one row."""
@@ -198,12 +204,9 @@ def training_options(
             undisturbed = goodput_frac(gpus, nbytes, search.reliability)
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
-        start_s = np.asarray(
-            training_start_s(
-                search.model, search.recipe.stack.name, workload.tokens or 0.0, np.asarray(instances), facts,
-                pretrained=workload.task == "finetune",
-            )
-        )  # fmt: skip
+        different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.task == "finetune"
+        stack = search.recipe.stack.name
+        start_s = np.asarray(training_start_s(search.model, stack, different, instances, facts, pretrained=tuned))
         hourly = instances * priced.usd_per_hour
         options.append(
             TrainingOption(

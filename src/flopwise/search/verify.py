@@ -278,17 +278,22 @@ def verified_plans(
     """Plans in the order of what they cost once they hold in the simulator; `workload` None: as estimated.
 
     One of each instance type, beside the pick that it was. The cheapest that has not been run is run, and goes back
-    into the queue at its new cost: the order is exact as far as running only ever makes a plan dearer. What misses
-    however many replicas there are is counted as ruled out; those that are not run come last, as estimated.
+    into the queue at its new cost: the order is exact as far as running only ever makes a plan dearer. Of those that
+    cost the same the one with the least latency comes first (simulated, where it is), then fewer machines, then the
+    simpler layout. What misses however many replicas there are is counted as ruled out; those that are not run come
+    last, as estimated.
     """
     simulator = None if workload is None else Simulator(workload, on_compile=on_compile)
-    queue: list[tuple[float, int, Trial | None]] = [(pick.score, n, None) for n, pick in enumerate(picks)]
+    runs = simulator is not None  # of equal costs all are run before one is taken
+    queue: list[tuple[Any, ...]] = [
+        (*_rank(Trial(pick, None, {}), ran=not runs), n, None) for n, pick in enumerate(picks)
+    ]
     heapq.heapify(queue)
     holding: dict[tuple[str, str, str], tuple[ServingPick, Trial]] = {}
     rest: dict[tuple[str, str, str], tuple[ServingPick, Trial]] = {}
     failed: list[Trial] = []
     while queue:
-        _, number, trial = heapq.heappop(queue)
+        *_, number, trial = heapq.heappop(queue)
         pick = picks[number]
         if pick.kind in holding or pick.kind in rest:
             continue
@@ -303,10 +308,19 @@ def verified_plans(
                 failed.append(trial)
                 draft.ruled_out.add(f"misses {trial.failed} in the simulator", 1, trial.note, unit="plans")
             else:
-                heapq.heappush(queue, (trial.pick.score, number, trial))
+                heapq.heappush(queue, (*_rank(trial, ran=True), number, trial))
     draft.demoted = [one.candidate(place) for place, one in enumerate(failed, start=1)]
     draft.simulated = len(holding) + len(failed)
     return [*holding.values(), *rest.values()]
+
+
+def _rank(trial: Trial, *, ran: bool) -> tuple[Any, ...]:
+    """What plans are ordered by: the objective, to a cent of it, then latency, machines and degrees of the layout."""
+    option, row, run = trial.pick.option, trial.pick.row, trial.run
+    latency = None if run is None else run.e2e_s["p95"]
+    estimated, found = float(option.found.e2e_s[row]), option.found
+    degrees = (int(found.pp[row]), int(found.tp[row] * found.dp[row]))
+    return round(trial.pick.score, 2), ran, estimated if latency is None else latency, option.instances[row], degrees
 
 
 def simulated_trial(pick: ServingPick, simulator: Simulator) -> Trial:
@@ -345,8 +359,8 @@ def simulated_odds(option: ServingOption, row: int, run: SimulatedFigures) -> di
         if value is None:
             odds[name] = 1.0 if name == "tpot" and run.ttft_s["p50"] is not None else 0.0
         else:
-            least_s = float(option.least_s[name][row])
-            odds[name] = float(option.bands[name].probability_at_most(value, target.seconds, floor=least_s))
+            first_s = min(run.ttft_s[target.percentile] or 0.0, value)
+            odds[name] = float(option.latency_odds(name, value, first_s, target.seconds, option.least_s[name][row]))
     return odds
 
 

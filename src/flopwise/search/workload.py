@@ -17,6 +17,7 @@ from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, Target
 from flopwise.serving.sim.profiles import weekly_rates
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.units import HOUR_S
 
 STRETCH = 5000
 """Requests of a trace that replicas are sized by: the busiest so many that follow one another."""
@@ -88,6 +89,24 @@ class Resolved(WorkloadTraffic):
         document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, {"constraints": lists}))
         changed = replace(self.limits, **limits)
         return replace(self, limits=changed, purchase=purchase or self.purchase, document=document)
+
+    def amounts(self, hours: float) -> dict[str, float | None]:
+        """What a run, or a service in so many `hours` at its mean rate, does: requests, millions of tokens, epochs.
+
+        Source: arithmetic. Assumes: lengths are their means; tokens trained are those without padding.
+        """
+        if self.task in specs.TRAINING:
+            tokens = None if self.tokens is None else self.tokens * (1.0 - self.data.padded) / 1e6
+            return {"run": 1.0, "hour": hours, "million_tokens": tokens, "epoch": self.data.epochs}
+        ends = self.task == "batch"
+        rate = None if self.requests_per_s is None else self.requests_per_s / self.peak * hours * HOUR_S
+        requests = self.requests if ends else rate
+        done: dict[str, float | None] = {"run": 1.0 if ends else None, "hour": hours, "request": requests}
+        if requests is not None:
+            done |= {"million_requests": requests / 1e6, "million_input_tokens": requests * self.input_tokens / 1e6}
+            outputs = requests * self.output_tokens / 1e6 if self.task != "encode" else None
+            done |= {"million_output_tokens": outputs}
+        return done
 
     @property
     def nameless(self) -> Resolved:

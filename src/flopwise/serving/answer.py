@@ -19,7 +19,7 @@ from flopwise.options import OptionError
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.iteration import StepLoad, prompt
-from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.job import ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import memory_answer
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
@@ -132,7 +132,9 @@ def serve_answer(
         context=job.context, concurrency=at_once,
     )  # fmt: skip
     load = f"{in_flight:,} in flight" if in_flight else f"{rate:g} requests/s" if rate else "as many as memory holds"
-    notes += (*request_notes, *result.assumptions, *memory.assumptions, *_unsupported_notes(job))
+    waits = None if rate is None else _under_load(job, result, rate)
+    ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
+    notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
     return ServeAnswer(
         estimate=result,
         machines=machines,
@@ -140,7 +142,7 @@ def serve_answer(
         replicas=replicas,
         memory=memory,
         fits=result.max_concurrency >= 1,
-        under_load=None if rate is None else _under_load(job, result, rate),
+        under_load=waits,
         quick=(*_token_rules(result), *memory.quick),
         settings=(
             ("replicas", f"{replicas:,} x {result.num_gpus} {cluster.accelerator.name}"),

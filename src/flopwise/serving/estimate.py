@@ -14,7 +14,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
 from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
-from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
@@ -221,6 +221,8 @@ def _serve_estimate(
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
     throughput = _figure(job, "throughput", rate, most=most_per_s)
+    floors = least_ttft_s, (outputs - 1) * (least_tpot_s or 0.0)
+    e2e_low, e2e_high = latency_band(job, queued=queued).interval(ttft_s, e2e_s, floors=floors)
     joules, rates = _joules(job, step, gpus), job.cluster.rates
     peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(
@@ -228,6 +230,8 @@ def _serve_estimate(
         ttft_s=_figure(job, "ttft", ttft_s, least=least_ttft_s, queued=queued),
         tpot_s=None if tpot_s is None else _figure(job, "tpot", tpot_s, least=least_tpot_s),
         e2e_s=e2e_s,
+        e2e_low=e2e_low,
+        e2e_high=e2e_high,
         requests_per_s=rate,
         throughput=throughput,
         output_tokens_per_s=_times(throughput, outputs) if outputs else None,

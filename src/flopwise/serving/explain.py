@@ -219,7 +219,14 @@ class _Tree:
         formula = "TTFT + (output tokens - 1) x TPOT"
         whole = term("whole request", estimate.e2e_s, "s", formula, ttft, self.output, tpot)
         ends = interval("TPOT", tpot, each.band, each.low, each.high)
-        return [*figures, tpot, *ends, whole, *self._throughput(ttft, tpot)]
+        wholes = [
+            term(f"{whole.name}, {word}", value, "s", f"TTFT, {word} + (output tokens - 1) x TPOT, {word}", first_end,
+                 self.output, each_end)
+            for word, value, first_end, each_end in zip(
+                ("low", "high"), (estimate.e2e_low, estimate.e2e_high), figures[1:], ends, strict=True
+            )
+        ]  # fmt: skip
+        return [*figures, tpot, *ends, whole, *wholes, *self._throughput(ttft, tpot)]
 
     def _throughput(self, ttft: Figure, tpot: Figure | None) -> list[Figure]:
         estimate, inputs = self.estimate, (ttft,) if tpot is None else (ttft, tpot, self.output)

@@ -16,7 +16,7 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import precision
-from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Recurrence, Stack
+from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
@@ -340,9 +340,10 @@ def _own_rates(rates: Rates, engine: Engine) -> Rates:
 def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
-    What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Before and after the
-    layers of a decoder only the rows that make a token count: one a sequence. Keys and values of cross-attention are
-    made once a prompt. Experts see the tokens of all attention `replicas`.
+    What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Embeddings are looked up
+    for every token; else before and after the layers of a decoder only the rows that make a token count: one a
+    sequence. Keys and values of cross-attention are made once a prompt. Experts see the tokens of all attention
+    `replicas`.
     """
     first = group[0]
     per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
@@ -361,7 +362,7 @@ def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: 
             return []
         shape = Shape(batch=load.encoded, query=1, context=1, encoder=load.encoder)
     else:
-        every = stream != "samples" and (inside or load.every)
+        every = stream != "samples" and (inside or load.every or isinstance(first, Embedding))
         rows = load.prefill_tokens if every else np.minimum(load.prefill_tokens, load.prompts)
         tokens = load.decode_batch * load.decode_tokens + rows
         shape = Shape(batch=tokens * replicas if isinstance(first, Experts) else tokens, query=1, context=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
@@ -127,6 +127,8 @@ class ServeEstimate:
     ttft_s: Ranged
     tpot_s: Ranged | None  # None for models that do not generate
     e2e_s: float
+    e2e_low: float  # 10 % and 90 % ends, composed of those of the first token and of the further ones
+    e2e_high: float
     requests_per_s: float
     throughput: Ranged  # requests per second
     output_tokens_per_s: Ranged | None  # None for models that do not generate
@@ -170,10 +172,34 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
 
 
 def serving_band(job: ServeJob, quantity: str, *, queued: bool = False) -> ErrorBand:
-    """The error band of one quantity, wider where the device's variant is a guess or its vendor has no measurements."""
-    band = error_band(serving_class(job, quantity, queued=queued), job.cluster.accelerator.calibration)
-    if job.cluster.ambiguous:
-        band = band.wider(1.5, "the device's variant is a guess")
-    if job.cluster.accelerator.vendor != "NVIDIA":
-        band = band.wider(1.5, "few measurements on this vendor's devices stand behind it")
-    return band
+    """The error band of one quantity, on the job's devices."""
+    return device_band(serving_class(job, quantity, queued=queued), job.cluster)
+
+
+def latency_band(job: ServeJob, *, queued: bool = False) -> WholeBand:
+    """The error band of whole answers: of their first token, and of the further ones, where there are any."""
+    ttft = serving_band(job, "ttft", queued=queued)
+    return WholeBand(ttft, serving_band(job, "tpot") if job.decodes else ttft)
+
+
+WIDE = 4.0
+"""Times from the lower to the upper end of an interval from which it needs a word."""
+
+
+def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
+    """Why the interval of a first token is as wide as it is, and what that of a whole request rests on."""
+    notes = []
+    if ttft.high > WIDE * ttft.low:
+        across = ttft.high / ttft.low
+        wider = f" ({across ** (1 / ttft.spread):.1f}x, before what is added for the device)" if ttft.spread > 1 else ""
+        notes.append(
+            f"the interval of TTFT spans {across:.1f}x: so far do {ttft.rows:,} published runs of its class "
+            f"spread{wider}, whose load generators, bursts, queues and warm-up are mostly not stated; measure it under "
+            "your own load"
+        )
+    if job.decodes:
+        measured = "fixed batches and single streams were held against it" if job.static or job.engine.local else (
+            "not measured: published runs of servers state the parts only"
+        )  # fmt: skip
+        notes.append(f"the interval of a whole request is composed of those of TTFT and TPOT; {measured}")
+    return tuple(notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.cost.fabric import PINNED_FRAC
+from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.facts.software import BARE_KINDS
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import weights_per_gpu
@@ -60,9 +60,9 @@ def cold_start(
     waits = {"storage": read / (storage.read_bytes_per_s * many)}
     if row.loader_bytes_per_s and storage.name != CACHED:
         waits["loader"] = read / (row.loader_bytes_per_s * on_node)
-    link = cluster.accelerator.pcie_bytes_per_s
-    if link and cluster.accelerator.kind not in {"cpu", "soc"}:
-        waits["link to the device"] = float(weights_per_gpu(job.model, job.weights, job.layout)) / (PINNED_FRAC * link)
+    if cluster.rates.pcie_bytes_per_s and cluster.accelerator.kind not in {"cpu", "soc"}:
+        weights = float(weights_per_gpu(job.model, job.weights, job.layout))
+        waits["link to the device"] = weights / pcie_bytes_per_s(cluster.rates)
     bound = max(waits, key=lambda name: waits[name])
     bare = cluster.accelerator.kind in BARE_KINDS
     parts = (

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from flopwise.cost.fabric import fabric
+from flopwise.cost.fabric import fabric, pcie_bytes_per_s
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.shapes.clocks import Clock, TrainingClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
 from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
-from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
+from flopwise.training.widths import ACT_BYTES, resident_grad_bytes
 
-PINNED_FRAC = 0.76
-"""Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""
 PAGEABLE_FRAC = 0.4
 """Of that, what transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""
 
@@ -164,11 +162,10 @@ def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
     chip = clock.cluster.accelerator
     if not clock.offload or not chip.pcie_bytes_per_s:
         return
-    dtype = resident_grad_dtype(clock.recipe, clock.recipe.stack)
     items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
     count = scalar(sharded_parameters(items, clock.tp, clock.ep))
-    nbytes = count * DTYPE_BYTES[dtype] + count * ACT_BYTES
-    pinned_s = nbytes / (PINNED_FRAC * chip.pcie_bytes_per_s)
+    nbytes = count * resident_grad_bytes(clock.recipe) + count * ACT_BYTES
+    pinned_s = nbytes / pcie_bytes_per_s(clock.cluster.rates)
     link = f"PCIe {chip.pcie_gen}" if chip.pcie_gen else "PCIe"
     text = f"{nbytes / 1e9:,.1f} GB a step over {link} take {pinned_s:,.2f} s"
     yield Fine("host transfers, pinned", f"{text}; over n micro-batches a step 1/n of it each")

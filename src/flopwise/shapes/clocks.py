@@ -171,11 +171,10 @@ class TrainingClock:
 
     def context(self, tokens: int, batch: Array, tp: Array) -> BlockContext:
         """What all blocks of a micro-batch over sequences of `tokens` share."""
-        software, one = self.recipe.stack, np.ones(len(batch), dtype=np.int64)
+        one = np.ones(len(batch), dtype=np.int64)
         return BlockContext(
             replace(self.recipe, seq_len=tokens, global_batch=batch),
-            software,
-            training_rates(self.cluster.rates, software, self.recipe.precision),
+            training_rates(self.cluster.rates, self.recipe.stack, self.recipe.precision),
             self.cluster.fabric,
             Shape(batch=batch.astype(np.int64), query=tokens, context=tokens, encoder=tokens),
             Split(tp=tp.astype(np.int64), cp=one, ep=one * self.ep),
@@ -194,9 +193,7 @@ class TrainingClock:
         cut = shared.split
         inner = Inner(np.asarray(cut.tp), np.asarray(cut.cp), np.asarray(cut.ep), np.asarray(shared.shape.batch))
         cluster, only = self.cluster, np.array([1])
-        return step_table(
-            model, shared.recipe, shared.software, cluster.rates, cluster.fabric, inner, only, kernels=[kernels]
-        )
+        return step_table(model, shared.recipe, cluster.rates, cluster.fabric, inner, only, kernels=[kernels])
 
     def kernels(self, pass_s: float) -> tuple[KernelShape, ...]:
         """Every kernel of the micro-batch as a row, forward and backward."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flopwise.cost.memory_answer import MemoryAnswer
+from flopwise.cost.money import unit_usd
 from flopwise.cost.quick import QuickFormula
 from flopwise.facts.catalog import Facts
 from flopwise.ops.flops import causal_forward_flops
@@ -13,9 +14,10 @@ from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.memory_answer import layout_text, memory_answer
+from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules, token_rules
 from flopwise.training.start import training_start_s
-from flopwise.units import format_percent, format_price
+from flopwise.units import HOUR_S, format_percent, format_price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class TrainAnswer:
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]
     rules: TokenRules | None  # of the tokens and the batch
+    network: tuple[LinkNeed, ...]  # bytes of a step over each kind of link, and the rates that they ask for
+    unit_usd: dict[str, float]  # of the run: an hour, a million tokens, an epoch, a step
     corpus: Corpus | None = None  # what is gone through, as files; None where the run's length is not given
     corpus_storage: tuple[float, str] | None = None  # USD a month of its ids and text, and at whose price, where known
     settings: tuple[tuple[str, str], ...]
@@ -43,8 +47,13 @@ class TrainAnswer:
         return run.cost_usd * self.start_s / run.seconds
 
 
-def train_answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) -> TrainAnswer:
-    """The answer for one job, laid out by whom `laid_out` says; `notes`: what was assumed of the job."""
+def train_answer(
+    job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...], epochs: float = 1.0
+) -> TrainAnswer:
+    """The answer for one job, laid out by whom `laid_out` says, which goes `epochs` times through its data.
+
+    `notes`: what was assumed of the job.
+    """
     result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster
     memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
@@ -52,7 +61,11 @@ def train_answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, .
     start_s = None
     if job.tokens is not None:
         pretrained, stack = recipe.lora is not None, recipe.stack.name
-        start_s = float(training_start_s(job.model, stack, job.tokens, machines, facts, pretrained=pretrained))
+        start_s = float(training_start_s(job.model, stack, job.tokens / epochs, machines, facts, pretrained=pretrained))
+    run, costs = result.run, dict[str, float]()
+    if run is not None:
+        amounts = {"hour": run.seconds / HOUR_S, "million_tokens": run.tokens / 1e6, "epoch": epochs, "step": run.steps}
+        costs = unit_usd(run.cost_usd, amounts)
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
     return TrainAnswer(
         start_s=start_s,
@@ -62,6 +75,8 @@ def train_answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, .
         laid_out=laid_out,
         quick=(_step_rule(result), *memory.quick),
         rules=token_rules(job),
+        network=network_needs(result),
+        unit_usd=costs,
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),

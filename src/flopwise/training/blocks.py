@@ -25,7 +25,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.work import item_work, linear_dims
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
-from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
+from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -152,15 +152,19 @@ def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BlockContext:
-    """What all blocks share: recipe, software, rates, links and the inner columns."""
+    """What all blocks share: recipe, rates, links and the inner columns."""
 
     recipe: Recipe
-    software: TrainingStack
     rates: Rates
     fabric: Fabric
     shape: Shape
     split: Split
     block: Block = TRAINED  # of the model's parts, the one at hand: what of it is trained
+
+    @property
+    def software(self) -> TrainingStack:
+        """The training stack of the recipe."""
+        return self.recipe.stack
 
     @property
     def tokens(self) -> Ints:
@@ -279,7 +283,7 @@ def _added_s(work: Work, timing: Timing, context: BlockContext) -> Floats:
     Source: `added_grad_bytes`; roofline model where the product adds it itself: what is moved hides behind computing.
     Assumes: the sum is as large as a weight, and never in a cache.
     """
-    nbytes = added_grad_bytes(context.recipe, context.software)
+    nbytes = added_grad_bytes(context.recipe)
     if not nbytes:
         return 0.0
     added_s = work.out_elems * nbytes / context.rates.read_bytes_per_s
@@ -292,7 +296,7 @@ def _added_s(work: Work, timing: Timing, context: BlockContext) -> Floats:
     return more - plain
 
 
-def added_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
+def added_grad_bytes(recipe: Recipe) -> float:
     """Bytes that adding one micro-batch's gradient to the resident one moves, beside writing it in 16 bits.
 
     Fused into the product, the resident one is read and written instead; in a kernel of its own, the new one is read
@@ -301,12 +305,12 @@ def added_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
     Source: Megatron-LM, `gradient_accumulation_fusion` (2022), before it `main_grad.add_`; DeepSpeed's BF16_Optimizer.
     Assumes: gradients are added from the first micro-batch on, to zeros.
     """
-    if software.accumulation == "none":
+    if recipe.stack.accumulation == "none":
         return 0.0
-    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
-    if resident_grad_dtype(recipe, software) == "both" and recipe.precision == "fp16":
+    resident = resident_grad_bytes(recipe)
+    if resident_grad_dtype(recipe) == "both" and recipe.precision == "fp16":
         resident = ACT_BYTES
-    return 2.0 * resident + (ACT_BYTES if software.accumulation == "separate" else -ACT_BYTES)
+    return 2.0 * resident + (ACT_BYTES if recipe.stack.accumulation == "separate" else -ACT_BYTES)
 
 
 def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flopwise.cost.energy import device_watts
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand, device_band
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
@@ -30,8 +30,6 @@ from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
-WIDER_WHEN_AMBIGUOUS = 1.5
-"""Spread of the interval where the device's variant is a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +109,7 @@ def _check_schedule(code: int, pipe: Pipe, layers: int) -> None:
         )
 
 
-def single_table(job: TrainJob, software: TrainingStack) -> StepTable:
+def single_table(job: TrainJob) -> StepTable:
     """The step table of one layout."""
     layout = job.layout
 
@@ -120,7 +118,7 @@ def single_table(job: TrainJob, software: TrainingStack) -> StepTable:
 
     inner, degrees = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch)), one(layout.pp)
     table = step_table(
-        job.model, job.recipe, software, job.cluster.rates, job.cluster.fabric, inner, degrees,
+        job.model, job.recipe, job.cluster.rates, job.cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
     )  # fmt: skip
     if not layout.offload_activations:
@@ -144,8 +142,8 @@ def estimate(job: TrainJob) -> TrainEstimate:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
     check(job)
-    software, layout, recipe = job.recipe.stack, job.layout, job.recipe
-    table = single_table(job, software)
+    layout, recipe = job.layout, job.recipe
+    table = single_table(job)
     parts = single_parts(table, layout)
     read_s = 0.0
     if job.reads is not None:
@@ -157,11 +155,11 @@ def estimate(job: TrainJob) -> TrainEstimate:
     per_gpu = tokens_per_s / gpus
     band = training_band(job)
     low, high = band.interval(per_gpu)
-    lower, upper = step_bounds(job, table, software)
+    lower, upper = step_bounds(job, table)
     memory = step_memory(job.model, recipe, layout, device_kind=job.cluster.accelerator.kind)
     mfu, mfu_full, hfu = utilisation(job, table, step_s)
     watts = None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
-    notes = (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, *_schedule_notes(layout, software))
+    notes = (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, *_schedule_notes(layout, recipe.stack))
     return TrainEstimate(
         job=job, step_s=step_s, breakdown=tuple(parts.items()), tokens_per_s=tokens_per_s,
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
@@ -196,18 +194,11 @@ def _schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
 
 
 def training_band(job: TrainJob) -> ErrorBand:
-    """The error band of the job's class: MoE or dense, wider where the device's variant is a guess."""
-    band = error_band(
-        "training.moe" if job.model.has_experts else "training.dense", job.cluster.accelerator.calibration
-    )
-    if job.cluster.ambiguous:
-        band = band.wider(WIDER_WHEN_AMBIGUOUS, "the device's variant is a guess")
-    if job.cluster.accelerator.vendor != "NVIDIA":
-        band = band.wider(2.0, "no training run on this vendor's devices stands behind it")
-    return band
+    """The error band of the job's class, MoE or dense, on its devices."""
+    return device_band("training.moe" if job.model.has_experts else "training.dense", job.cluster)
 
 
-def step_bounds(job: TrainJob, table: StepTable, software: TrainingStack) -> tuple[float, float]:
+def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:
     """(lower, upper) bound of the step in seconds.
 
     Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. Upper: everything at
@@ -216,9 +207,10 @@ def step_bounds(job: TrainJob, table: StepTable, software: TrainingStack) -> tup
     Source: roofline model (Williams et al. 2009).
     """
     lower = job.micro_batches * float(table.floor_s[:, 0, 0].max())
-    alone = replace(software, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
+    stack = replace(job.recipe.stack, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
+    alone = replace(job, recipe=replace(job.recipe, stack=stack))
     launch_s = job.micro_batches * float(table.host_s[0, 0])
-    return lower, sum(single_parts(single_table(job, alone), job.layout).values()) + launch_s
+    return lower, sum(single_parts(single_table(alone), job.layout).values()) + launch_s
 
 
 def counted_batch(job: TrainJob) -> tuple[float, int]:

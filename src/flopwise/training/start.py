@@ -11,6 +11,7 @@ from flopwise.facts.formats import BF16
 from flopwise.facts.tables import ANY
 from flopwise.ops.types import Floats
 from flopwise.ops.weights import weight_bytes
+from flopwise.training.corpus import corpus
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 STORE = "s3"
 """Kind of storage that data are brought from."""
-TOKEN_BYTES = 4.0
-"""Of a token of a data set that is ready to be read."""
 
 
 def training_start_s(
@@ -28,8 +27,9 @@ def training_start_s(
     """Seconds from a machine that is paid to the first step of a training run; shape of `instances`.
 
     Source: data/run_start.csv; weights of a pretrained model at the rate of an engine's loader (data/engines.json).
+    `tokens`: different ones, of one epoch.
     Assumes: nothing is compiled or cached before; each instance brings its share of the data from an object store and
-    all of the weights; what is not in the table takes no time.
+    all of the weights, at that store's rate whatever its own network; what is not in the table takes no time.
     """
     layers = model.stacks[0].num_layers
     fixed = sum(
@@ -39,5 +39,7 @@ def training_start_s(
     )
     if pretrained:
         fixed += float(weight_bytes(model, BF16)) / facts.engine(defaults.ENGINE).loader_bytes_per_s
-    staged: Floats = tokens * TOKEN_BYTES / (np.asarray(instances) * facts.storage(STORE).read_bytes_per_s)
+    staged: Floats = corpus(model.vocab, tokens).ids_bytes / (
+        np.asarray(instances) * facts.storage(STORE).read_bytes_per_s
+    )
     return fixed + staged

@@ -23,10 +23,9 @@ from flopwise.training.stages import FULL, mode_index
 from flopwise.training.step_table import STAGE_PARTS, StepTable
 from flopwise.training.widths import (
     ACT_BYTES,
-    DTYPE_BYTES,
     optimizer_traffic_bytes,
     others_traffic_bytes,
-    resident_grad_dtype,
+    resident_grad_bytes,
     sent_grad_bytes,
 )
 
@@ -86,7 +85,7 @@ def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) ->
         forward_s, backward_s, rates = stage[0], stage[1] + stage[2], table.rates
         exposed: Floats = 0.0
         if layout.offload_optimizer:
-            grad_bytes = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)]
+            grad_bytes = resident_grad_bytes(recipe)
             exposed = states_transfer_s(owned, grad_bytes, ACT_BYTES, rates, backward_s, parts["optimizer"])
         if layout.offload_parameters or layout.offload_activations:
             weights = owned * (ACT_BYTES if layout.offload_parameters else 0.0)
@@ -159,7 +158,7 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
     return {**shown, "stage_imbalance": imbalance, **{k: v for k, v in parts.items() if k not in shown}}
 
 
-def _messages_s(
+def messages_s(
     table: StepTable, inner: Index, degree: Index, dp: Ints, shard: Ints, wanted: tuple[bool, bool, bool]
 ) -> tuple[Array, ...]:
     """Seconds of messages across replicas, hidden or not.
@@ -172,7 +171,7 @@ def _messages_s(
     """
     tp, cp, ep = table.inner.tp[inner], table.inner.cp[inner], table.inner.ep[inner]
     ranks = dp * cp
-    grad_bytes = sent_grad_bytes(table.recipe, table.software)
+    grad_bytes = sent_grad_bytes(table.recipe)
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
     group = shard_ranks(shard, ranks)
     whole: Floats = np.zeros(inner.shape)
@@ -216,7 +215,7 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     key = table.inner
     first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
     wanted = (replicated, bool(zero.any()), hybrid)
-    messages = _messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
+    messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
     whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
     contention = table.rates.value["train_contention"]
@@ -277,9 +276,9 @@ def _optimizer_s(table: StepTable, owned: Floats, others: Floats, layout: Layout
     Source: bytes moved per parameter of each optimizer (`data/optimizers.csv`); on the host: `host_update_s`.
     Assumes: memory-bound, at the sustained memory bandwidth.
     """
-    moved = owned * optimizer_traffic_bytes(table.recipe, table.software)
+    moved = owned * optimizer_traffic_bytes(table.recipe)
     if table.matrices is not None:
-        moved = moved + others * others_traffic_bytes(table.recipe, table.software)
+        moved = moved + others * others_traffic_bytes(table.recipe)
     if layout.offload_optimizer:
         return host_update_s(moved, table.fabric)
     return moved / table.rates.read_bytes_per_s

@@ -121,7 +121,7 @@ class StepFigures(Ledger):
         self.estimate, self.job = estimate, estimate.job
         self.layout, self.recipe = self.job.layout, self.job.recipe
         self.software, self.lines = self.recipe.stack, dict(estimate.breakdown)
-        self.table = single_table(self.job, self.software)
+        self.table = single_table(self.job)
         self.device = TrainingDevice(self.job.cluster, self.software, self.table.rates)
         self.pp, self.micro_batches = int(self.layout.pp), estimate.job.micro_batches
         self.mode = int(mode_index(self.layout, self.table.partials))
@@ -174,7 +174,7 @@ class StepFigures(Ledger):
         model, inner = split.model, table.inner
         shape = self.recipe.shape(self.job.model, inner.micro_batch)
         context = block_contexts(
-            self.job.model, self.recipe, self.software, table.rates, self.job.cluster.fabric, inner, shape,
+            self.job.model, self.recipe, table.rates, self.job.cluster.fabric, inner, shape,
             sequence_parallel=layout.sequence_parallel,
         )[0]  # fmt: skip
         stack = model.stacks[0]
@@ -334,7 +334,7 @@ class StepFigures(Ledger):
         if ranks == 1:
             return self._sum_of("data_parallel", "0 x replicas", setting("replicas", 1))
         params = self._params()
-        width = self._software("bytes of a gradient as sent", sent_grad_bytes(self.recipe, self.software))
+        width = self._software("bytes of a gradient as sent", sent_grad_bytes(self.recipe))
         nbytes, formula = number(params.value) * number(width.value), f"{params.name} x {width.name}"
         kind = {0: "one all-reduce a step", 3: "weights gathered twice and gradients scattered once a micro-batch"}.get(
             zero, "gradients scattered and weights gathered once a step"
@@ -356,7 +356,7 @@ class StepFigures(Ledger):
     def _optimizer(self) -> Figure:
         params, layout = self._params(), self.layout
         moved = self.add_count(
-            "bytes an optimizer step moves a parameter", optimizer_traffic_bytes(self.recipe, self.software), "B",
+            "bytes an optimizer step moves a parameter", optimizer_traffic_bytes(self.recipe), "B",
             "states read and written, gradient read, weights read and written",
             setting("optimizer", self.recipe.optimizer.name),
         )  # fmt: skip
@@ -371,7 +371,7 @@ class StepFigures(Ledger):
         if self.table.matrices is not None:
             others = number(owned_others(self.table, _ONE, _ONE, layout))
             self.add_count("of them in embedding, head and norms", others, "", "what is no hidden matrix")
-            width = others_traffic_bytes(self.recipe, self.software)
+            width = others_traffic_bytes(self.recipe)
             what = "AdamW keeps two states, Muon one; read and written"
             self.add_count("bytes of their further states", width, "B", what)
             nbytes = f"({nbytes} + of them in embedding, head and norms x bytes of their further states)"

@@ -55,7 +55,6 @@ class StepTable:
     """
 
     recipe: Recipe
-    software: TrainingStack
     rates: Rates
     fabric: Fabric
     width: int
@@ -89,6 +88,11 @@ class StepTable:
         """Names of the rows of `stage_parts`."""
         return (*STAGE_PARTS, EXPERT_IMBALANCE)[: len(self.stage_parts)]
 
+    @property
+    def software(self) -> TrainingStack:
+        """The training stack of the recipe."""
+        return self.recipe.stack
+
     def with_partials(self, model: Model, partials: tuple[Partial, ...]) -> StepTable:
         """The same table with modes of partial recompute; every stage as even as layers allow."""
         stack = split_model(model, self.recipe.frozen).model.stacks[0]
@@ -99,7 +103,6 @@ class StepTable:
 def step_table(
     model: Model,
     recipe: Recipe,
-    software: TrainingStack,
     rates: Rates,
     fabric: Fabric,
     inner: Inner,
@@ -122,9 +125,9 @@ def step_table(
     """
     split = split_model(model, recipe.frozen)
     model, stack = split.model, split.model.stacks[0]
-    rates = training_rates(rates, software, recipe.precision)
+    software, rates = recipe.stack, training_rates(rates, recipe.stack, recipe.precision)
     shape = recipe.shape(model, inner.micro_batch)
-    shared = block_contexts(model, recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
+    shared = block_contexts(model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
     kernels = kernels or [_block_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
     lines = _block_lines(loaded, software, recipe.selective or software.selective, rates.value["train_contention"])
@@ -134,10 +137,10 @@ def step_table(
         dense, expert, still, host = like.dense_params, like.expert_params, like.frozen_bytes, like.host_s
         matrices = like.matrices
     else:
-        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, software, weights, starts)
+        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, weights, starts)
     floors = [_rows(kernels[-1], "peak_s"), _rows(kernels[-1], "traffic_s"), _rows(loaded[-1], "wire_s")]
     return StepTable(
-        recipe=recipe, software=software, rates=rates, fabric=fabric, width=stack.width, num_layers=stack.num_layers,
+        recipe=recipe, rates=rates, fabric=fabric, width=stack.width, num_layers=stack.num_layers,
         degrees=degrees, inner=inner,
         seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
         memory_s=most(_rows(kernels[-1], "memory_s")), host_s=host, dense_params=dense, expert_params=expert,
@@ -190,7 +193,6 @@ def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
 def block_contexts(
     model: Model,
     recipe: Recipe,
-    software: TrainingStack,
     rates: Rates,
     fabric: Fabric,
     inner: Inner,
@@ -202,7 +204,7 @@ def block_contexts(
     load = expert_load(model, recipe, inner.ep)
     split = Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel)
     loads = [np.minimum(load, 1.0), load] if np.any(np.asarray(load) != 1) else [1.0]
-    context = BlockContext(recipe, software, rates, fabric, shape, split)
+    context = BlockContext(recipe, rates, fabric, shape, split)
     return [replace(context, split=replace(split, expert_load=of_rank)) for of_rank in loads]
 
 
@@ -333,7 +335,6 @@ def _link_independent(
     split: SplitModel,
     inner: Inner,
     recipe: Recipe,
-    software: TrainingStack,
     weights: NDArray[np.float64],
     starts: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Matrices | None]:
@@ -348,7 +349,7 @@ def _link_independent(
     parameters[0] = parameters[0] + _rank_parameters(model, towers, split.towers, inner, recipe)
     dense, expert, still = (heaviest(starts, stored, np.stack([p[i] for p in parameters])) for i in range(3))
     launched = [((*listed[0][0], *towers), listed[0][1]), *listed[1:]]
-    host = heaviest(starts, weights, np.array([[_launch_s(*each, software)] for each in launched]))
+    host = heaviest(starts, weights, np.array([[_launch_s(*each, recipe.stack)] for each in launched]))
     matrices = None
     if recipe.optimizer.newton_schulz_steps:
         matrices = _matrices(split, recipe, inner, stored, starts)

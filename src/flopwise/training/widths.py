@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flopwise.facts.software import TrainingStack
     from flopwise.training.layout import Recipe
 
 ACT_BYTES = 2.0
@@ -55,44 +54,50 @@ def _widths(recipe: Recipe, weights: float, master: float, gradients: float, sta
     )  # fmt: skip
 
 
-def resident_grad_dtype(recipe: Recipe, software: TrainingStack) -> str:
+def resident_grad_dtype(recipe: Recipe) -> str:
     """The type in which gradients are kept and reduced."""
-    chosen = recipe.grad_dtype or software.grad_dtype
-    return "bf16" if chosen == "compute" else chosen
+    chosen = recipe.grad_dtype or recipe.stack.grad_dtype
+    return ("fp32" if recipe.precision == "fp32" else "bf16") if chosen == "compute" else chosen
 
 
-def sent_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
+def resident_grad_bytes(recipe: Recipe) -> float:
+    """Bytes of one gradient as it is kept and reduced."""
+    return DTYPE_BYTES[resident_grad_dtype(recipe)]
+
+
+def sent_grad_bytes(recipe: Recipe) -> float:
     """Bytes of one gradient as it is sent between replicas."""
-    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
-    return resident if software.reduce_dtype == "resident" else min(resident, DTYPE_BYTES[software.reduce_dtype])
+    resident, sent = resident_grad_bytes(recipe), recipe.stack.reduce_dtype
+    return resident if sent == "resident" else min(resident, DTYPE_BYTES[sent])
 
 
-def optimizer_traffic_bytes(recipe: Recipe, software: TrainingStack) -> float:
+def optimizer_traffic_bytes(recipe: Recipe) -> float:
     """Bytes that one step reads and writes for each trained parameter.
 
     States are read and written, the gradient read, the weight (the fp32 one where there is one) read and written, and
-    its 16-bit copy written.
+    its copy to compute with written where that is narrower.
 
     Source: counting the tensors of the update rule (`data/optimizers.csv`).
-    Assumes: the pass is repeated as often as the stack's optimizer kernels stream the tensors (`optimizer_passes`).
+    Assumes: the pass is repeated as often as the stack's optimizer kernels stream the tensors (`optimizer_passes`);
+    adapters are kept all in their own type.
     """
-    row = recipe.optimizer
-    state = _state_bytes(recipe, software)
-    master = recipe.master_weights if recipe.master_weights is not None else software.master_weights
-    weight = 8.0 + ACT_BYTES if master or software.weights_dtype == "fp32" else 2 * ACT_BYTES
-    once = 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
-    return software.optimizer_passes * once
+    width = _kept_widths(recipe)
+    gradient = resident_grad_bytes(recipe) if recipe.lora is None else width.gradients
+    widest = max(width.weights, width.master)
+    weight = 2 * widest + (recipe.elem_bytes if widest > recipe.elem_bytes else 0.0)
+    once = 2 * width.states + gradient + weight
+    return recipe.stack.optimizer_passes * once
 
 
-def others_traffic_bytes(recipe: Recipe, software: TrainingStack) -> float:
+def others_traffic_bytes(recipe: Recipe) -> float:
     """Bytes that one step moves more for a parameter of embedding, head or norms than for one of a hidden matrix.
 
     Source and assumptions: as `optimizer_traffic_bytes`, by the states of each (`data/optimizers.csv`).
     """
-    row = recipe.optimizer
-    return software.optimizer_passes * 2 * (row.end_states - row.states) * _state_bytes(recipe, software)
+    return recipe.stack.optimizer_passes * 2 * _kept_widths(recipe).others
 
 
-def _state_bytes(recipe: Recipe, software: TrainingStack) -> float:
-    """Bytes of one full-precision state."""
-    return 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES
+def _kept_widths(recipe: Recipe) -> Widths:
+    """How wide what is trained is kept: adapters in their own type, else as the recipe and its stack say."""
+    lora = recipe.lora
+    return trained_widths(recipe) if lora is None else adapter_widths(recipe, DTYPE_BYTES[lora.adapter_dtype])

@@ -21,7 +21,7 @@ from flopwise.report.costs import baseline_text, savings_by_kind
 from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
-from flopwise.report.words import between, bought, enumeration, hours, usd
+from flopwise.report.words import AS_PLANNED, between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -71,10 +71,15 @@ def blocks(
 ) -> Iterator[str]:
     """The assessment as people read it."""
     cost = found.usd_per_month
-    yield heading(f"{found.name}: {usd(cost.total)} a month for {len(found.workloads):,} workloads", paper)
+    run = [w for w in found.workloads if w.feasible]
+    count = f"{len(run):,}" + (f" of {len(found.workloads):,}" if len(run) < len(found.workloads) else "")
+    bill = f"{usd(cost.total)} a month" if cost.expected is None else f"{usd(cost.expected)} a month, expected,"
+    yield heading(f"{found.name}: {bill} for {count} workloads", paper)
     for w in found.workloads:
         if not w.feasible:
             yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
+    for text in found.warnings:
+        yield paper.paint(plain_text(f"WARNING: {text}"), "red")
     yield pairs(_totals(found), paper)
     if before is not None:
         yield from _since(before, found, paper)
@@ -102,7 +107,8 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
-        ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
+        *([] if cost.expected is None else [("bill", f"{usd(cost.total)} {AS_PLANNED}")]),
+        ("optimal", found.optimality),
     ]
     if found.budget_per_month is not None:
         chance = (
@@ -110,7 +116,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
             if drawn is None or drawn.over_budget is None
             else f"; {format_percent(drawn.over_budget)} chance of more"
         )
-        share = format_percent(cost.total / found.budget_per_month)
+        share = format_percent((cost.total if cost.expected is None else cost.expected) / found.budget_per_month)
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
@@ -120,25 +126,26 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
 
 def _row(a: Any) -> tuple[str, ...]:
     role = "" if a.role == "primary" else f" ({a.role})" if a.workload else a.role
+    own = ", dedicated" if a.dedicated else ""
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
-        bought(a.purchase), hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+        f"{bought(a.purchase)}{own}", hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
     )  # fmt: skip
 
 
 def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
     savings = sorted((s for s in found.savings if s.counted), key=lambda s: -abs(s.usd_per_month))[:MOST]
     if savings:
-        steps = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
-        yield table(["saving", "workload", ">a month", "how"], steps, paper)
+        saved = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
+        yield table(["saving", "workload", ">a month", "how"], saved, paper)
     risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
     if risks:
-        told = [
+        rows = [
             (f"{r.score:.2f}", f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
              r.workload or "the fleet", r.evidence, r.mitigation)
             for r in risks
         ]  # fmt: skip
-        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], told, paper)
+        yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], rows, paper)
     dearest = next(iter(found.usd_per_month.by_workload), "")
     watched = [a for a in found.monitoring if a.workload in {"", dearest}]
     if watched:
@@ -147,6 +154,8 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
+    if steps := [step for b in binding for step in b.steps]:
+        yield "Shares of the bill, moved:\n" + "\n".join(f"  - {plain_text(step.text)}" for step in steps)
     if found.price_notes:
         yield "Prices:\n" + "\n".join(f"  - {plain_text(note)}" for note in found.price_notes[:MOST])
 

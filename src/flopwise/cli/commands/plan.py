@@ -14,7 +14,7 @@ from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags, usage_error
-from flopwise.cli.parts import bullets
+from flopwise.cli.parts import between, bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
@@ -190,6 +190,8 @@ LABELS = {
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
 TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
+UNMEASURED = "no measured run on this architecture"
+"""How the evidence of such a candidate begins."""
 OLD_DAYS = 180
 """Prices older than that are marked."""
 
@@ -209,6 +211,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield bullets("What physics allows:", map(floor, plan.floors))
     if plan.plans:
         yield _best(plan.plans[0], paper)
+        yield from _network(plan.plans[0], paper)
     yield from _fronts(plan, paper) if plan.fronts else (_front(plan, paper),)
     if any(row.cost_usd is not None for row in plan.target_costs):
         yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
@@ -292,6 +295,8 @@ def _percentile(plan: Plan, target: str) -> str:
 def _note(c: Candidate, today: date | None = None) -> str:
     """What is to be known of a row: replicas raised, why it was not run, an old price."""
     notes = [c.note] if c.note else []
+    if c.evidence.startswith(UNMEASURED):
+        notes.append(UNMEASURED)
     try:
         days = ((today or datetime.now(UTC).date()) - date.fromisoformat(c.price_date[:10])).days
     except ValueError:
@@ -344,14 +349,27 @@ def _best(best: Candidate, paper: Screen) -> str:
         ("price", f"{units.format_usd(best.usd_per_hour)}/h{dated}: {best.price_source}"),
     ]
     if best.start_s:
-        usd = best.start_s / (best.seconds + best.start_s) * best.cost_usd
         what = "machines that boot, image, weights, data, compilation"
-        rows.append(("start", f"{units.format_seconds(best.start_s)}, {units.format_usd(usd)} of the cost: {what}"))
+        rows.append(
+            ("start", f"{units.format_seconds(best.start_s)}, {units.format_usd(best.start_usd)} of the cost: {what}")
+        )
+    rows += _interval_rows(best)
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
+
+
+def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
+    """Time, cost and energy with what they are in 8 of 10 cases, and what that rests on."""
+    shown = (("seconds", units.format_seconds), ("cost_usd", units.format_usd), ("energy_joules", units.format_joules))
+    for figure, text in shown:
+        value, ends = getattr(best, figure), best.ends(figure)
+        if value is not None and ends is not None:
+            yield figure.partition("_")[0].replace("seconds", "time"), f"{text(value)} {between(*ends, text)}"
+    if best.evidence:
+        yield "rests on", best.evidence
 
 
 def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
@@ -409,21 +427,32 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
         yield chart(series, x, Axis("USD a month", units.format_usd, log=True), paper, rows=10)
 
 
+def _network(best: Candidate, paper: Screen) -> Iterator[str]:
+    """What the links of the best plan have to carry, where it trains."""
+    if best.network:
+        yield "Network that plan 1 needs, of each accelerator in one direction:"
+        yield table(*network_table(best.network), paper)
+
+
 def _target_costs(plan: Plan, paper: Screen) -> str:
-    """Each target moved a step: what the best plan then costs, and what that saves."""
+    """Each target moved a step: what the best plan then costs, and by how much that is more or less than plan 1."""
+
+    def change(saved: float | None, shown: Callable[[float], str]) -> str | None:
+        return None if saved is None else f"{'-' if saved > 0 else '+' if saved < 0 else ''}{shown(abs(saved))}"
+
     rows = [
         (
             TARGETS[row.target],
             f"{row.percentile} {units.format_seconds(row.from_s)}",
             "none" if row.to_s is None else f"{row.to_percentile} {units.format_seconds(row.to_s)}",
             None if row.cost_usd is None else units.format_usd(row.cost_usd),
-            None if row.saves_usd is None else units.format_usd(row.saves_usd),
-            None if row.saves_frac is None else f"{100 * row.saves_frac:.0f} %",
+            change(row.saves_usd, units.format_usd),
+            change(row.saves_frac, lambda frac: f"{100 * frac:.0f} %"),
             row.instead or "nothing meets it",
         )
         for row in plan.target_costs
     ]
-    return table(("target", ">as it is", ">moved to", ">cost", ">saves", ">share", "with"), rows, paper)
+    return table(("target", ">as it is", ">moved to", ">cost", ">change", ">share", "with"), rows, paper)
 
 
 def _levers(plan: Plan, paper: Screen) -> str:

@@ -96,7 +96,8 @@ def document(answer: ServeAnswer) -> dict[str, Any]:
         "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
         **_interval_fields("ttft_s", found.ttft_s if answer.keeps_up else None),
         **_interval_fields("tpot_s", each_s),
-        "e2e_s": found.e2e_s if answer.keeps_up else None,
+        **dict.fromkeys(("e2e_s", "e2e_s_low", "e2e_s_high")),
+        **(attributes(found, "e2e_s e2e_s_low=e2e_low e2e_s_high=e2e_high") if answer.keeps_up else {}),
         **_interval_fields("requests_per_s", found.throughput, replicas),
         **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
         **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
@@ -190,7 +191,8 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
         rows += [("TTFT", _seconds(found.ttft_s)), ("TPOT", _seconds(found.tpot_s))]
-        rows.append(("whole request", units.format_seconds(found.e2e_s)))
+        ends = parts.between(found.e2e_low, found.e2e_high, units.format_seconds)
+        rows.append(("whole request", f"{units.format_seconds(found.e2e_s)} {ends}"))
     ends = parts.between(tokens.low * replicas, tokens.high * replicas, "{:,.0f}".format)
     rows.append(("throughput", f"{tokens.value * replicas:,.0f} tokens/s {ends}"))
     rows.append(("per accelerator", f"{tokens.value / found.num_gpus:,.0f} tokens/s"))

@@ -235,7 +235,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     ]
     yield table(["", ">p50", ">p90", ">p95", ">p99"], rows, paper)
     medians = [
-        f"{name.removesuffix('_s').upper()} p50 {units.format_seconds(low)} to {units.format_seconds(high)}"
+        f"{TITLES[name]} p50 {units.format_seconds(low)} to {units.format_seconds(high)}"
         for name, (low, high) in answer.intervals.items()
     ]
     if medians:

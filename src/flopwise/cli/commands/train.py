@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,6 +104,7 @@ def document(answer: TrainAnswer) -> dict[str, Any]:
         "breakdown": entries(estimate.breakdown, "seconds"),
         "memory": memory_document(answer.memory),
         "fits": answer.fits,
+        "network": [asdict(need) for need in answer.network],
         "run": run_document(answer),
         "layout": layout | {"schedule": NAMES[int(job.layout.schedule)]},
         **attributes(answer, "laid_out seq_len=estimate.job.recipe.seq_len"),
@@ -122,6 +124,8 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
         **attributes(answer, "start_s start_usd"),
+        "unit_usd": answer.unit_usd,
+        **_run_ends(answer),
         "breakdown": entries(run.breakdown, "seconds"),
         **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
         "interruptions": run.interruptions,
@@ -131,6 +135,16 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         | {"usd_per_month": None if answer.corpus_storage is None else answer.corpus_storage[0]},
         **attributes(answer, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
         "notes": [] if rules is None else rules.notes,
+    }
+
+
+def _run_ends(answer: TrainAnswer) -> dict[str, float | None]:
+    """The ends of the 80 % intervals of time, cost and energy, which all go with the throughput."""
+    run, band = answer.estimate.run, answer.estimate.band
+    return {
+        f"{name}_{end}": None if (value := getattr(run, name)) is None else value / throughput
+        for name in ("seconds", "cost_usd", "energy_joules")
+        for end, throughput in (("low", band.high), ("high", band.low))
     }
 
 
@@ -145,6 +159,9 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(_speed_rows(answer), paper)
     yield heading(f"One step: {units.format_seconds(estimate.step_s)}, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
+    if answer.network:
+        yield heading("Network that it needs, of each accelerator in one direction", paper)
+        yield table(*parts.network_table([asdict(need) for need in answer.network]), paper)
     yield heading("Memory per accelerator", paper)
     yield from memory_items(answer.memory, paper)
     yield from _run_lines(answer, paper)
@@ -155,7 +172,7 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
 def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
     found, percent = answer.estimate, units.format_percent
     least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
-    ends = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.rows} measured rows)"
+    ends = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.evidence})"
     useful = ""
     if found.job.recipe.documents is not None:
         share = percent(found.useful_tokens_per_s / found.tokens_per_s)
@@ -172,23 +189,40 @@ def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
 
 def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it; nothing without a length."""
-    run, band, seconds = answer.estimate.run, answer.estimate.band, units.format_seconds
+    run, seconds = answer.estimate.run, units.format_seconds
     if run is None:
         return
+    ends = _run_ends(answer)
     yield heading(f"The run: {units.format_count(run.tokens)} tokens in {run.steps:,.0f} steps", paper)
     size, write, every = (
         units.format_bytes(run.checkpoint_bytes), seconds(run.checkpoint_write_s), seconds(run.checkpoint_interval_s)
     )  # fmt: skip
+
+    def with_ends(name: str, text: Callable[[Any], str | None]) -> str | None:
+        """A figure of the run with its interval; nothing where it is not known."""
+        value, low, high = getattr(run, name), ends[f"{name}_low"], ends[f"{name}_high"]
+        return None if value is None else f"{text(value)} ({text(low)} to {text(high)} in 8 of 10 cases)"
+
     rows = [
-        ("time", f"{seconds(run.seconds)} ({seconds(run.seconds / band.high)} to {seconds(run.seconds / band.low)})"),
+        ("time", with_ends("seconds", seconds)),
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("interruptions", f"{run.interruptions:,.3g}, one each {seconds(run.mtbf_s)}"),
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
-        ("cost", parts.price(run.cost_usd)),
+        ("cost", with_ends("cost_usd", parts.price)),
+        *(
+            [
+                (
+                    "cost of one",
+                    "; ".join(f"{parts.price(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items()),
+                )
+            ]
+            if answer.unit_usd
+            else []
+        ),
         ("start", _start(answer)),
-        ("energy", parts.energy(run.energy_joules)),
+        ("energy", with_ends("energy_joules", parts.energy)),
     ]
     yield pairs(rows, paper)
     yield parts.shares(run.breakdown, seconds, paper)

@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from flopwise.serving.estimate import least_tpot_s
-from flopwise.serving.job import ServeJob, serving_band
+from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
@@ -46,7 +46,7 @@ class SimulateAnswer:
     gpus_per_replica: int
     usd_per_hour: float | None  # of all replicas
     cost_usd: float | None
-    intervals: dict[str, tuple[float, float]]  # of the medians of ttft_s and tpot_s
+    intervals: dict[str, tuple[float, float]]  # of the medians of ttft_s, tpot_s and e2e_s
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     cache: CacheReport | None = None
@@ -81,7 +81,11 @@ def simulation_answer(
         if isfinite(median):
             low, high = serving_band(rate_job, name).interval(median, floor=min(least, median))
             intervals[f"{name}_s"] = (float(low), float(high))
-    assumed = dict.fromkeys((*request.assumptions, *_technique_notes(job)))
+    first_s, whole_s = summary.ttft_s.p50, summary.e2e_s.p50
+    if isfinite(first_s) and isfinite(whole_s):
+        intervals["e2e_s"] = latency_band(rate_job).interval(min(first_s, whole_s), whole_s)
+    notes = interval_notes(rate_job, serving_band(rate_job, "ttft"))
+    assumed = dict.fromkeys((*request.assumptions, *_technique_notes(job), *notes))
     return SimulateAnswer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
         usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.ops.types import Array, Floats
@@ -117,7 +118,8 @@ def replica(
     if not int(memory.max_concurrency) or not blocks:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {context or job.context:,} tokens")
     longest = max(max_tokens or 0, job.context)
-    host_bytes_per_s = job.cluster.accelerator.pcie_bytes_per_s or HOST_BYTES_PER_S
+    rates = job.cluster.rates
+    host_bytes_per_s = pcie_bytes_per_s(rates) if rates.pcie_bytes_per_s else HOST_BYTES_PER_S
     budget = step_tokens or row.prefill_tokens or longest
     drafts = how.speculation
     limits = ReplicaLimits(

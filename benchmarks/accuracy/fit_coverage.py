@@ -1,0 +1,149 @@
+"""Fit data/coverage.json: how many rows were measured on each family of devices, and what leaving families out costs.
+
+    python benchmarks/accuracy/fit_coverage.py            report
+    python benchmarks/accuracy/fit_coverage.py --write    write them
+
+A row's distance is |log(measured / predicted) - median| over that of the end of its class's band on that side: 1 at the
+end of the interval. The spread of some rows is the distance that 80 % of them keep to, a row weighing one over the
+square root of its group's rows, and never less than 1. Rows of a family are also predicted by a calibration that does
+not know the family, or none of its maker's: the spreads of those, over all families, are what an unmeasured device's
+band is widened by. Makers other than the one whose measurements stand in for all others are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fit_intervals import TARGET
+from rows import TRUTH, TRUTH_DATE
+
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.prediction import Prediction, Row
+from flopwise.backtests.run import measurements, run_backtest
+from flopwise.calibrate.robust import even_weights, weighted_quantile
+from flopwise.cost.rates import families
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import COVERAGE_FILE, Facts, load_facts
+
+COVERED = ("training", "serving")
+GENERAL = "NVIDIA"
+"""The maker of the devices that most rates were measured on: without it nothing would be left to stand in."""
+DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / COVERAGE_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One predicted row: its device, its study, and its distance."""
+
+    device: Accelerator
+    study: str
+    distance: float
+    row: Row
+
+    @property
+    def family(self) -> str:
+        """The family of its device."""
+        return family_of(self.device)
+
+
+def family_of(chip: Accelerator) -> str:
+    """The first of a device's scopes."""
+    return families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+
+
+def distance(prediction: Prediction, facts: Facts) -> float | None:
+    """How far the measured value is from the median, over the end of the class's own band on that side."""
+    if prediction.band is None or not prediction.predicted or not prediction.measured:
+        return None
+    band = facts.calibration.errors[prediction.band.name]
+    ratio = math.log(prediction.measured / prediction.predicted)
+    if prediction.unit.startswith("tokens") and ".tpot" in band.name:  # one stream: 1 / TPOT
+        ratio = -ratio
+    end = band.high if ratio > math.log(band.median) else band.low
+    return (ratio - math.log(band.median)) / math.log(end / band.median)
+
+
+def measured_rows(kind: str, rows: Iterable[Row], facts: Facts) -> list[Measured]:
+    """The rows that can be predicted with `facts`."""
+    found = []
+    done = run_backtest(KINDS[kind], rows, facts)
+    for prediction, row in zip(done.predictions, done.rows, strict=True):
+        far = distance(prediction, facts)
+        if far is not None:
+            found.append(Measured(facts.resolve(row["gpu"]).accelerator, row["study"], far, row))
+    return found
+
+
+def without(scopes: set[str], facts: Facts) -> Facts:
+    """The facts with a calibration that knows nothing of `scopes`."""
+    blind = facts.calibration.without(scopes)
+    return facts.with_tables(
+        calibration=blind,
+        accelerators={name: replace(chip, calibration=blind) for name, chip in facts.accelerators.items()},
+    )
+
+
+def spread(members: Sequence[tuple[str, float]]) -> float:
+    """The distance that 80 % of (group, distance) keep to, at least 1."""
+    groups, far = zip(*members, strict=True)
+    return round(max(1.0, float(weighted_quantile(np.array(far), even_weights(groups), TARGET))), 2)
+
+
+def coverage(kind: str, facts: Facts) -> dict[str, Any]:
+    """The families of one kind of prediction, and the spreads of those left out."""
+    by_family: dict[str, list[Measured]] = defaultdict(list)
+    for one in measured_rows(kind, measurements(KINDS[kind], TRUTH / f"{kind}.csv"), facts):
+        by_family[one.family].append(one)
+    family_out: list[tuple[str, float]] = []
+    maker_out: list[tuple[str, float]] = []
+    for family, own in by_family.items():
+        rows, vendor = list({one.row["id"]: one.row for one in own}.values()), own[0].device.vendor
+        family_out += [(family, m.distance) for m in measured_rows(kind, rows, without({family}, facts))]
+        if vendor != GENERAL:
+            blind = without({family, vendor.lower()}, facts)
+            maker_out += [(family, m.distance) for m in measured_rows(kind, rows, blind)]
+    return {
+        "families": {
+            family: {
+                "maker": f"{own[0].device.vendor} {own[0].device.kind}", "rows": len({m.row["id"] for m in own}),
+                "sources": len({m.study for m in own}), "spread": spread([(m.study, m.distance) for m in own]),
+            }
+            for family, own in sorted(by_family.items())
+        },
+        "family_out": spread(family_out), "maker_out": spread(maker_out),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Fit, report, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    facts, kinds = load_facts(), dict[str, Any]()
+    for kind in COVERED:
+        kinds[kind] = coverage(kind, facts)
+        print(f"{kind}: families left out {kinds[kind]['family_out']}, makers left out {kinds[kind]['maker_out']}")
+        for family, own in kinds[kind]["families"].items():
+            print(
+                f"  {family:18} {own['maker']:14} {own['rows']:5} rows {own['sources']:3} sources {own['spread']:5.2f}"
+            )
+    if given.write:
+        document = {
+            "source": "rows of benchmarks/truth by family of devices, and families left out of the calibration "
+            "(benchmarks/accuracy/fit_coverage.py)",
+            "date": TRUTH_DATE,
+            "kinds": kinds,
+        }
+        DATA.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The network that a layout needs: bytes that a GPU sends in a step over each kind of link, and the rates they ask for.
+
+The bytes are what the formulas of the step take on links that carry one byte per second and nothing else: no formula of
+a message stands here a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flopwise.cost.collectives import p2p_s
+from flopwise.cost.fabric import Fabric, Level
+from flopwise.training.estimate import COMMUNICATION, TrainEstimate, single_table
+from flopwise.training.layout import Layout
+from flopwise.training.schedules import copies, having
+from flopwise.training.stages import mode_index
+from flopwise.training.step import messages_s
+from flopwise.training.step_table import StepTable
+from flopwise.training.widths import ACT_BYTES
+
+IN_COMPUTE = ("forward", "backward", "recompute", "optimizer")
+"""Lines of a step that are work of the devices: messages that are not to be seen fit beside these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkNeed:
+    """What one kind of link carries: bytes that a GPU sends in a step by what for, and bytes/s, one direction.
+
+    `average`: over the step. `needed`: so that messages take no longer than the work that could hide them.
+    `link_bytes_per_s`: of the datasheet, for one GPU; None where that is not known.
+    """
+
+    link: str
+    between_nodes: bool
+    step_bytes: dict[str, float]
+    average_bytes_per_s: float  # of one GPU
+    needed_bytes_per_s: float
+    node_average_bytes_per_s: float  # of all GPUs of a node
+    node_needed_bytes_per_s: float
+    link_bytes_per_s: float | None
+
+
+def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
+    """Each kind of link that the layout uses, innermost first.
+
+    Source: `flopwise.training.step` and `flopwise.training.blocks`, whose messages are counted; ring algorithms, so an
+    all-reduce of n bytes over g ranks sends 2 (g - 1) / g n from each (Patarasuk and Yuan 2009,
+    doi:10.1016/j.jpdc.2008.09.002).
+    Assumes: of the heaviest pipeline stage, a rank in the middle; a GPU receives as much as it sends.
+    """
+    job, fabric = estimate.job, estimate.job.cluster.fabric
+    compute_s = sum(seconds for name, seconds in estimate.breakdown if name in IN_COMPUTE)
+    on_node = min(job.cluster.gpus_per_node, estimate.num_gpus)
+    needs = []
+    for number, level in enumerate(fabric.levels):
+        levels = tuple(_counting(other, n == number) for n, other in enumerate(fabric.levels))
+        cluster = replace(job.cluster, fabric=replace(fabric, levels=levels))
+        table = single_table(replace(job, cluster=cluster))
+        sent = {name: nbytes for name, nbytes in _step_bytes(table, job.layout).items() if nbytes > 1.0}
+        each = sum(sent.values())
+        if not each:
+            continue
+        average, needed = each / estimate.step_s, each / max(compute_s, 1e-12)
+        need = LinkNeed(
+            link=level.kind, between_nodes=number == len(fabric.levels) - 1 and estimate.num_gpus > on_node,
+            step_bytes=sent, average_bytes_per_s=average, needed_bytes_per_s=needed,
+            node_average_bytes_per_s=average * on_node, node_needed_bytes_per_s=needed * on_node,
+            link_bytes_per_s=level.bytes_per_s if np.isfinite(level.bytes_per_s) else None,
+        )  # fmt: skip
+        needs.append(need)
+    return tuple(needs)
+
+
+def _counting(level: Level, counted: bool) -> Level:
+    """A link whose seconds are bytes, or one that takes no time."""
+    return replace(
+        level, bytes_per_s=1.0 if counted else np.inf, frac=1.0, pair=1.0, exchange=1.0, multicast=0.0, launch_s=0.0,
+        hop_s=0.0, ramp=0.0, direct_s=np.inf,
+    )  # fmt: skip
+
+
+def _step_bytes(table: StepTable, layout: Layout) -> dict[str, float]:
+    """Bytes that a GPU sends in a step over the counted link, by the lines of a step."""
+    first, recipe = np.zeros(1, dtype=np.intp), table.recipe
+    num_micro = float(recipe.global_batch) / (float(layout.dp) * float(layout.micro_batch))
+    stage = dict(zip(table.lines, table.stage_parts[:, mode_index(layout, table.partials), first, first], strict=True))
+    sent = {name: float(stage[name].ravel()[0]) * num_micro for name in COMMUNICATION if name in stage}
+    sent["pipeline_p2p"] = _hop_bytes(table, layout, table.fabric) * num_micro if int(layout.pp) > 1 else 0.0
+    dp, shard = (np.broadcast_to(np.asarray(column), first.shape) for column in (layout.dp, layout.shard))
+    zero = int(layout.zero)
+    messages = messages_s(table, first, first, dp, shard, (zero == 0, zero > 0, bool(shard.any())))
+    whole, reduce_, gather, across, gather_all = (float(m.ravel()[0]) * table.software.message_frac for m in messages)
+    once = {0: whole, 1: reduce_ + gather, 2: reduce_ + gather}
+    data = once.get(zero, num_micro * (2.0 * gather_all + reduce_)) + (across if shard.any() else 0.0)
+    sent["data_parallel"] = data * float(np.asarray(copies(layout.schedule, np.asarray(layout.pp))))
+    return sent
+
+
+def _hop_bytes(table: StepTable, layout: Layout, fabric: Fabric) -> float:
+    """Activations on and gradients back that a middle stage sends for one micro-batch, over all of its chunks.
+
+    Source and assumptions: `flopwise.training.step.p2p_step_s`.
+    """
+    tp, cp = int(layout.tp), int(layout.cp)
+    stride = tp * cp * int(layout.dp)
+    nbytes = float(layout.micro_batch) * float(table.seq_tokens[0]) / cp * table.width * ACT_BYTES
+    back = nbytes if table.software.whole_grad_hops else nbytes / tp
+    chunks = float(layout.interleave) * float(np.asarray(having(layout.schedule, lambda one: one.chunks)))
+    return chunks * float(np.asarray(p2p_s(fabric, np.asarray(nbytes / tp + back), stride=np.asarray(stride))))

@@ -1,0 +1,78 @@
+"""The bill of a fleet is the least there is: against all allocations by hand, and against itself asked otherwise."""
+
+from __future__ import annotations
+
+import random
+import sys
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.errors import InfeasibleError
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.read import fleet_from
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_fleets import difference, random_fleet, shelf
+from small import assess
+
+CLOSE = 1.0011
+"""The solver's own gap."""
+
+
+def bill(document: dict[str, Any], facts: Facts) -> tuple[float, Assessment | None]:
+    """USD a month; infinite where nothing holds, or some workload cannot run."""
+    try:
+        found = assess(fleet_from(document), facts, scenarios=0)
+    except InfeasibleError:
+        return inf, None
+    return (found.usd_per_month.total, found) if all(w.feasible for w in found.workloads) else (inf, None)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_allocation_by_hand_is_cheaper(seed: int) -> None:
+    assert difference(seed) == ""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_more_offers_never_cost_more(seed: int) -> None:
+    """But under shares of the bill, which a cheaper machine of one provider changes."""
+    document = random_fleet(seed)
+    document["policies"] = {k: v for k, v in document["policies"].items() if k in {"purchase", "quotas"}}
+    whole, _ = bill(document, shelf())
+    left_out = random.Random(seed).choice(shelf().offers)  # noqa: S311 - one of five for a test
+    fewer, _ = bill(document, shelf().with_tables(offers=tuple(o for o in shelf().offers if o is not left_out)))
+    assert whole <= fewer * CLOSE
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_restriction_that_the_answer_meets_changes_nothing(seed: int) -> None:
+    document = random_fleet(seed)
+    usd, found = bill(document, shelf())
+    if found is None:
+        return
+    counts: dict[str, int] = {}
+    for row in found.allocation:
+        counts[row.provider] = counts.get(row.provider, 0) + row.count
+    budget = document | {"policies": document["policies"] | {"budget_per_month": usd * 1.01}}
+    assert bill(budget, shelf())[0] == pytest.approx(usd, rel=CLOSE - 1)
+    if "providers" not in document["policies"] and "max_spot_share" not in document["policies"]:
+        quotas = [{"provider": p, "most": n} for p, n in counts.items()]
+        held = document | {"policies": document["policies"] | {"quotas": quotas}}
+        assert bill(held, shelf())[0] == pytest.approx(usd, rel=CLOSE - 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_looser_policy_never_costs_more(seed: int) -> None:
+    document = random_fleet(seed)
+    policies = document["policies"]
+    if "providers" in policies:
+        looser = policies | {"share_tolerance": "35%"}
+    elif "quotas" in policies and "max_spot_share" not in policies:
+        looser = policies | {"quotas": [quota | {"most": quota["most"] + 1} for quota in policies["quotas"]]}
+    else:
+        looser = {"purchase": ["on_demand", "spot", "reserved_1y"]}
+    assert bill(document | {"policies": looser}, shelf())[0] <= bill(document, shelf())[0] * CLOSE

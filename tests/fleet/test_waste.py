@@ -1,0 +1,139 @@
+"""Shares of the bill are held by moving work, never by machines that cost more than they have to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flopwise.errors import InfeasibleError
+from flopwise.fleet.assess import assess
+from flopwise.fleet.outlook import bindings
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.read import fleet_from
+from flopwise.fleet.spec import Backup, Quota
+from flopwise.fleet.waste import Waste
+
+sys.path.insert(0, str(Path(__file__).parent))
+from options import RULES, allocate, demand, option
+from small import CHAT, TODAY, TUNE, catalog
+
+HALVES = replace(RULES, providers={"a": 0.5, "b": 0.5}, share_tolerance=0.1)
+
+
+def test_a_dearer_machine_of_the_same_provider_is_no_way_to_a_share() -> None:
+    """a has 100, b does the other for 50 or for 100: half and half is within reach only by waste."""
+    options = [option(0, "a", 100), option(1, "b", 50, instance="b.small"), option(1, "b", 100, instance="b.large")]
+    with pytest.raises(InfeasibleError, match=r"33\.3 % is as near.*They would hold with \$50 a month more") as refused:
+        allocate(options, [demand("s"), demand("t")], HALVES)
+    assert "as near as it comes" in refused.value.reasons[0]
+    free = allocate(options, [demand("s"), demand("t")], RULES)
+    assert free.usd == 150
+
+
+def test_on_demand_instead_of_spot_is_waste_but_for_the_limit_on_spot() -> None:
+    """100 on a; b at 40 on spot or at 100 on demand. Spot is 29 % of the bill: a limit of 20 % stands against it."""
+    options = [option(0, "a", 100), option(1, "b", 40, purchase="spot"), option(1, "b", 100)]
+    demands = [demand("s"), demand("t")]
+    with pytest.raises(InfeasibleError):
+        allocate(options, demands, replace(HALVES, max_spot_share=0.5))
+    found = allocate(options, demands, replace(HALVES, max_spot_share=0.2))
+    assert {(t.option.provider, t.option.purchase) for t in found.taken} == {("a", "on_demand"), ("b", "on_demand")}
+
+
+def test_a_quota_is_a_reason_for_dearer_machines() -> None:
+    options = [option(0, "a", 100), option(1, "b", 50, instance="b.small"), option(1, "b", 100, instance="b.large")]
+    none_small = replace(HALVES, quotas=(Quota(most=0, provider="b", instance="b.small"),))
+    found = allocate(options, [demand("s"), demand("t")], none_small)
+    assert found.by_provider == {"a": 100, "b": 100}
+
+
+def test_work_is_not_moved_where_no_share_asks_for_it() -> None:
+    """a is held at 60 % at most; c has no least share, and a move of t from b to c only makes the bill larger.
+
+    100 of a, 50 with b: a has 67 %. Moved to c at 90, a would have 53 %, for nothing.
+    """
+    options = [option(0, "a", 100), option(1, "b", 50), option(1, "c", 90)]
+    shares = replace(RULES, providers={"a": 0.5, "b": 0.5, "c": 0.0}, share_tolerance=0.1)
+    with pytest.raises(InfeasibleError, match=r"66\.7 % is as near"):
+        allocate(options, [demand("s"), demand("t")], shares)
+    asked = replace(shares, providers={"a": 0.5, "b": 0.1, "c": 0.4})
+    assert allocate(options, [demand("s"), demand("t")], asked).by_provider == {"a": 100, "c": 90}
+
+
+def test_machines_that_nobody_needs_are_no_way_to_a_share() -> None:
+    """t takes one machine of b or four small ones: with all four and three beside, b had what it needs."""
+    options = [option(0, "a", 100), option(1, "b", 15, 4, instance="b.small"), option(1, "b", 80, instance="b.large")]
+    demands = [demand("s"), demand("t", split=True)]
+    with pytest.raises(InfeasibleError, match=r"37\.5 % is as near"):
+        allocate(options, demands, HALVES)
+
+
+def test_nothing_stands_by_that_is_not_needed() -> None:
+    """A quarter of 8 machines stands by with b, on two at 10 or on a large one at 60, which would make the share."""
+    options = [
+        option(0, "a", 25, 8), option(0, "b", 10, 8, instance="b.small"), option(0, "b", 60, 2, instance="b.large"),
+    ]  # fmt: skip
+    rules = replace(
+        RULES, providers={"a": 0.8, "b": 0.2}, share_tolerance=0.05, backup=Backup(share=0.25, on=True, hours=24)
+    )
+    only_a = [o for o in options if o.provider == "a"]
+    assert allocate(only_a, [demand("s")], RULES).usd == 200
+    with pytest.raises(InfeasibleError):
+        allocate(options, [demand("s", backup=True)], rules)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_an_option_is_dropped_only_if_another_always_does(*, counted: bool) -> None:
+    """Whole, 2 x 60 are dearer than 3 x 35; half of it is cheaper on one of 60 than on two of 35, and takes fewer."""
+    options = [
+        option(0, "a", 35, 3, instance="a.small"), option(0, "a", 60, 2, instance="a.mid"),
+        option(0, "a", 130, 1, instance="a.large"), option(0, "a", 140, 1, instance="a.dear"),
+    ]  # fmt: skip
+    rules = replace(RULES, quotas=(Quota(most=2, provider="a", instance=None),) if counted else ())
+    kept = {o.instance for o in Waste(options, [demand("s", split=True)], rules).worthwhile_options}
+    assert kept == {"a.small", "a.mid"} | ({"a.large"} if counted else set())
+
+
+def test_the_steps_of_a_share_are_priced() -> None:
+    """Three workloads at 100 with a, 150 with b. b has a third at least: one moves. For 60 % two have to."""
+    options = [o for w in range(3) for o in (option(w, "a", 100), option(w, "b", 150))]
+    rules = replace(RULES, providers={"a": 0.6, "b": 0.4}, share_tolerance=0.02)
+    demands = tuple(demand(f"w{w}") for w in range(3))
+    rules = replace(rules, share_tolerance=0.05)
+    problem = AllocationProblem(options=tuple(options), demands=demands, rules=rules)
+    found = allocate(options, demands, rules)
+    assert found.by_provider == {"a": 200, "b": 150}  # 57 and 43 %
+    assert not [step for row in bindings(problem, found) for step in row.steps]
+    tight = replace(problem, rules=replace(rules, providers={"a": 0.62, "b": 0.38}))
+    rows = [step for row in bindings(tight, found) for step in row.steps]
+    steps = {(step.provider, step.bound, step.share): step.usd_per_month for step in rows}
+    assert steps["a", "least", 0.56] == 350
+    assert steps["a", "least", 0.58] is None
+
+
+SHARED = {
+    "name": "shares", "workloads": [
+        CHAT | {"constraints": {"providers": ["aws"]}},
+        CHAT | {"name": "other", "constraints": {"providers": ["gcp"]}},
+        TUNE,
+    ],
+}  # fmt: skip
+
+
+def test_the_bill_of_a_fleet_has_no_dearer_machine_than_its_provider_sells() -> None:
+    """Each workload of a fleet with shares runs on what costs least with its provider: nothing stands against it."""
+    policies = {"providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
+    fleet = fleet_from(SHARED | {"policies": policies})
+    found = assess(fleet, catalog(), scenarios=0, today=TODAY)
+    for row in found.assessment.allocation:
+        plans = found.plans[row.workload].plans
+        least = min(c.cost_usd for c in plans if c.provider == row.provider and c.num_instances >= 1)
+        taken = [
+            c.cost_usd
+            for c in plans
+            if (c.provider, c.instance, c.purchase) == (row.provider, row.instance, row.purchase)
+        ]
+        assert min(taken) <= least * (1 + 1e-6)

@@ -1,0 +1,142 @@
+"""Every statement of a report against assessment.json: sums, machines, prices with their dates, and each dollar."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.report.content import document
+from flopwise.report.pages import markdown
+from flopwise.report.words import hourly, usd
+from flopwise.report.write import to_json, with_plan_files, write_report
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
+from small import answer, catalog
+
+DOLLARS = re.compile(r"\$(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?")
+MACHINES = re.compile(r"(\d[\d,]*) x (aws|gcp|azure) ([\w.+-]+)")
+
+
+@cache
+def data() -> dict[str, Any]:
+    """assessment.json of the small fleet."""
+    found: dict[str, Any] = json.loads(to_json(with_plan_files(answer().assessment, answer().plans)))
+    return found
+
+
+@cache
+def report() -> dict[str, str]:
+    """report.md by the titles of its sections, without what escapes Markdown."""
+    text = markdown(document(with_plan_files(answer().assessment, answer().plans))).replace("\\", "")
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """All numbers of a JSON document, and those that its sentences hold."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from numbers(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from numbers(inner)
+    elif isinstance(value, str):
+        yield from (float(found.strip("$").replace(",", "")) for found in DOLLARS.findall(value))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def test_every_split_of_the_bill_adds_up_to_it() -> None:
+    bill = data()["usd_per_month"]
+    for split in ("by_provider", "by_environment", "by_workload", "by_purchase"):
+        assert sum(bill[split].values()) == pytest.approx(bill["total"]), split
+    assert bill["compute"] + bill["storage"] + bill["traffic"] == pytest.approx(bill["total"])
+    assert sum(row["usd_per_month"] for row in data()["allocation"]) == pytest.approx(bill["compute"])
+    for field in ("provider", "workload", "environment"):
+        sums: dict[str, float] = defaultdict(float)
+        for row in data()["allocation"]:
+            sums[row[field]] += row["usd_per_month"]
+        for name, value in sums.items():
+            assert value <= bill[f"by_{field}"][name] + 0.005, name
+    assert bill["low"] <= bill["total"] <= bill["high"]
+
+
+def test_prices_and_their_dates_are_those_of_the_price_book() -> None:
+    book = {offer.key: offer for offer in catalog().offers}
+    for row in data()["allocation"]:
+        offer = book[row["provider"], row["instance"], row["region"]]
+        assert row["usd_per_hour"] == offer.price_usd_per_hour(row["purchase"])
+        assert row["price_date"] == offer.price_date
+        assert (row["gpu"], row["num_gpus"]) == (offer.accelerator, row["count"] * offer.count)
+    for row in data()["instances"]:
+        offer = book[row["provider"], row["instance"], row["region"]]
+        for purchase in ("on_demand", "spot", "reserved_1y", "reserved_3y"):
+            assert row[f"{purchase}_usd_per_hour"] == offer.price_usd_per_hour(purchase)
+        assert (row["price_date"], row["source"]) == (offer.price_date, offer.source)
+    for row in data()["by_provider"]:
+        if row["usd_per_month"] is not None:
+            offer = book[row["provider"], row["instance"], row["region"]]
+            assert (row["price_date"], row["price_source"]) == (offer.price_date, offer.source)
+            assert offer.price_usd_per_hour(row["purchase"]) is not None
+
+
+def test_machines_of_the_allocation_are_first_in_their_plans(tmp_path: Path) -> None:
+    write_report(answer().assessment, tmp_path, plans=answer().plans)
+    for w in data()["workloads"]:
+        rows = [r for r in data()["allocation"] if r["workload"] == w["name"] and r["role"] == "primary"]
+        assert (w["best"]["provider"], w["best"]["instance"]) in {(r["provider"], r["instance"]) for r in rows}
+        if w["plan_file"] is None:
+            continue
+        plan = json.loads((tmp_path / w["plan_file"]).read_text(encoding="utf-8"))
+        taken = {(r["provider"], r["instance"], r["purchase"]) for r in rows}
+        first = {(c["provider"], c["instance"], c["purchase"]) for c in plan["plans"][: len(taken)]}
+        assert first == taken
+
+
+def test_every_machine_that_the_report_names_is_in_the_assessment() -> None:
+    known = {(offer.provider, offer.instance) for offer in catalog().offers}
+    taken = {(row["provider"], row["instance"]) for row in data()["allocation"]}
+    for title, text in report().items():
+        for _, provider, instance in MACHINES.findall(text):
+            assert (provider, instance.rstrip(".")) in known, (title, provider, instance)
+    for title in ("Summary", "Monthly cost"):
+        for _, provider, instance in MACHINES.findall(report()[title]):
+            assert (provider, instance.rstrip(".,")) in taken, (title, instance)
+
+
+@pytest.mark.parametrize("title", list(report()))
+def test_every_dollar_of_the_report_is_a_figure_of_the_assessment(title: str) -> None:
+    values = set(numbers(data()))
+    rows = data()["allocation"]
+    for field in ("provider", "workload", "environment", "purchase"):  # sums of the rows that a sentence is about
+        for name in {row[field] for row in rows}:
+            mine = sum(row["usd_per_month"] for row in rows if row[field] == name)
+            values |= {mine, 12 * mine, 36 * mine}
+    saved = [s for s in data()["savings"] if s["counted"]]
+    values |= {sum(s["usd_per_month"] for s in saved), 0.0}
+    for field in ("what", "workload", "purchase"):
+        for name in {s[field] for s in data()["savings"]}:
+            apart = [s for s in data()["savings"] if not s["counted"]]
+            for some in (saved, apart, data()["savings"]):
+                values.add(sum(s["usd_per_month"] for s in some if s[field] == name))
+    for kind in {s["what"] for s in data()["savings"]}:
+        mine = [s["usd_per_month"] for s in data()["savings"] if s["what"] == kind]
+        values |= {sum(v for v in mine if v > 0), sum(v for v in mine if v < 0)}
+    values |= {730 * row["usd_per_gb_per_s_hour"] for row in data()["gpus"] if row["usd_per_gb_per_s_hour"]}
+    for w in data()["workloads"]:  # a million requests, or a run
+        cost = data()["usd_per_month"]["by_workload"][w["name"]]
+        rate = w["targets"].get("requests_per_s", {}).get("mean")
+        values.add(cost / (w["runs_per_month"] or 1.0))
+        values |= {cost / (rate * w["hours_per_month"] * 3600 / 1e6)} if rate else set()
+    shown = {text for v in values for text in (usd(abs(v)), hourly(abs(v)), f"${abs(v):,.2f}", f"${abs(v):,.0f}",
+                                               f"${abs(v):,.4f}", f"${abs(v):.3g}", f"${abs(v):,.3f}")}  # fmt: skip
+    unknown = [text for text in DOLLARS.findall(report()[title]) if text not in shown]
+    assert unknown == [], unknown

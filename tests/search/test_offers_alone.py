@@ -1,0 +1,86 @@
+"""An offer costs the same whatever else is offered; plans that cost the same are told apart by their latency."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.search.plan import plan
+from flopwise.search.workload import Resolved
+from flopwise.search.workload_file import workload_from
+
+SERVICE: dict[str, Any] = {
+    "task": "serve", "model": "Llama-3.1-8B",
+    "traffic": {"requests_per_s": 30, "input_tokens": 600, "output_tokens": 150},
+    "targets": {"latency": {"p95": "10s"}},
+}  # fmt: skip
+FEW = {"g4-standard-48", "g4-standard-96", "g6e.xlarge", "g7e.2xlarge", "p5.4xlarge", "Standard_NC40ads_H100_v5"}
+
+
+@cache
+def facts() -> Facts:
+    whole = load_facts(None)
+    return whole.with_tables(offers=tuple(o for o in whole.offers if o.instance in FEW))
+
+
+def workload() -> Resolved:
+    return workload_from(SERVICE)
+
+
+def costs(offered: Facts) -> dict[tuple[str, str], float]:
+    return {(c.provider, c.instance): c.cost_usd for c in plan(workload(), offered, alone=False).plans}
+
+
+@pytest.mark.parametrize("instance", sorted(FEW))
+def test_an_offer_costs_what_it_costs_alone(instance: str) -> None:
+    """A KV cache of half the bytes was tried only on machines within twice the least cost of all."""
+    alone = costs(facts().with_tables(offers=tuple(o for o in facts().offers if o.instance == instance)))
+    together = costs(facts())
+    assert alone
+    assert {key: together[key] for key in alone} == pytest.approx(alone)
+
+
+def test_one_user_is_one_request_in_flight_and_the_faster_of_equal_plans_comes_first() -> None:
+    """Two GPUs as tp 2 answer sooner than as two stages, for the same money."""
+    asked = {
+        "task": "serve", "model": "Llama-3.3-70B", "constraints": {"gpus": ["a100-80gb"], "max_gpus": 2},
+        "traffic": {"concurrency": 1, "input_tokens": 30_000, "output_tokens": 2_000},
+    }  # fmt: skip
+    plans = plan(workload_from(asked), load_facts(None)).plans
+    assert [p.layout["max_batch"] for p in plans[:2]] == [1, 1]
+    assert plans[0].cost_usd == pytest.approx(plans[1].cost_usd)
+    assert (plans[0].layout["tp"], plans[1].layout["pp"]) == (2, 2)
+    for one in plans[:2]:  # alone on the machine a request takes what the simulator says
+        assert one.simulated is not None
+        assert one.figures["e2e_s"] == pytest.approx(one.simulated.e2e_s["p50"], rel=0.1)
+
+
+def test_a_moved_target_is_priced_against_the_best_plan() -> None:
+    """Llama-3.1-8B at 30 requests/s: looser targets save, tighter ones cost; the best plan is where both start."""
+    asked = SERVICE | {"targets": {"ttft": {"p95": "500ms"}, "tpot": {"p95": "40ms"}}}
+    answer = plan(workload_from(asked), facts())
+    best = answer.plans[0].cost_usd
+    assert answer.target_costs
+    for row in answer.target_costs:
+        looser = row.to_s is None or row.to_s >= row.from_s
+        if row.cost_usd is not None and row.saves_usd is not None:
+            assert row.saves_usd == pytest.approx(best - row.cost_usd)
+            assert row.saves_usd >= 0 if looser else row.saves_usd <= 0
+
+
+def test_a_layout_that_may_fit_is_kept_where_nothing_is_surer() -> None:
+    """Llama-7B trained on one L40S: about as likely to fit as not; at a confidence of 0.4 it is a plan like others."""
+    asked = {
+        "task": "pretrain", "model": "Llama-7B", "data": {"tokens": "1B", "seq_len": 2048, "global_batch": 64},
+        "constraints": {"gpus": ["l40s"], "max_gpus": 1},
+    }  # fmt: skip
+    (risky, *_) = plan(workload_from(asked), load_facts(None)).plans
+    assert 0.35 <= risky.meets["memory"] < 0.8
+    assert risky.note == f"fits in memory with {100 * risky.meets['memory']:.0f} % only"
+    (sure, *_) = plan(workload_from(asked | {"targets": {"confidence": 0.4}}), load_facts(None)).plans
+    assert (sure.instance, sure.note) == (risky.instance, "")
+    late = asked | {"targets": {"deadline": "1h"}}
+    assert not plan(workload_from(late), load_facts(None)).plans  # only memory is told by its odds

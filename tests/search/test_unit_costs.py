@@ -1,0 +1,61 @@
+"""What one of each unit costs: arithmetic over what a run or a month does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flopwise import plan, train
+from flopwise.cost.money import unit_usd
+from flopwise.search.workload import resolve
+
+SERVICE: dict[str, Any] = {
+    "model": "Llama-7B", "task": "serve",
+    "traffic": {"requests_per_s": 20, "peak": 2, "input_tokens": 100, "output_tokens": 50},
+}  # fmt: skip
+
+
+def test_a_month_of_a_service_by_hand() -> None:
+    """20 requests a second on average in 730 hours are 52.56 million, whatever the peak; $1,200 over those."""
+    amounts = resolve(SERVICE).amounts(730)
+    assert amounts["request"] == pytest.approx(52.56e6)
+    costs = unit_usd(1200, amounts)
+    assert costs["million_requests"] == pytest.approx(1200 / 52.56)
+    assert costs["million_input_tokens"] == pytest.approx(1200 / 5256)
+    assert costs["million_output_tokens"] == pytest.approx(1200 / 2628)
+    assert costs["hour"] == pytest.approx(1200 / 730)
+    assert "run" not in costs
+
+
+def test_a_run_by_hand() -> None:
+    """Three epochs of 1B tokens, a tenth of them padding: 2.7B trained; $270 are $90 an epoch, 10 cents a million."""
+    data = {"tokens": "1B", "epochs": 3, "seq_len": 2048}
+    amounts = resolve({"model": "Llama-7B", "task": "pretrain", "data": data}).amounts(10)
+    costs = unit_usd(270, amounts)
+    assert costs["epoch"] == pytest.approx(90)
+    assert costs["million_tokens"] == pytest.approx(0.09)
+    assert costs["hour"] == pytest.approx(27)
+    padded = resolve({"model": "Llama-7B", "task": "pretrain", "data": data | {"padded_frac": 0.1}})
+    assert padded.amounts(10)["million_tokens"] == pytest.approx(3000)  # without padding
+
+
+def test_a_batch_has_a_cost_for_each_request_and_what_is_unknown_has_none() -> None:
+    batch = {"model": "Llama-7B", "task": "batch", "traffic": {"requests": 1000, "input_tokens": 8, "output_tokens": 2}}
+    costs = unit_usd(5.0, resolve(batch).amounts(1))
+    assert (costs["run"], costs["request"]) == pytest.approx((5.0, 0.005))
+    assert unit_usd(None, {"run": 1.0}) == {}
+    users = {"model": "Llama-7B", "task": "serve", "traffic": {"concurrency": 8}}
+    assert unit_usd(730.0, resolve(users).amounts(730)) == {"hour": 1.0}
+
+
+def test_train_and_plan_say_them() -> None:
+    found = train("gpt2", gpu="h100", tokens="1B", epochs=2)
+    run = found.estimate.run
+    assert run is not None
+    assert run.cost_usd is not None
+    assert found.unit_usd["epoch"] == pytest.approx(run.cost_usd / 2)
+    assert found.unit_usd["million_tokens"] == pytest.approx(run.cost_usd / 2000)
+    assert found.unit_usd["hour"] == pytest.approx(run.cost_usd / run.seconds * 3600)
+    best = plan(SERVICE | {"constraints": {"gpus": ["L4"]}, "simulate": False}).plans[0]
+    assert best.unit_usd["million_requests"] == pytest.approx(best.cost_usd / 52.56)

@@ -1,0 +1,65 @@
+"""Verdicts of docs/rules-of-thumb.md: figures by hand, and a verdict that follows from them."""
+
+from __future__ import annotations
+
+import runpy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@cache
+def rules() -> dict[str, Any]:
+    """The script behind the page."""
+    return runpy.run_path(str(ROOT / "docs" / "rules.py"))
+
+
+@cache
+def claims() -> dict[str, Any]:
+    """Every claim by what it says."""
+    names = ("_memory_claims", "_speed_claims", "_storage_claims", "_money_claims")
+    return {claim.what: claim for name in names for claim in rules()[name]()}
+
+
+@pytest.mark.parametrize(
+    ("what", "by_hand", "near"),
+    [
+        ("13B in FP16 at 900 GB/s, a token takes at least", 13.0e9 * 2 / 900e9 * 1e3, 0.03),  # bytes over bandwidth
+        ("4 times the work for 5 times the price pays; a unit of work costs", 5 / 4, 1e-6),
+        ("and, at 120 ms each and batch 1, takes", 1 / 0.12, 1e-6),
+        ("ResNet-50 reads on 8 V100", 8 * 0.573, 0.01),
+        ("states of 1T parameters at 16 bytes", 16e12 / 1024**4, 1e-6),
+        ("Tiramisu reads at 20.93 TFLOP/s", 283.0, 0.01),  # 56.6 MB for each 4.188 TFLOP
+        ("switched off but for 8 h of 22 days saves 60 to 70 %, so", 75.9, 0.001),
+        ("a product of matrices of 1,024 times the elements is more work by", 32.0**3, 1e-9),
+    ],
+)
+def test_computed_figures_are_those_by_hand(what: str, by_hand: float, near: float) -> None:
+    assert claims()[what].ours == pytest.approx(by_hand, rel=near)
+
+
+def test_verdicts_follow_from_the_figures() -> None:
+    within = rules()["WITHIN"]
+    for claim in claims().values():
+        assert (claim.verdict == "right") == (abs(claim.said / claim.ours - 1) <= within), claim.what
+        assert claim.why
+    assert {claim.verdict for claim in claims().values()} == {"right", "outdated", "wrong"}
+
+
+def test_every_claim_stands_on_the_page() -> None:
+    page = (ROOT / "docs" / "rules-of-thumb.md").read_text(encoding="utf-8")
+    for claim in claims().values():
+        line = next(line for line in page.splitlines() if line.startswith(f"| {claim.what}: "))
+        assert f"**{claim.verdict}**" in line
+
+
+def test_prices_that_were_never_right_are_wrong_and_old_ones_outdated() -> None:
+    verdicts = {figure.what: figure.verdict for figure in rules()["_figures"]()}
+    assert verdicts["Standard_NC6s_v3"] == "wrong"
+    assert verdicts["n1-standard-8+1xV100-SXM2-16"] == "wrong"
+    assert verdicts["p4d.24xlarge"] == "outdated"
+    assert verdicts["a2-highgpu-1g"] == "right"
