@@ -129,7 +129,10 @@ def test_ages_are_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert made["most_days"] == 1
     assert all(row["stale"] > 0 for row in made["providers"])
     book = {row["provider"]: row for row in made["book"]}
-    assert set(book) == {"hosted models", "storage and traffic", "machines to buy", "spot interruptions"}
+    assert set(book) == {
+        "hosted models", "storage and traffic", "machines to buy", "spot prices", "reserved prices",
+        "spot interruptions",
+    }  # fmt: skip
     assert book["hosted models"]["offers"] == len(load_facts().hosted_prices)
     assert book["machines to buy"]["oldest"] == min(price.date for price in load_facts().hardware_prices)
 

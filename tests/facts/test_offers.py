@@ -37,7 +37,10 @@ def test_on_demand_price_is_the_providers(provider: str, instance: str, region: 
 @pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: "-".join(offer.key))
 def test_every_offer_is_complete_and_possible(offer: Offer) -> None:
     assert offer.source
-    assert "2023" <= offer.price_date <= "2026-11-21"
+    for purchase in PURCHASES:
+        date = offer.price_date_of(purchase)
+        assert date == "undated" or "2023" <= date <= "2026-11-21"
+        assert offer.price_source_of(purchase)
     assert offer.confidence in {"high", "medium", "low"}
     assert offer.accelerator in FACTS.accelerators
     assert offer.count >= 1
@@ -62,10 +65,30 @@ def test_offers_are_told_apart_by_provider_instance_and_region() -> None:
     assert len(BY_KEY) == len(OFFERS) >= 413
 
 
-def test_an_undated_source_is_said_to_be_undated() -> None:
-    read_on = [offer for offer in OFFERS if offer.price_date == "2026-11-20"]
-    assert read_on
-    assert all("undated" in offer.notes for offer in read_on)
+def test_a_price_of_an_undated_source_has_no_date() -> None:
+    undated = [offer for offer in OFFERS if offer.price_date == "undated"]
+    assert undated
+    assert not [offer for offer in OFFERS if offer.price_date == "2026-11-20"], "the day of reading is no price's date"
+    for offer in undated:
+        note = offer.price_note("on_demand")
+        assert "undated price" in note
+        assert ("derived price" in note) == bool(offer.derived)
+
+
+def test_each_price_has_its_own_day_and_source() -> None:
+    offer = BY_KEY["aws", "g6e.xlarge", "us-east-1"]
+    assert (offer.spot_usd_per_hour, offer.price_date_of("spot")) == (1.6119, "2026-08-06")
+    assert offer.price_source_of("spot").startswith("AWS spot price feed")
+    assert (offer.price_date_of("on_demand"), offer.price_date_of("reserved_1y")) == ("2026-07-20", "2026-01-21")
+    assert "vantage" in offer.price_source_of("reserved_1y")
+    assert offer.price_note("spot") == ""
+    assert BY_KEY["gcp", "tpu-v6e-8", "us-central1"].price_note("spot") == "undated price"
+
+
+def test_a_sum_of_two_prices_is_as_old_as_the_older_and_says_that_it_is_derived() -> None:
+    offer = BY_KEY["gcp", "n1-standard-8+1xV100-SXM2-16", "us-central1"]
+    assert offer.price_date == "2025-07-13"
+    assert offer.price_note("on_demand").startswith("derived price: the price of the machine of 2026-08-03")
 
 
 def test_unknown_prices_stay_unknown() -> None:
@@ -89,9 +112,15 @@ def test_cheapest_purchase() -> None:
         ("us-east-1", "US-East-1", True),
         ("us-east-1", "us-*", True),
         ("us-east-1", "eu-*", False),
-        ("us-*", "us-east1-a", True),
+        ("us-*", "us-east1-a", False),  # somewhere in the states is not known to be there
+        ("us-*", "us-*", True),
+        ("us-*", "u*", True),
         ("us-*", "eu-west-1", False),
-        ("any", "mars-1", True),
+        ("any", "mars-1", False),
+        ("any", "a*", False),  # nowhere in particular is no name that a pattern fits
+        ("any", "any", True),
+        ("any", "*", True),
+        ("us-east-1", "any", False),
         ("eu-north1/us-central1", "us-central1", True),
         ("eu-north1/us-central1", "us-central2", False),
     ],

@@ -118,6 +118,16 @@ def test_a_service_all_month_needs_a_whole_reserved_machine() -> None:
     assert allocate(options, [demand(f"w{w}") for w in range(3)], RULES).usd == pytest.approx(3000)
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_a_standby_runs_the_software_of_what_it_stands_by_for(split: bool) -> None:
+    """Eight GPUs at aws, $10 each; a quarter of them stands by at gcp: two GPUs at $30, not TPUs at $12."""
+    gpus, dear = (replace(option(0, *machines), software="cuda") for machines in (("aws", 10, 8), ("gcp", 30, 8)))
+    tpus = replace(option(0, "gcp", 12, 8, instance="tpu"), software="xla")
+    found = allocate([gpus, dear, tpus], [demand("s", split=split, backup=True)], RULES, gap=0.0)
+    assert {t.option.software for t in found.taken} == {"cuda"}
+    assert sum(t.count for t in found.taken if t.option.provider == "gcp") == 2
+
+
 def test_backup_stands_with_another_provider() -> None:
     options = [option(0, "aws", 100, 8), option(0, "gcp", 150, 8)]
     found = allocate(options, [demand("s", backup=True)], RULES)

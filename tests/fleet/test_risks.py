@@ -30,8 +30,9 @@ def test_old_prices_are_a_risk_and_their_age_is_told() -> None:
     found = answer().assessment
     assert found.date == TODAY
     (old,) = [r for r in of(found, "price") if "older" in r.evidence]
-    assert old.impact == pytest.approx(1.0)  # all of these prices are older than the hundred days of the fleet
-    assert any("124 days old; more than 100 days" in note for note in found.price_notes)
+    dated = sum(row.usd_per_month for row in found.allocation if row.price_date != "undated")
+    assert old.impact == pytest.approx(dated / found.usd_per_month.compute), "all with a date are older than 100 days"
+    assert any("days old; more than 100 days" in note for note in found.price_notes)
 
 
 def test_growth_past_the_budget_is_a_risk() -> None:
@@ -110,7 +111,9 @@ def test_what_only_one_provider_sells_is_told_as_that() -> None:
 
 def test_advice_on_spot_prices_names_no_bids() -> None:
     """Clouds set spot prices; what is left to do is to spread over types and zones and to fall back."""
-    row = SimpleNamespace(purchase="spot", usd_per_month=30.0, price_date="2026-11-01")
+    row = SimpleNamespace(
+        purchase="spot", usd_per_month=30.0, price_date="2026-11-01", price_note="", usd_per_hour_interval=None
+    )
     (risk,) = _prices([row], SimpleNamespace(compute=60.0), {}, 100.0)  # type: ignore[list-item, arg-type]
     assert risk.score == pytest.approx(0.25)
     assert "bid" not in risk.mitigation

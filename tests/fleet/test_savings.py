@@ -108,9 +108,9 @@ def test_a_named_accelerator_is_a_baseline() -> None:
 
 
 def test_what_is_bought_only_for_a_share_is_a_loss_that_counts() -> None:
-    """tune works for some hours a month; 16 % with aws can only be had by reserving for it what then stands idle."""
+    """tune works for some hours a month; 28 % with aws can only be had by reserving for it what then stands idle."""
     chat = CHAT | {"constraints": {"providers": ["gcp"]}}
-    found = assessed(chat, TUNE, providers={"gcp": "82%", "aws": "18%"}, share_tolerance="2%")
+    found = assessed(chat, TUNE, providers={"gcp": "70%", "aws": "30%"}, share_tolerance="2%")
     (row,) = [r for r in found.allocation if r.workload == "tune"]
     assert (row.provider, row.purchase) == ("aws", "reserved_1y")
     (loss,) = [s for s in found.savings if s.workload == "tune" and s.purchase == "reserved_1y"]

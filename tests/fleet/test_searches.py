@@ -38,3 +38,14 @@ def test_errors_come_back() -> None:
 
     with pytest.raises(ValueError, match="five"):
         list(run_forked(ask, 8, 2))
+
+
+def test_a_place_without_shared_memory_works_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks between processes need it: a read-only container has none."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert list(run_forked(lambda n: (n, os.getpid()), 8, 2)) == [(n, os.getpid()) for n in range(8)]

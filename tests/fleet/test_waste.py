@@ -125,7 +125,7 @@ SHARED = {
 
 def test_the_bill_of_a_fleet_has_no_dearer_machine_than_its_provider_sells() -> None:
     """Each workload of a fleet with shares runs on what costs least with its provider: nothing stands against it."""
-    policies = {"providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
+    policies = {"providers": {"aws": "35%", "gcp": "65%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
     fleet = fleet_from(SHARED | {"policies": policies})
     found = assess(fleet, catalog(), scenarios=0, today=TODAY)
     for row in found.assessment.allocation:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import price_files
 from flopwise.facts.catalog import load_facts
@@ -53,6 +54,7 @@ def test_gpuhunt_rows_become_one_offer_each(tmp_path: Path) -> None:
     assert (table.layout, len(table.rows), sum(table.skipped.values())) == ("gpuhunt", 3, 1)
     held = after[KEY]
     assert (held.on_demand_usd_per_hour, held.spot_usd_per_hour, held.price_date) == (50.0, 15.0, "2026-11-01")
+    assert (held.price_date_of("spot"), held.price_source_of("spot")) == ("2026-11-01", "gpuhunt file aws.csv")
     assert held.source == "gpuhunt file aws.csv"
     assert held.network_bytes_per_s == before[KEY].network_bytes_per_s, "what an import does not say stays known"
     elsewhere = after["aws", "p5.48xlarge", "ap-south-1"]
@@ -72,7 +74,7 @@ def test_skypilot_zones_are_one_region_at_the_cheapest(tmp_path: Path) -> None:
     )
     held = offers()["gcp", "a2-highgpu-1g", "us-central1"]
     assert (held.on_demand_usd_per_hour, held.spot_usd_per_hour) == (3.5, 1.2)
-    assert "not in the import: reserved_1y, reserved_3y, of 2026-08-03" in held.notes
+    assert held.price_date_of("reserved_1y") == "2025-03-06", "what an import does not say keeps its own day"
     alone = "the price of an accelerator that no known machine in its zone has"
     assert dict(table.skipped) == {"no price": 1, alone: 1}
 
@@ -184,7 +186,28 @@ def test_our_own_table_may_say_the_key_and_a_price_alone(tmp_path: Path) -> None
     after = offers()
     assert (after[KEY].on_demand_usd_per_hour, after[KEY].source) == (41.28, "our contract")
     assert after["me", "box", "lab"].accelerator == "H100-SXM-80"
-    assert "spot, of 2026-07-20" in after[KEY].notes
+    assert (after[KEY].price_date, after[KEY].price_date_of("spot")) == ("2026-10-01", "2026-08-06")
+
+
+def test_a_spot_price_alone_leaves_the_day_of_the_price_on_demand(tmp_path: Path) -> None:
+    head = "provider,instance,region,spot_usd_per_hour,price_date,source\n"
+    imported(tmp_path, head + "aws,p5.48xlarge,us-east-1,11,2026-11-01,my log\n")
+    held = offers()[KEY]
+    assert (held.spot_usd_per_hour, held.price_date_of("spot"), held.price_source_of("spot")) == (
+        11.0, "2026-11-01", "my log",
+    )  # fmt: skip
+    assert (held.on_demand_usd_per_hour, held.price_date_of("on_demand")) == (55.04, "2026-07-20")
+
+
+def test_the_shipped_table_can_be_imported() -> None:
+    before = offers()
+    made = imports.import_file(
+        DATA / "instances.csv", load_facts(), name="own", provider=None, day=None, skip_unknown=False,
+        today=dt.date(2026, 11, 21), latest=dt.date(2026, 11, 22),
+    )  # fmt: skip
+    assert made.skipped == {"no price": sum(offer.cheapest() is None for offer in before.values())}
+    assert made.price_dates == ("2025-07-13", "2026-11-09")
+    assert offers() == before
 
 
 def test_the_last_import_of_an_offer_holds_and_removing_it_brings_back_the_one_before(tmp_path: Path) -> None:
@@ -231,7 +254,7 @@ BROKEN = {
     SKYPILOT + "a,A100,1,12,85,1,us-east-1,,-1\n": "row 2, column SpotPrice: got '-1'; allowed: US dollars",
     OWN + "me,box,lab,h100,8,0,2026-10-01,s\n": "row 2, column on_demand_usd_per_hour: got '0'; allowed",
     OWN + "me,box,lab,h1000x,8,1,2026-10-01,s\n": "row 2, column accelerator: got 'h1000x'; unknown accelerator",
-    OWN + "me,box,lab,h100,8,,2026-10-01,s\n": "needs at least one price",
+    OWN + "me,box,lab,h100,8,,2026-10-01,s\n": "has no row with a price",
     OWN + "me,box,lab,h100,8,1,2026-10-01,s\nme,box,lab,h100,8,2,2026-10-01,s\n": "row 3, column instance: got 'box'",
     OWN + "me,box,lab,,,1,2026-10-01,s\n": "a row of instances.csv needs accelerator, count",
 }
@@ -295,7 +318,10 @@ def test_ages_are_counted_in_days() -> None:
     assert rows["aws"].oldest == "2026-01-19"
     priced = [o for o in load_facts().offers if o.provider == "aws" and o.cheapest()]
     assert rows["aws"].offers == len(priced)
-    assert rows["aws"].stale == sum(days_old(o.price_date, today) > 180 for o in priced)
+    assert rows["aws"].stale == sum(days_old(o.price_date, today) > 180 for o in priced if o.price_date != "undated")
+    assert rows["aws"].undated == sum(
+        o.price_date_of("spot" if o.on_demand_usd_per_hour is None else "on_demand") == "undated" for o in priced
+    )
     notes = age_notes([("a", "2026-11-01"), ("b", "2026-01-01"), ("b", "2026-01-01"), ("c", "2025-01-01")], today)
     assert [note.split(" is ")[0] for note in notes] == ["the price of c", "the price of b"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from html.parser import HTMLParser
@@ -134,11 +135,35 @@ def test_a_failure_at_any_point_leaves_what_was_there(
         except SpecError as error:
             assert "cannot be written" in str(error)  # noqa: PT017 - one of three ways that it may end
         else:
-            assert number > (3 if call == "write_bytes" or not before else 6)
+            assert number > 3
             assert (goal / "report.html").read_text().startswith("<!doctype html>")
             return
     assert tree(tmp_path) == {f"a/b/report/{name}": text for name, text in before.items()}
     assert before or not list(tmp_path.iterdir()), "no folder either"
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_a_run_that_is_killed_leaves_each_file_old_or_new(number: int, tmp_path: Path) -> None:
+    goal = tmp_path / "report"
+    for name, text in OLD.items():
+        (goal / name).parent.mkdir(parents=True, exist_ok=True)
+        (goal / name).write_text(text)
+    calls, real = iter(range(1, 1000)), Path.replace
+    child = os.fork()
+    if not child:
+
+        def killed(self: Path, target: Path) -> Path:
+            if next(calls) == number:
+                os._exit(9)
+            return real(self, target)
+
+        Path.replace = killed  # type: ignore[method-assign, assignment]
+        write_report(assessment(), goal)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    held = tree(goal)
+    assert set(OLD) <= set(held)
+    assert held["notes.txt"] == "mine"
 
 
 def test_a_folder_that_takes_no_report_is_refused_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from flopwise.fleet.assessment import Assessment, CostSaving
 from flopwise.report.blocks import Points, Tile, Tiles
 from flopwise.report.content import summary
+from flopwise.report.words import bill_interval
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload
@@ -70,3 +71,11 @@ def test_a_commitment_that_costs_more_is_warned_of() -> None:
     assert "they cost $1,411 a month more than on demand" in told
     assert "Look twice: that for nightly costs $1,911 a month more (bought for the aws share)" in told
     assert tiles(assessment(savings=[reserved(-1911.0, "reserved_1y", why=why)]))["saved a month"].value == "-$1,911"
+
+
+def test_a_mean_above_the_interval_is_explained() -> None:
+    cost = assessment().usd_per_month
+    usual = msgspec.structs.replace(cost, low=700.0, expected=735.0, high=760.0)
+    rare = msgspec.structs.replace(usual, expected=770.0)
+    assert bill_interval(usual) == "$700 to $760 in 8 of 10 cases"
+    assert bill_interval(rare).endswith("cases; rare months that need far more machines lift the mean above it")

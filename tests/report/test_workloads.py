@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.report.blocks import Bars, Link, Table
+from flopwise.report.blocks import Bars, Link, Table, Text
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
 from flopwise.report.workloads import expected_figures, layout, performance, recommendations
@@ -16,6 +16,7 @@ from flopwise.report.write import with_plan_files
 from flopwise.units import format_seconds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
+from samples import assessment, workload
 from small import answer
 
 
@@ -37,14 +38,15 @@ def test_every_planned_workload_says_what_to_expect() -> None:
 
 def test_figures_of_the_table_are_those_of_the_assessment() -> None:
     found = answer().assessment
-    tables = [b for b in expected_figures(found) if isinstance(b, Table)]
+    tables = [b for b in expected_figures(found) if isinstance(b, Table) and b.headers[0] in {"run", "service"}]
     rows = {str(row[0]): row for table in tables for row in table.rows}
     for name in ("tune", "nightly"):
         w = next(w for w in found.workloads if w.name == name)
         run = w.best["figures"]["run_s"]
         assert rows[name][1] == format_seconds(run["value"])
         assert rows[name][2] == f"{format_seconds(run['low'])} to {format_seconds(run['high'])}"
-        assert rows[name][3] == format_seconds(w.targets["run_s"]["value"])
+        assert rows[name][3] == format_seconds(w.best["figures"]["start_s"])
+        assert rows[name][4] == format_seconds(w.targets["run_s"]["value"])
     chat = next(w for w in found.workloads if w.name == "chat")
     assert rows["chat"][2] == format_seconds(chat.best["figures"]["latency_s"]["value"])
     assert rows["chat"][4] == "1.00 s"
@@ -100,3 +102,13 @@ def test_layouts_in_a_few_words(held: dict[str, object], told: str) -> None:
 def test_a_workload_without_figures_says_nothing() -> None:
     desks = next(w for w in answer().assessment.workloads if w.name == "desks")
     assert performance(desks) == "-"
+
+
+def test_what_no_measurement_stands_behind_is_said() -> None:
+    """Of whole answers always; of an architecture where none of its runs was measured."""
+    plain = workload()
+    bare = workload("staging", best=plain.best | {"gpu": "T4", "evidence": "no measured run on this architecture (x)"})
+    texts = [b.text for b in expected_figures(assessment(workloads=[plain, bare])) if isinstance(b, Text)]
+    assert "no server's published run measured it" in texts[0]
+    assert len([text for text in texts if "staging (T4)" in text and "chat" not in text]) == 1
+    assert answer().assessment.workloads[0].best["evidence"]

@@ -68,7 +68,7 @@ def test_more_traffic_never_costs_less() -> None:
 
 
 def test_an_engine_is_planned_where_it_runs() -> None:
-    answer = planned("Llama-3.1-8B", constraints={"gpus": ["h100", "mi300x"], "engine": "tensorrt-llm"})
+    answer = planned("Llama-3.1-8B", constraints={"gpus": ["H100-SXM-80", "mi300x"], "engine": "tensorrt-llm"})
     assert {c.gpu for c in answer.plans} == {"H100-SXM-80"}
     assert any("tensorrt-llm is not known to run there" in r.reason for r in answer.ruled_out)
 
@@ -76,12 +76,13 @@ def test_an_engine_is_planned_where_it_runs() -> None:
 @pytest.mark.parametrize(
     ("gpu", "model", "offered"),
     [
-        ("v100", "Llama-3.2-1B", {"weights in awq", "weights in bf16"}),
+        ("v100", "Llama-3.2-1B", {"weights in bf16"}),
+        ("t4", "Llama-3.2-1B", {"weights in awq", "weights in bf16"}),
         ("h100", "Llama-3.1-8B", {"weights in fp8", "weights in awq", "weights in nvfp4"}),
     ],
 )
 def test_levers_name_formats_that_the_device_runs(gpu: str, model: str, offered: set[str]) -> None:
-    """A V100 has no kernels for fp8; what runs there in fp16 is stored in bf16 as well."""
-    levers = planned(model, constraints={"gpus": [gpu], "weight_formats": ["fp16" if gpu == "v100" else "bf16"]}).levers
+    """Neither a V100 nor a T4 has kernels for fp8, the first none for AWQ; what runs in fp16 is stored in bf16, too."""
+    levers = planned(model, constraints={"gpus": [gpu], "weight_formats": ["bf16" if gpu == "h100" else "fp16"]}).levers
     assert {lever.change for lever in levers if lever.change.startswith("weights")} == offered
     assert all("kernels" not in lever.note for lever in levers)

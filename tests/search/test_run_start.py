@@ -56,7 +56,7 @@ def test_a_batch_waits_for_its_engine_and_a_service_has_no_start() -> None:
     some = FACTS.with_tables(offers=offers)
     batch = plan(workload_from({"model": "Llama-7B", "task": "batch", "traffic": traffic, "simulate": False}), some)
     (one,) = batch.plans
-    served = serve("Llama-7B", gpu="l40s", storage="s3")
+    served = serve("Llama-7B", gpu="l40s", storage="s3", weights=one.layout["weights"])
     assert served.cold_start.seconds > 24, "imports; and weights, compilation, graphs, warm-up"
     assert one.start_s == pytest.approx(60 + 270 + served.cold_start.seconds)
     assert one.cost_usd == pytest.approx((one.seconds + one.start_s) / 3600 * one.usd_per_hour, rel=1e-2)
@@ -119,6 +119,7 @@ def test_train_shows_the_start_beside_time_and_cost() -> None:
     run = answer.estimate.run
     assert run is not None
     assert run.cost_usd is not None
+    assert answer.start_s is not None
     assert answer.start_s == pytest.approx(354 + 12 * 2.35 + 200e6 / 8e9)
     assert answer.start_usd == pytest.approx(16 * answer.start_s / 3600)
     assert run.cost_usd == pytest.approx(16 * run.seconds / 3600), "as before, without it"

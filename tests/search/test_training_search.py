@@ -470,7 +470,7 @@ def test_plans_and_front_hold_the_energy_of_the_single_estimate_and_nothing_beat
 def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
     workload = {
         "model": "Llama-3.1-8B", "task": "pretrain", "data": {"tokens": "1B", "seq_len": 4096, "global_batch": 64},
-        "constraints": {"gpus": ["h100", "a100-80gb", "b200"], "max_gpus": 16, "precision": ["any"]},
+        "constraints": {"gpus": ["H100-SXM-80", "A100-SXM-80", "b200"], "max_gpus": 16, "precision": ["any"]},
     }  # fmt: skip
     answer = plan(workload)
     best = {one.gpu: one.layout["precision"] for one in answer.plans}

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
@@ -165,7 +164,8 @@ def test_devices_without_graphs_or_contexts_are_charged_for_none(kind: str, item
 
 
 def test_remedies_take_formats_that_the_device_has_kernels_for() -> None:
-    old, new = (rates(load_facts().accelerator(name)) for name in ("V100-SXM2-32", "H100-SXM-80"))
+    volta, old, new = (load_facts().accelerator(name) for name in ("V100-SXM2-32", "T4", "H100-SXM-80"))
     assert "fp8" in runnable_formats(LLAMA_8B, "vllm", new)
     assert set(runnable_formats(LLAMA_8B, "vllm", old)).isdisjoint({"fp8", "nvfp4"})
     assert "awq" in runnable_formats(LLAMA_8B, "vllm", old)
+    assert set(runnable_formats(LLAMA_8B, "vllm", volta)).isdisjoint({"awq", "int8"})

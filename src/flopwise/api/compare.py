@@ -44,6 +44,7 @@ def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options:
     """
     from flopwise.facts.models.positions import check_length
     from flopwise.search.scaling import comparison
+    from flopwise.training.on_device import recipe_on
 
     data, spec, machines, source = take(options, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
     if spec.says_layout or spec.recompute is not None:
@@ -53,7 +54,8 @@ def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options:
     found, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
     seq_len = data.seq_len(found)
     batch, notes = data.batch(seq_len, gpus, spec.micro_batch)
-    recipe = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
+    wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
+    recipe, device_notes = recipe_on(wanted, cluster.accelerator)
     kept = f"{batch / gpus:,.4g} sequences for each accelerator" if weak else f"{batch:,} sequences a step, always"
     return CompareAnswer(
         model=found,
@@ -67,5 +69,7 @@ def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options:
             ("recipe", recipe.text),
             ("stack", recipe.stack.name),
         ),
-        assumptions=tuple(dict.fromkeys((*notes, *found.notes, *check_length(found, seq_len), *cluster.assumptions))),
+        assumptions=tuple(
+            dict.fromkeys((*notes, *device_notes, *found.notes, *check_length(found, seq_len), *cluster.assumptions))
+        ),
     )

@@ -64,6 +64,7 @@ def instances(
     provider: str | None = None,
     region: str | None = None,
     accelerator: str | None = None,
+    vendor: str | None = None,
     kind: str | None = None,
     purchase: str | None = None,
     max_usd_per_hour: float | None = None,
@@ -72,11 +73,11 @@ def instances(
     """The offers that fit every given condition; with `name` those of one instance type.
 
     Raises:
-        UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator.
+        UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or vendor.
     """
     return load_facts(facts).offers_for(
-        provider=provider, region=region, accelerator=accelerator, instance=name, kind=kind, purchase=purchase,
-        max_usd_per_hour=max_usd_per_hour,
+        provider=provider, region=region, accelerator=accelerator, instance=name, vendor=vendor, kind=kind,
+        purchase=purchase, max_usd_per_hour=max_usd_per_hour,
     )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ def _training(
 ) -> MemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step."""
     from flopwise.training.memory_answer import memory_answer
+    from flopwise.training.on_device import recipe_on
     from flopwise.training.routing import check_routing
 
     if grad_accum < 1:
@@ -65,9 +66,11 @@ def _training(
     layout = spec.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     spec = spec if chip is None else spec.on(chip, facts)
-    recipe = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
+    wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
+    recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_routing(model, recipe, layout)
-    return memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
+    answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
+    return replace(answer, assumptions=(*notes, *answer.assumptions))
 
 
 def _serving(

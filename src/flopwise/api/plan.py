@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -49,17 +51,22 @@ def plan(
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.search.plan import plan as search_plan
+    from flopwise.search.porting import ports
 
     wanted = workload(source) if isinstance(source, str | Path | dict) else source
-    return search_plan(wanted, load_facts(facts), advance, assume_family=assume_family, on_compile=on_compile)
+    known = load_facts(facts)
+    answer = search_plan(wanted, known, advance, assume_family=assume_family, on_compile=on_compile)
+    if not answer.plans or assume_family is not None:
+        return answer
+    return msgspec.structs.replace(answer, if_you_port=ports(wanted, known, answer.plans[0].cost_usd))
 
 
 def write_plan(answer: Plan, path: str | Path) -> None:
     """Write the whole plan as JSON, its folder made where there is none; `read_plan` reads it back."""
+    from flopwise.files import write_whole
     from flopwise.search.answer import to_json
 
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(to_json(answer) + b"\n")
+    write_whole(path, to_json(answer) + b"\n")
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -68,15 +75,17 @@ def read_plan(path: str | Path) -> Plan:
     Raises:
         SpecError: the file cannot be read or is no plan.
     """
+    from flopwise.files import read_at_most
     from flopwise.search.answer import Plan
 
     file = Path(path)
     try:
-        if file.stat().st_size > MAX_PLAN_BYTES:
-            raise SpecError(f"{file}: larger than {MAX_PLAN_BYTES:,} bytes; not a plan file")
-        return Plan.from_json(file.read_bytes(), str(file))
+        data = read_at_most(file, MAX_PLAN_BYTES)
     except OSError as error:
         raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a plan file") from None
+    if len(data) > MAX_PLAN_BYTES:
+        raise SpecError(f"{file}: larger than {MAX_PLAN_BYTES:,} bytes; not a plan file")
+    return Plan.from_json(data, str(file))
 
 
 def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | None = None) -> Figure:

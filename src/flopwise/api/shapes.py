@@ -47,6 +47,7 @@ def advise(
     from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes.answer import shape_answer
     from flopwise.shapes.clocks import COMPARED, DecodeClock, TrainingClock
+    from flopwise.training.on_device import recipe_on
     from flopwise.training.spec import DataSpec, TrainingSpec
 
     if task not in DEFAULT_BATCH:
@@ -66,9 +67,10 @@ def advise(
     if task == "train":
         check_expert_parallel(found, ep or 1)
         spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention or "flash")
+        recipe, _ = recipe_on(spec.recipe(tokens, sequences, facts), cluster.accelerator)
         return shape_answer(
             TrainingClock(
-                model=found, recipe=spec.recipe(tokens, sequences, facts), cluster=cluster, tp=tp, ep=ep or 1,
+                model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1,
                 batch=sequences, offload=offload, compared=tuple(map(facts.stack, COMPARED)),
             )
         )  # fmt: skip

@@ -58,5 +58,6 @@ def write_sweep(answer: Sweep, path: str | Path) -> None:
     """Write all plans of a sweep as JSON, the file's folder made where there is none."""
     import msgspec
 
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+    from flopwise.files import write_whole
+
+    write_whole(path, msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")

@@ -38,6 +38,7 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     from flopwise.changes.memory import with_remedies
     from flopwise.training.answer import train_answer
     from flopwise.training.job import TrainJob
+    from flopwise.training.on_device import recipe_on
     from flopwise.training.routing import check_skew
 
     data, spec, machines, run, reads, source = take(
@@ -47,12 +48,13 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     cluster = machines.cluster(gpus, facts)
     seq_len = data.seq_len(found)
     batch, batch_note = data.batch(seq_len, gpus, spec.micro_batch)
-    recipe = spec.on(cluster.accelerator, facts).recipe(seq_len, batch, facts, data.documents(seq_len))
+    wanted = spec.on(cluster.accelerator, facts).recipe(seq_len, batch, facts, data.documents(seq_len))
+    recipe, device_notes = recipe_on(wanted, cluster.accelerator)
     check_skew(found, recipe)
     layout, laid_out = _layout(found, recipe, cluster, spec, gpus)
     storage, tokens = reads.reads(found, facts), _run_tokens(data, recipe, run)
     conditions, notes = run.conditions(cluster, facts)
-    notes = (*batch_note, *notes, *(run.write_assumptions if tokens is not None else ()))
+    notes = (*batch_note, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
     notes += () if data.seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)
     job = TrainJob(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions

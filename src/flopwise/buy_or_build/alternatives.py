@@ -8,7 +8,7 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -79,6 +79,7 @@ class ComparisonRequest:
     upkeep_usd_per_month: float = 0.0
     targets: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, Any] = field(default_factory=dict)
+    software: Sequence[str] = ()
     purchase: tuple[str, ...] = ()
     train_purchase: tuple[str, ...] = ()
     simulate: bool = True

@@ -220,7 +220,8 @@ class SelfHosted:
         filled = [tokens / (number * each) for number, each in zip(counts, carried, strict=True)]
         return ServingOffer(
             provider=candidate.provider, what=candidate.instance, gpu=candidate.gpu, purchase=candidate.purchase,
-            price_date=candidate.price_date, usd_per_hour=price.usd_per_hour_list, price_notes=list(price.notes),
+            price_date=candidate.price_date, usd_per_hour=price.usd_per_hour_list,
+            price_notes=[note for note in (candidate.price_note, *price.notes) if note],
             last_num_instances=last[1] * units.instances[last[0]] if first != last else None,
             last_what=f"{final.provider} {final.instance}" if first != last else None,
             **with_ends(
@@ -346,7 +347,8 @@ class SelfHostedPlans:
         """The plan of a workload, or why there is none."""
         limits = {**self._request.constraints, **({"purchase": list(purchase)} if purchase else {})}
         try:
-            workload = workload_from({**task, "constraints": limits}, "compare")
+            software = {"software": list(self._request.software)} if self._request.software else {}
+            workload = workload_from({**task, **software, "constraints": limits}, "compare")
             answer = plan(workload, self._facts, assume_family=self._request.assume_family)
         except InfeasibleError as failure:
             return [str(failure), *failure.reasons[:REASONS]]

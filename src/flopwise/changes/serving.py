@@ -10,7 +10,7 @@ from flopwise.changes.effects import Headline, Sensitivity, faster_clusters, ran
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.fabric import fabric
 from flopwise.cost.memory_answer import Remedy
-from flopwise.cost.rates import Rates, rates
+from flopwise.cost.rates import rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
@@ -41,9 +41,8 @@ def serving_changes(
     `engine`, and of its load what is fixed. `device` None: any.
     """
     engine: Engine = service["engine"]
-    achieved = None if device is None else rates(device)
     forms = tuple(map(facts.weight_format, WEIGHTS))
-    for form in runnable_formats(model, engine, achieved, forms):
+    for form in runnable_formats(model, engine, device, forms):
         if form.name != service["weights"].name:
             yield f"weights in {form.name}", {"weights": form}
     for cache in map(facts.cache_format, CACHES):
@@ -139,15 +138,16 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
 
 
 def runnable_formats(
-    model: Model, engine: Engine, achieved: Rates | None, formats: Sequence[WeightFormat]
+    model: Model, engine: Engine, device: Accelerator | None, formats: Sequence[WeightFormat]
 ) -> tuple[WeightFormat, ...]:
-    """Those of `formats` that the engine is documented to run and the device has kernels for.
+    """Those of `formats` that the engine is documented to run on a device, and that it has kernels for; None: any.
 
-    Files of llama.cpp are for engines of one's own machine. `achieved`: rates of the device; None: any.
+    Files of llama.cpp are for engines of one's own machine.
     """
+    achieved = None if device is None else rates(device)
 
     def runs(form: WeightFormat) -> bool:
-        if not engine.runs(form) or (form.kind == "gguf") > engine.local:
+        if not engine.runs(form, device) or (form.kind == "gguf") > engine.local:
             return False
         try:
             return achieved is None or bool(product_path(model, form, achieved))

@@ -14,6 +14,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
+from flopwise.training.on_device import recipe_on
 from flopwise.training.stages import FULL
 
 if TYPE_CHECKING:
@@ -88,7 +89,12 @@ def sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
         return after
 
     faster = ((name, headline(replace(job, cluster=c))) for name, c in faster_clusters(job.cluster, now.num_gpus))
-    changes = training_changes(TrainingSetup(job.model, job.recipe, job.layout, facts), MOVING)
+    device = job.cluster.accelerator
+    changes = (
+        change
+        for change in training_changes(TrainingSetup(job.model, job.recipe, job.layout, facts), MOVING)
+        if recipe_on(change[1], device)[0] is change[1]
+    )
     changed = ((name, headline(replace(job, recipe=r, layout=shape))) for name, r, shape in changes)
     return ranked_sensitivities(headline(job)()[0], (*faster, *changed))
 

@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -25,6 +27,11 @@ EXIT_INFEASIBLE, EXIT_BAD_INPUT, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names (the process's own arguments by default); the exit code."""
+    if sys.stderr is None:  # closed by who started this
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+    if sys.stdout is None:
+        _complain("error", "standard output is closed: there is nowhere to answer")
+        return EXIT_BAD_INPUT
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")
@@ -55,6 +62,11 @@ def _ending(failure: BaseException) -> int:
             _complain("error", _usage_message(failure))
         case OSError() if failure.filename is not None:
             _complain("error", f"{failure.filename}: {failure.strerror or failure}")
+        case OSError(errno=errno.ENOSPC | errno.EIO | errno.EDQUOT | errno.EFBIG | errno.EBADF):
+            _forget_stdout()
+            _complain("error", f"the answer cannot be written: {failure.strerror}")
+        case OverflowError():
+            _complain("error", "a number that was given is too large to compute with; give a smaller one")
         case _:
             return _defect(failure)
     return EXIT_BAD_INPUT

@@ -67,6 +67,9 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     Source: the offer's row. Assumes: nothing else in the instance is paid for.
     """
     whole = offer.price_usd_per_hour(purchase)
-    source = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}, {offer.price_date}: {offer.source}"
+    note = offer.price_note(purchase)
+    dated = ", ".join([offer.price_date_of(purchase), *([note] if note and note != "undated price" else [])])
+    place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}"
+    source = f"{place}, {dated}: {offer.price_source_of(purchase)}"
     source = source if offer.price_date else offer.source  # a hypothetical machine's
     return None if whole is None else whole / max(1, offer.count), source

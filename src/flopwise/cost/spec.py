@@ -43,6 +43,9 @@ class MachineSpec(Spec):
         "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.")
     region: str | None = _machine(
         "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.")
+    marketplace: bool = _machine(
+        "--marketplace", options.FLAG,
+        "Hosts of third parties, too: communities and marketplaces, without SLA and attestations.", default=False)
     purchase: str = _machine("--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand")
     price: float | None = _machine(
         "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.")
@@ -124,11 +127,15 @@ class MachineSpec(Spec):
         offers = facts.offers_for(
             accelerator=accelerator, provider=self.provider, instance=self.instance, region=self.region
         )
+        every = offers
+        if not self.marketplace and self.instance is None:
+            offers = tuple(o for o in offers if not o.marketplace)
         if not offers:
             if self.names_offer:
                 terms = {"provider": self.provider, "instance": self.instance, "region": self.region}
                 named = ", ".join(f"{key} {value}" for key, value in terms.items() if value)
-                raise InfeasibleError(f"no offer of {accelerator} satisfies {named}")
+                hosts = " but on hosts of third parties (--marketplace)" if every else ""
+                raise InfeasibleError(f"no offer of {accelerator} satisfies {named}{hosts}")
             return None
         if not self.names_offer and self.price is not None:
             return None

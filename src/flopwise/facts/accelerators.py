@@ -154,15 +154,20 @@ _WORDS = re.compile(r"[a-z0-9]+")
 _GIGABYTES = re.compile(r"^(\d+)gi?b?$")
 
 
-def spelling_key(name: str) -> str:
-    """`name` as spellings are compared: lower case, without punctuation, vendor words and the letters of GB."""
+def spelling_words(name: str) -> list[str]:
+    """The words of a name as spellings are compared: lower case, without vendors' words and the letters of GB."""
     parts = []
     for word in _WORDS.findall(name.lower()):
         if word.startswith("sxm"):
             parts.append("sxm")
         elif word not in _NOISE:
             parts.append(_GIGABYTES.sub(r"\1", word) if word[0].isdigit() else word)
-    return "".join(parts)
+    return parts
+
+
+def spelling_key(name: str) -> str:
+    """`name` as spellings are compared: its `spelling_words` without anything between them."""
+    return "".join(spelling_words(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from flopwise.facts.accelerators import (
 )
 from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
-from flopwise.facts.offers import OFFERS, PRICE_FIELDS, Offer, known_region, names_instance, region_names
+from flopwise.facts.offers import OFFERS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ if TYPE_CHECKING:
 FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
-    "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "storage.STORAGE", "reliability.FAILURES",
-    "reliability.SPOT", "reliability.STARTS", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS",
-    "price_book.HOSTED",
-    "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS",
-    "regions.TAGS", "software.ENGINES", "software.STACKS",
+    "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "offers.MARKETPLACES",
+    "spot_prices.DISCOUNTS", "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
+    "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED", "price_book.HARDWARE",
+    "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
     "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
@@ -340,18 +339,19 @@ class Facts:
             return replace(offer, accelerator=meant.accelerator.name, notes=notes)
 
         for path in self._imported:
-            below = rows
-
-            def with_older_prices(row: Row, offer: Offer, below: Mapping[Key, Offer] = below) -> Offer:
-                return with_chip_name(row, _note_older_prices(offer, below.get(offer.key)))
-
             try:
-                rows = OFFERS.overlay(below, path, with_older_prices)
+                rows = OFFERS.overlay(rows, path, with_chip_name)
             except SpecError as fault:
                 told = f"These prices were imported: `flopwise prices remove {path.stem}`"
                 raise SpecError(f"{fault}. {told}") from None
         own = self._own_file(OFFERS)
-        return tuple((rows if own is None else OFFERS.overlay(rows, own, with_chip_name)).values())
+        rows = rows if own is None else OFFERS.overlay(rows, own, with_chip_name)
+        hosts = tuple(self.rows("offers.MARKETPLACES").values())
+
+        def is_marketplace(offer: Offer) -> bool:
+            return any(h.provider == offer.provider and fnmatchcase(offer.instance, h.instances) for h in hosts)
+
+        return tuple(replace(offer, marketplace=is_marketplace(offer)) for offer in rows.values())
 
     def offers_for(
         self,
@@ -360,6 +360,7 @@ class Facts:
         region: str | None = None,
         accelerator: str | None = None,
         instance: str | None = None,
+        vendor: str | None = None,
         kind: str | None = None,
         purchase: str | None = None,
         max_usd_per_hour: float | None = None,
@@ -370,7 +371,8 @@ class Facts:
         on-demand one.
 
         Raises:
-            UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator or kind.
+            UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator, vendor
+                or kind.
             SpecError: no such purchase option.
         """
         provider = _one_of("provider", provider, (o.provider for o in self.offers))
@@ -379,6 +381,7 @@ class Facts:
         if not named:
             raise UnknownNameError("instance", str(instance), types)
         kind = _one_of("kind of accelerator", kind, KINDS)
+        vendor = _one_of("vendor", vendor, (a.vendor for a in self.accelerators.values()))
         canonical = None if accelerator is None else self.accelerator(accelerator).name
         if region is not None and not known_region(region, regions := region_names(self.offers)):
             raise UnknownNameError("region", region, regions)
@@ -391,9 +394,17 @@ class Facts:
             and o.instance in named
             and canonical in (None, o.accelerator)
             and (kind is None or self.accelerators[o.accelerator].kind == kind)
+            and (vendor is None or self.accelerators[o.accelerator].vendor == vendor)
             and (region is None or o.serves(region))
             and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
         )
+
+    def with_assumed_spot(self) -> Facts:
+        """The same facts, with spot prices assumed where they are not known and the provider's discounts are."""
+        from flopwise.facts.spot_prices import with_assumed_spot  # noqa: PLC0415 - few ask for them
+
+        bands = _by_name(self.rows("spot_prices.DISCOUNTS"))
+        return self.with_tables(offers=with_assumed_spot(self.offers, bands))
 
     def offered_accelerator(self, offer: Offer) -> Accelerator:
         """Return one accelerator as `offer` has it: whole, or its share.
@@ -457,10 +468,11 @@ class Facts:
 
     @cached_property
     def tags(self) -> Mapping[str, frozenset[str]]:
-        """Which providers have each attestation or service."""
+        """Which providers have each attestation or service; a record of low confidence vouches for none."""
         found: dict[str, set[str]] = {}
         for record in self.rows("regions.TAGS").values():
-            found.setdefault(record.tag.lower(), set()).add(record.provider)
+            sure = {record.provider} if record.confidence != "low" else set()
+            found.setdefault(record.tag.lower(), set()).update(sure)
         return {tag: frozenset(providers) for tag, providers in found.items()}
 
     # how machines fail, and where data lie
@@ -602,20 +614,6 @@ def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     if found is None:
         raise UnknownNameError(what, str(given), names.values())
     return found
-
-
-def _note_older_prices(offer: Offer, known: Offer | None) -> Offer:
-    """`offer` with a note of the prices that an import left as they were `known`, and their date."""
-    if known is None or known.price_date == offer.price_date:
-        return offer
-    same = [
-        p for p in PRICE_FIELDS.values() if getattr(offer, p) is not None and getattr(offer, p) is getattr(known, p)
-    ]
-    if not same:
-        return offer
-    what = ", ".join(price.removesuffix("_usd_per_hour") for price in same)
-    note = f"not in the import: {what}, of {known.price_date}"
-    return replace(offer, notes="; ".join(part for part in (offer.notes, note) if part))
 
 
 def load_facts(folder: Path | str | None = None) -> Facts:

@@ -1,21 +1,22 @@
 """What is for sale: an instance type in a region, what is in it and what it costs per hour.
 
-Units: USD per hour and instance, byte, byte/s. A price that is not known is None.
+Units: USD per hour and instance, byte, byte/s. A price that is not known is None. Every price has its day and its
+source: on demand those of `price_date` and `source`, else those of `spot_date`, `reserved_date` and their sources.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
-from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, Day, FactTable, UsdPerHour
+from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, Row, UsdPerHour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +25,8 @@ PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
 """How machines of one's own are had: no offer of a provider is."""
 PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
+UNDATED = "undated"
+"""The date of a price whose source has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,8 @@ class Offer:
     """One instance type in one region.
 
     `count` accelerators of which the instance has `accelerator_share` each: 1, a fraction of a GPU, or of a CPU socket.
-    `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`.
+    `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`. `marketplace`: the
+    hosts are not the provider's own: see `HostRecord`.
     """
 
     provider: str
@@ -40,7 +44,7 @@ class Offer:
     accelerator: str  # canonical name
     count: Count
     source: str
-    price_date: Day  # the day for which the prices hold
+    price_date: str  # the day for which the price on demand holds, or UNDATED
     confidence: Confidence = "medium"
     accelerator_share: float = 1.0
     vcpus: Count | None = None
@@ -52,7 +56,14 @@ class Offer:
     spot_usd_per_hour: UsdPerHour | None = None
     reserved_1y_usd_per_hour: UsdPerHour | None = None
     reserved_3y_usd_per_hour: UsdPerHour | None = None
+    spot_date: str | None = None  # None here and below: as on demand
+    spot_source: str | None = None
+    reserved_date: str | None = None
+    reserved_source: str | None = None
+    derived: str = ""  # what the price on demand was made of, where no list has it
+    spot_band_usd_per_hour: tuple[float, float] | None = field(default=None, metadata={"inner": True})  # if assumed
     notes: str = ""
+    marketplace: bool = field(default=False, metadata={"gathered": True})
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -73,6 +84,26 @@ class Offer:
         price: float | None = getattr(self, field)
         return price
 
+    def price_date_of(self, purchase: str) -> str:
+        """The day for which the price for a purchase holds, or UNDATED."""
+        own = self.spot_date if purchase == "spot" else self.reserved_date if "reserved" in purchase else None
+        return own or self.price_date
+
+    def price_source_of(self, purchase: str) -> str:
+        """Where the price for a purchase is from."""
+        own = self.spot_source if purchase == "spot" else self.reserved_source if "reserved" in purchase else None
+        return own or self.source
+
+    def price_note(self, purchase: str) -> str:
+        """What is to be known of the price for a purchase wherever it is printed: no date, derived, assumed; or ""."""
+        if purchase == "spot" and self.spot_band_usd_per_hour is not None:
+            low, high = self.spot_band_usd_per_hour
+            return f"spot price assumed, ${low:.4g} to ${high:.4g} an hour"
+        found = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
+        if purchase == "on_demand" and self.derived:
+            found.append(f"derived price: {self.derived}")
+        return ", ".join(found)
+
     def cheapest(self, purchases: tuple[str, ...] = PURCHASES) -> tuple[str, float] | None:
         """The cheapest known (purchase, USD per hour) among `purchases`; None where none is known.
 
@@ -86,10 +117,16 @@ class Offer:
         return purchase, price
 
     def serves(self, region: str) -> bool:
-        """Whether the offer can be had in `region`, which may itself be a pattern such as `us-*`."""
+        """Whether the offer is known to stand in `region`, a place or a pattern of places such as `us-*`.
+
+        A place that is a pattern itself is no promise of one among its places: what is sold somewhere in `us-*` is not
+        known to stand in us-east-1. What is sold at `any` place is nowhere in particular: `any` and `*` alone ask for
+        it.
+        """
+        wanted = region.lower()
         return any(
-            mine == "any" or fnmatchcase(region.lower(), mine) or fnmatchcase(mine, region.lower())
-            for mine in self.region.lower().split("/")
+            fnmatchcase(place, wanted) and (place != ANY or wanted in (ANY, "*"))
+            for place in self.region.lower().split("/")
         )
 
 
@@ -144,8 +181,52 @@ def known_region(asked: str, names: Iterable[str]) -> bool:
 
 PATTERN = frozenset("*?[")
 """Signs that make a region a pattern."""
+
+
+def _day(cell: str) -> str:
+    """A day, or that there is none."""
+    return UNDATED if cell.lower() == UNDATED else tables.date(cell)
+
+
+def _keep_dates(row: Row, values: dict[str, Any], known: Offer | None) -> None:
+    """A row dates the prices that it gives, and leaves the others their days and sources."""
+    for kind, priced in (("spot", ("spot",)), ("reserved", ("reserved_1y", "reserved_3y"))):
+        if any(PRICE_FIELDS[purchase] in values for purchase in priced):
+            values.setdefault(f"{kind}_date", values.get("price_date"))
+            values.setdefault(f"{kind}_source", values.get("source"))
+    if known is None:
+        return
+    if known.on_demand_usd_per_hour is not None and PRICE_FIELDS["on_demand"] not in values:
+        values |= {"price_date": known.price_date, "source": known.source, "derived": known.derived}
+        values |= {name: getattr(known, name) for name in tables.OF_SOURCE if row.values.get(name) is None}
+    elif "source" in values:
+        values.setdefault("derived", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """Instances of a provider, by a pattern of names, that run on hosts of third parties: a marketplace, a community.
+
+    Nobody answers for their hours, and no attestation of the provider is of them.
+    """
+
+    provider: str
+    instances: str
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+
 OFFERS = FactTable(
-    file="instances.csv", meaning="an instance type in a region, with its prices", row=Offer,
-    key=("provider", "instance", "region"), dated=("price_date", "source"),
-    readers={"accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)},
+    file="instances.csv", meaning="an instance type in a region, with its prices and their days", row=Offer,
+    key=("provider", "instance", "region"), dated=("price_date", "source"), adapt=_keep_dates,
+    readers={
+        "accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0),
+        "price_date": _day, "spot_date": _day, "reserved_date": _day,
+    },
+)  # fmt: skip
+MARKETPLACES = FactTable(
+    file="marketplaces.csv", meaning="instances on hosts of third parties, which answers leave out unless asked",
+    row=HostRecord, key=("provider", "instances"),
 )  # fmt: skip

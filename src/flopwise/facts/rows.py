@@ -68,7 +68,7 @@ def _read_bytes(path: Path, most: int | None) -> bytes:
         if size > MOST_BYTES:
             raise SpecError(f"{path} has {size:,} bytes; at most {MOST_BYTES:,} are read")
         with path.open("rb") as file:
-            data = file.read() if most is None else file.read(most)
+            data = file.read(MOST_BYTES) if most is None else file.read(most)
     except (OSError, ValueError) as fault:
         if isinstance(fault, SpecError):
             raise

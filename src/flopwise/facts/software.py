@@ -23,6 +23,8 @@ OF_VENDORS = {
     "google": "tpu",
     "sambanova": "rdu",
 }
+VOLTA = "Volta"
+"""The oldest NVIDIA devices that engines still run on, with fewer formats than later ones."""
 OLD_NEURON = "NeuronCore-v1"
 """Inferentia1: compiled models of 2019 run on it, none of the software here does."""
 
@@ -170,6 +172,15 @@ class Engine(Software):
 
     support_source: str  # of formats, all-reduce, offloading and the start
     formats: frozenset[str]  # weight formats, or the words before the first dash of theirs; gguf: all of llama.cpp's
+    ports_source: str = ""  # of the formats of single platforms, with the version of the engine
+    ports_date: str = ""
+    volta_formats: frozenset[str] | None = None  # those of a platform alone, None: not known to differ
+    amd_formats: frozenset[str] | None = None
+    intel_formats: frozenset[str] | None = None
+    gaudi_formats: frozenset[str] | None = None
+    tpu_formats: frozenset[str] | None = None
+    neuron_formats: frozenset[str] | None = None
+    cpu_formats: frozenset[str] | None = None
     custom_all_reduce: bool  # kernels of its own for small messages
     offload: Literal["none", "stream", "host"]  # layers in host memory: not at all, brought each step, computed there
     bootstrap_s: float  # process, imports, configuration, communicators
@@ -209,10 +220,20 @@ class Engine(Software):
     )
     core_flops_per_s: float = _by_fit("Most that one core computes in them (0: as the calibrated).")
 
-    def runs(self, form: WeightFormat) -> bool:
-        """Whether it is documented to run weights of that format."""
+    def formats_on(self, accelerator: Accelerator | None) -> frozenset[str]:
+        """Formats that it is documented to run on a device; None: on some."""
+        own = {
+            "amd": self.amd_formats, "intel": self.intel_formats, "gaudi": self.gaudi_formats, "tpu": self.tpu_formats,
+            "neuron": self.neuron_formats, "cpu": self.cpu_formats,
+        }.get(platform(accelerator) or "" if accelerator is not None else "")  # fmt: skip
+        if accelerator is not None and accelerator.architecture == VOLTA:
+            own = self.volta_formats
+        return self.formats if own is None else own & self.formats
+
+    def runs(self, form: WeightFormat, accelerator: Accelerator | None = None) -> bool:
+        """Whether it is documented to run weights of that format on a device; None: on some."""
         names = {form.name, form.name.split("-")[0], *(("gguf",) if form.kind == "gguf" else ())}
-        return bool(names & self.formats)
+        return bool(names & self.formats_on(accelerator))
 
 
 BARE_KINDS = frozenset({"cpu", "tpu", "soc"})

@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from flopwise import units
 from flopwise.errors import SpecError, fold, nearest_names
+from flopwise.files import read_at_most
 
 MAX_FILE_BYTES = 20_000_000
 UNKNOWN = "unknown"
@@ -355,11 +356,11 @@ def _value(row: Row, column: str, cell: str, read: Reader, *, required: bool) ->
 def _text(path: Path) -> str:
     """The text of a file. Raises SpecError: it cannot be read, is too large, or is none."""
     try:
-        raw = path.read_bytes()
+        raw = read_at_most(path, MAX_FILE_BYTES)
     except OSError as fault:
         raise SpecError(f"{path}: cannot be read ({fault.strerror or fault})") from fault
     if len(raw) > MAX_FILE_BYTES:
-        raise SpecError(f"{path}: {len(raw):,} bytes is too large; allowed: {MAX_FILE_BYTES:,}")
+        raise SpecError(f"{path}: over {MAX_FILE_BYTES:,} bytes is too large")
     if b"\0" in raw:
         raise SpecError(f"{path}: is a binary file, not a text in UTF-8")
     try:

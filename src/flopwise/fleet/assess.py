@@ -12,6 +12,8 @@ import msgspec
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import UNDATED
+from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
@@ -19,9 +21,11 @@ from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
 from flopwise.fleet.model import ChosenWorkload, PlannedWorkload, Platform
+from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.outlook import bindings, forecast, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import planned_workloads
+from flopwise.fleet.porting import workload_ports
 from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import workload_results
@@ -74,23 +78,24 @@ def assess(
     advance(STAGES[3], 1, 1)
     tables, months, ages = comparison_tables(fleet), forecast(fleet, today, scenarios, seed), dict[str, float]()
     if today is not None:  # days since each date of a price
-        day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows if row.price_date}
+        day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows} - {"", UNDATED}
         ages = {date: float((day - dt.date.fromisoformat(date)).days) for date in dates}
+    coverage = _spot_known(fleet)
     notes = dict.fromkeys(_price_notes(fleet, ages))
+    notes |= dict.fromkeys([coverage_text(coverage)] if coverage else [])
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
         workloads=workload_results(chosen, fleet.lost, facts, fleet.cost), allocation=list(fleet.rows),
         usd_per_month=_expected_cost(fleet.cost, drawn), savings=saved,
-        risks=risks(fleet, questions, drawn, ages, months),
-        binding=binding, warnings=list(fleet.warnings),
+        risks=risks(fleet, questions, drawn, ages, months), binding=binding, warnings=list(fleet.warnings),
         optimality=_optimality(problem.items, allocation.gap),
         whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
-        by_provider=provider_choices(fleet), scaled=scaling(chosen, facts), advice=advice(fleet),
-        baseline=baseline_of(platform),
+        spot_coverage=list(coverage), by_provider=provider_choices(fleet), if_you_port=workload_ports(fleet),
+        scaled=scaling(chosen, facts), advice=advice(fleet), baseline=baseline_of(platform),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
@@ -206,14 +211,32 @@ def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
         if age > most:
             priced = f"{row.provider} {row.instance} is of {row.price_date}"
             yield f"the price of {priced}, {age:,.0f} days old; more than {most:g} days"
+        if row.price_note:
+            yield f"{row.provider} {row.instance} in {row.region}, {row.purchase.replace('_', ' ')}: {row.price_note}"
     for option in [taken.option for chosen in fleet.chosen for taken in chosen.parts]:
         offer, usd, rate = option.offer, option.usd_per_hour, option.offer.on_demand_usd_per_hour
         if option.purchase == "spot" and rate is not None and usd is not None and usd <= SUSPICIOUS * rate:
             yield (
-                f"{offer.provider} {offer.instance} in {offer.region}: the spot price of {offer.price_date} is "
+                f"{offer.provider} {offer.instance} in {offer.region}: "
+                f"the spot price ({option.candidate.price_date}) is "
                 f"{100 * usd / rate:.0f} % of the one on demand; make sure that it still holds"
             )
         yield from (f"{option.provider} {option.instance}: {note}" for note in option.notes)
+
+
+def _spot_known(fleet: SolvedFleet) -> tuple[SpotCoverage, ...]:
+    """Of how many offers that the policies allow the spot price is known; none where nothing may be bought so."""
+    if not any("spot" in job.purchase and job.interruptible for job in fleet.platform.jobs):
+        return ()
+    shares, regions, facts = fleet.platform.rules.shares, fleet.platform.rules.regions, fleet.facts
+    return spot_coverage(
+        offer
+        for offer in facts.offers
+        if not isinstance(offer, OwnOffer)
+        and facts.accelerators[offer.accelerator].kind != "cpu"
+        and (not shares or offer.provider in shares)
+        and (not regions or any(offer.serves(region) for region in regions))
+    )
 
 
 def _own_notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -240,6 +263,7 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
             f"policies.scenarios sets them), an interruption costs {spreads.rework_hours:g} h, predictions vary by "
             "their measured errors"
         )
+    yield from dict.fromkeys(_attestations(fleet))
     if rules.carbon_usd_per_kg:
         yield "machines of unknown power count in the choice as the workload's way that emits most"
     if any(job.schedule.fixed for job in jobs):
@@ -258,6 +282,18 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
             if not text.startswith("spot ") or text.split(":", 1)[0] in taken_spot:  # not of spot that is not taken
                 by_text.setdefault(text, []).append(chosen.name)
     yield from (f"{_first_names(names)}: {text}" for text, names in by_text.items())
+
+
+def _attestations(fleet: SolvedFleet) -> Iterator[str]:
+    """What the tags of taken providers rest on, where that is not their own page."""
+    records = fleet.facts.rows("regions.TAGS")
+    for chosen in fleet.chosen:
+        for provider in dict.fromkeys(taken.option.provider for taken in chosen.parts):
+            for tag in chosen.job.spec.tags:
+                record = records.get((provider, tag.strip().lower()))
+                if record is not None and record.confidence != "high":
+                    source = f"{record.source} ({record.date}, {record.confidence} confidence)"
+                    yield f"{chosen.name}: that {provider} has {tag} rests on: {source}; ask for the attestation itself"
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.search.answer import Port
+
 FORMAT = 1
 """Version of the assessment file."""
 
@@ -78,7 +81,9 @@ class Allotment(_Plain, frozen=True):
     usd_per_month: float
     usd_low: float
     usd_high: float
-    price_date: str  # empty where the fleet file says what machines cost
+    price_date: str  # or "undated"; empty where the fleet file says what machines cost
+    price_note: str = ""  # that the price has no date, is derived from others, or is assumed
+    usd_per_hour_interval: tuple[float, float] | None = None  # of a price that is assumed
     role: str = "primary"  # or "backup"; "idle" of own machines that carry nothing
     pool: str = ""  # machines shared with others, or with those of the same pool alone
     dedicated: bool = False  # no workload outside the pool may use them
@@ -298,9 +303,11 @@ class Assessment(_Plain, frozen=True):
     price_notes: list[str]
     elapsed_s: float
     fleet: dict[str, Any]  # as written
+    spot_coverage: list[SpotCoverage] = []  # of how many allowed offers the spot price is known, by provider
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
+    if_you_port: list[Port] = []  # of each workload the cheapest machines with other software
     advice: list[SetupNote] = []
     size_classes: list[dict[str, Any]] = []  # memory of one copy of a model of each size, trained and served, by format
     largest_models: list[dict[str, Any]] = []  # parameters that one of each accelerator trains and serves, by format

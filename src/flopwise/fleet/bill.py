@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
 from flopwise.fleet.assessment import Allotment, MonthlyCost
 from flopwise.fleet.model import (
     VOLUMES,
     Allocation,
     ChosenWorkload,
     Machine,
+    MonthlyOption,
     PlannedWorkload,
     Platform,
     Taken,
@@ -115,7 +115,10 @@ def _rows(
             instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
             hours_per_month=paid, usd_per_hour=rate, usd_per_month=taken.usd, usd_low=low, usd_high=high,
             usd_per_hour_effective=None if rate is None else taken.usd / max(busy * taken.count, 1e-12),
-            price_date=_price_date(option.offer, allocation.pools.get(option.machine, 0)), role=taken.role,
+            price_date=_price_date(option, allocation.pools.get(option.machine, 0)),
+            price_note=option.offer.price_note(option.purchase),
+            usd_per_hour_interval=option.offer.spot_band_usd_per_hour if option.purchase == "spot" else None,
+            role=taken.role,
             pool=option.pool or (f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else ""),
             dedicated=bool(option.pool),
             num_gpus=taken.count * option.gpus_each,
@@ -128,14 +131,24 @@ def _rows(
             workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
             gpu=offer.accelerator, purchase=OWNED, count=count, hours_per_month=HOURS_PER_MONTH,
             usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
-            usd_high=usd, price_date=_price_date(offer, 0), role=IDLE, num_gpus=count * offer.count,
+            usd_high=usd, price_date=_price_date(owned[machine], 0), role=IDLE, num_gpus=count * offer.count,
         )  # fmt: skip
         rows.append(row)
     return tuple(rows)
 
 
 def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
-    """10-90 % interval of USD a month: runs take longer or shorter, services need more or fewer machines.
+    """10-90 % interval of USD a month: of the time that the work takes, and of a price that is assumed."""
+    low, high = _time_interval(taken, chosen)
+    offer, usd = taken.option.offer, taken.option.usd_per_hour
+    if taken.option.purchase != "spot" or offer.spot_band_usd_per_hour is None or not usd:
+        return low, high
+    least, most = offer.spot_band_usd_per_hour
+    return low * least / usd, high * most / usd
+
+
+def _time_interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
+    """The same at the listed price: runs take longer or shorter, services need more or fewer machines.
 
     What is paid anyhow costs no less; where it does not suffice, a service's missing machines come on top.
     """
@@ -150,11 +163,12 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
     return min(usd, usd * less), max(usd, usd * more)
 
 
-def _price_date(offer: Offer, machines: int) -> str:
+def _price_date(option: MonthlyOption, machines: int) -> str:
     """The day of the price that is paid; empty of own machines that were all there, where their price is spent."""
+    offer = option.offer
     if isinstance(offer, OwnOffer) and offer.machines.sunk and machines <= offer.machines.count:
         return ""
-    return offer.price_date
+    return offer.price_date_of(option.purchase)
 
 
 def _monthly_cost(

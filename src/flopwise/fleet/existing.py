@@ -9,13 +9,13 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import PRICE_FIELDS, Offer
 from flopwise.fleet.model import Platform, ResolvedJob, paid_all_month
-from flopwise.fleet.offers import OwnOffer, providers_with_tags, why_not_allowed
+from flopwise.fleet.offers import OwnOffer, allowed_devices, providers_with_tags, why_not_allowed
 from flopwise.fleet.planned import searched_workload, workstation_options
 from flopwise.fleet.prices import MOST_HOURS, effective, volume_bills
 from flopwise.fleet.spec import ExistingMachines
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
-from flopwise.search.workload import Resolved
+from flopwise.search.workload import ANYWHERE, Resolved
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_percent, format_seconds
 
 GIVEN = "the fleet file"
@@ -135,8 +135,9 @@ def existing_offer(machines: ExistingMachines, job: ResolvedJob, platform: Platf
     if not priced:
         bought = machines.purchase.replace("_", " ")
         raise SpecError(f"no {bought} price of {rented[0].provider} {rented[0].instance} is known; give its `price`")
-    having = providers_with_tags(job, facts)
-    return min(priced, key=lambda o: (why_not_allowed(o, job, platform, having) is not None, getattr(o, column)))
+    having, devices = providers_with_tags(job, facts), allowed_devices(job, platform, facts)
+    refused = {o.key: why_not_allowed(o, job, platform, devices, having) is not None for o in priced}
+    return min(priced, key=lambda o: (refused[o.key], getattr(o, column)))
 
 
 def _part(
@@ -179,7 +180,7 @@ def plan_on(workload: Resolved, facts: Facts, offer: Offer, count: int) -> Plan:
         SpecError, UnknownNameError: something in the workload is wrong.
         InfeasibleError: what it would run there is not known to.
     """
-    free = workload.with_limits(providers=(), regions=(), gpus=(), instances=())
+    free = workload.with_limits(**ANYWHERE)
     most = count * max(1, offer.count)
     there = replace(free, instances=count, min_gpus=1, max_gpus=most, max_usd_per_hour=None)
     return plan(there, facts.with_tables(offers=(offer,)), alone=False)
@@ -265,7 +266,9 @@ def _target_text(name: str, candidate: Candidate, workload: Resolved, part: Exis
 
 def _prohibitions(part: ExistingPart, job: ResolvedJob, platform: Platform, facts: Facts) -> Iterator[str]:
     """Policies of the fleet and of the workload that a part does not keep to."""
-    reason = why_not_allowed(part.offer, job, platform, providers_with_tags(job, facts))
+    reason = why_not_allowed(
+        part.offer, job, platform, allowed_devices(job, platform, facts), providers_with_tags(job, facts)
+    )
     if reason is not None:
         yield f"{part} in {part.offer.region}: {reason}"
     if part.written.purchase == "spot" and not job.interruptible:

@@ -17,6 +17,7 @@ from flopwise.fleet.model import ChosenWorkload, MonthlyOption, paid_all_month
 from flopwise.fleet.option import monthly_option
 from flopwise.fleet.results import BOUGHT
 from flopwise.search.plan import plan
+from flopwise.search.workload import ANYWHERE
 
 LEAST_USD = 0.005
 """Changes of less are none."""
@@ -119,7 +120,7 @@ def _cheapest_on_type(
         return None
     machines = replace(part.written, purchase=purchase, weights=weights, hours=None)
     workload = existing_workload(machines, job, fleet.platform)
-    workload = workload.with_limits(providers=(), regions=(), gpus=(), instances=())
+    workload = workload.with_limits(**ANYWHERE)
     try:
         answer = plan(workload, facts.with_tables(offers=(offer,)), alone=False)
     except FlopwiseError:

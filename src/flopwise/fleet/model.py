@@ -234,6 +234,7 @@ class MonthlyOption:
     kwh: float | None = None
     kg: float | None = None
     kg_each: float = 0.0
+    software: str = ""  # that a project has to be written for
     own: OwnPool | None = None  # of own machines: how many there are, and what they cost together
     pool: str = ""  # that others may not share
     notes: tuple[str, ...] = ()

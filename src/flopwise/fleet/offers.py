@@ -14,6 +14,7 @@ from flopwise.fleet.model import OwnPool, Platform, ResolvedJob
 from flopwise.fleet.onprem import COLOCATED, Ownership, Site, kwh_on, ownership
 from flopwise.fleet.prices import api_usd
 from flopwise.fleet.spec import API, OwnMachines, SiteFigures
+from flopwise.search.allowed import FORBIDS, AllowedDevices
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate
 
 GIVEN = "the fleet file"
@@ -158,26 +159,40 @@ def providers_with_tags(job: ResolvedJob, facts: Facts) -> frozenset[str] | None
     return frozenset.intersection(*having) if having else None
 
 
+def allowed_devices(job: ResolvedJob, platform: Platform, facts: Facts) -> AllowedDevices:
+    """The devices and hosts that the policies leave a workload; what it says of software and hosts goes before."""
+    own = job.spec.constraints
+    return AllowedDevices.of(platform.rules, facts, own.instances, own)
+
+
 def why_not_allowed(
-    offer: Offer, job: ResolvedJob, platform: Platform, having: frozenset[str] | None = None
+    offer: Offer, job: ResolvedJob, platform: Platform, devices: AllowedDevices, having: frozenset[str] | None = None
 ) -> str | None:
     """Why the fleet's policies or the workload's residency forbid an offer; None where it is allowed.
 
-    Policies on providers and regions are of what is rented; where its own machines stand is the fleet's choice.
+    Policies on providers, regions and devices are of what is rented; its own machines are the fleet's choice.
     """
     rules, own = platform.rules, isinstance(offer, OwnOffer)
     if not own and rules.shares and offer.provider.lower() not in {p.lower() for p in rules.shares}:
         return "the provider is not among the policies'"
     if not own and rules.regions and not any(offer.serves(region) for region in rules.regions):
         return "the region is not among the policies'"
+    if not own and (limit := devices.forbids(offer)) is not None:
+        return FORBIDS[limit] + (" by the policies" if limit in {"gpus", "vendors", "exclude"} else "")
     if job.spec.residency and not any(offer.serves(region) for region in job.spec.residency):
         return "its data may not be in that region"
+    return _why_without_tags(offer, job, having)
+
+
+def _why_without_tags(offer: Offer, job: ResolvedJob, having: frozenset[str] | None) -> str | None:
+    """Which tags own machines, or the provider, or hosts of third parties do not have; None where none is missing."""
     if isinstance(offer, OwnOffer):
         lacking = [tag for tag in job.spec.tags if tag.strip().lower() not in offer.tags]
         return f"own machines without {', '.join(lacking)}" if lacking else None
-    if having is not None and offer.provider not in having:
-        return f"the provider is not known to have {', '.join(job.spec.tags)}"
-    return None
+    if having is None or (offer.provider in having and not offer.marketplace):
+        return None
+    hosts = " on hosts of third parties" if offer.marketplace else ""
+    return f"the provider is not known to have {', '.join(job.spec.tags)}{hosts}"
 
 
 # Hosted models

@@ -208,7 +208,7 @@ def against_clouds(
                 provider=offer.provider, instance=offer.instance, region=offer.region, purchase=purchase,
                 usd_per_gpu_hour=each, own_usd_per_gpu_hour=float(own.usd_per_gpu_hour(utilisation)),
                 break_even_utilisation=float(even) if even <= 1 else None,
-                months=float(months) if months <= own.life_months else None, price_date=offer.price_date,
+                months=float(months) if months <= own.life_months else None, price_date=offer.price_date_of(purchase),
             )  # fmt: skip
             rows.append(row)
     return sorted(rows, key=lambda row: row.usd_per_gpu_hour)

@@ -15,7 +15,9 @@ from flopwise.fleet.offers import ApiOffer, OwnOffer, monthly_tokens
 from flopwise.fleet.onprem import JOULES_PER_KWH
 from flopwise.fleet.prices import api_usd, effective
 from flopwise.ops.types import Array
+from flopwise.search.allowed import software_of
 from flopwise.search.answer import Candidate
+from flopwise.search.rank import price_facts
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
@@ -50,6 +52,7 @@ def monthly_option(
     option = partial(
         MonthlyOption, workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, pool=job.pool,
         busy_hours=busy, kwh=kwh, kg=carbon_kg(kwh, offer, facts),
+        software=software_of(facts.accelerators[offer.accelerator]) or "",
     )  # fmt: skip
     if isinstance(offer, OwnOffer):
         machines, usd = offer.machines, offer.first_usd
@@ -82,7 +85,7 @@ def api_option(index: int, job: ResolvedJob, offer: ApiOffer, factor: float = 1.
         rank=0, provider=offer.provider, region=offer.region, instance=offer.instance, num_instances=1, gpu="",
         num_gpus=0, purchase="api", layout={}, seconds=0.0, usd_per_hour=0.0, cost_usd=usd, energy_joules=None,
         meets={}, figures={"input_tokens_per_month": tokens[0], "output_tokens_per_month": tokens[1]},
-        memory_bytes=0.0, capacity_bytes=0.0, price_date=offer.price_date, price_source=offer.source,
+        memory_bytes=0.0, capacity_bytes=0.0, **price_facts(offer, "api", 1),
     )  # fmt: skip
     note = (
         f"${price.input_usd_per_mtok:g} a million tokens in, ${price.output_usd_per_mtok:g} out, no discounts, for "

@@ -357,7 +357,8 @@ def _draws(
     errors = random.normal(0.0, 1.0, (runs, len(numbers)))[:, owner]
     sold = {key: n for n, key in enumerate(dict.fromkeys((r.provider, r.purchase) for r in rows))}
     moved = random.normal(0.0, 1.0, (runs, len(sold)))[:, [sold[r.provider, r.purchase] for r in rows]]
-    price_spread = np.array([spreads.spot_price if r.purchase == "spot" else spreads.list_price for r in rows])
+    listed = [spreads.spot_price if r.purchase == "spot" else spreads.list_price for r in rows]
+    price_spread = np.hypot(listed, [_assumed_spread(r, load) for r, load in zip(rows, loads, strict=True)])
     expected = np.array([spot_interruptions(r, facts) for r in rows])
     lost = random.poisson(expected, (runs, len(rows))) - expected
     machines = [1 if j.trains else r.count for r, j in zip(rows, jobs, strict=True)]
@@ -370,6 +371,14 @@ def _draws(
         "prediction": np.exp(errors * np.log(np.where(errors > 0, high, 1 / low)) / Z90),
     }
     return factors, demand
+
+
+def _assumed_spread(row: Allotment, load: ReplicaLoad | None) -> float:
+    """Standard deviation of the logarithm of a service's price that is assumed; runs have it in their interval."""
+    if load is None or row.usd_per_hour_interval is None:
+        return 0.0
+    low, high = row.usd_per_hour_interval
+    return float(np.log(high / low) / (2 * Z90))
 
 
 def _time_interval(row: Allotment, load: ReplicaLoad | None) -> tuple[float, float]:

@@ -18,17 +18,26 @@ from typing import TypeVar
 
 import msgspec
 
-from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
+from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer, names_instance
 from flopwise.fleet.load_levels import SLIGHT, LoadLevels
 from flopwise.fleet.model import MonthlyOption, PlannedWorkload, Platform, ResolvedJob, is_rented
-from flopwise.fleet.offers import OwnOffer, api_offers, providers_with_tags, why_not_allowed, with_own
+from flopwise.fleet.offers import (
+    OwnOffer,
+    allowed_devices,
+    api_offers,
+    providers_with_tags,
+    why_not_allowed,
+    with_own,
+)
 from flopwise.fleet.option import api_option, monthly_option
 from flopwise.fleet.spec import API, OWNED, Workstations
+from flopwise.search.allowed import ANY_SOFTWARE, USUAL_SOFTWARE, AllowedDevices, device_names
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.plan import check, plan
+from flopwise.search.rank import price_facts
 from flopwise.search.serving_option import candidate_job
 from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import Autoscaling
@@ -38,8 +47,8 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, f
 
 Advance = Callable[[int, int], None]
 Result = TypeVar("Result")
-Tags = tuple[tuple[str, ...], tuple[str, ...]]
-"""Residency and tags: workloads with the same may use the same offers."""
+Tags = tuple[object, ...]
+"""Residency, tags and limits on devices: workloads with the same may use the same offers."""
 Offered = tuple["Facts", dict[str, int]]
 """The facts with only the offers that a workload may use, and how many others were refused for which reason."""
 MANY = 40
@@ -51,8 +60,6 @@ OF_SHARE = 3
 """Kinds of machines at least of each provider that has a share of the bill."""
 OF_ONE = 3
 """One provider has at most so much of them (a third) where none has a share: others stand ready."""
-OF_OFFERS = ("provider", "region", "instance", "GPU with a price")
-"""Kinds of names that offers have."""
 WORTH_SHARING = 4
 """Searches from which other processes are worth starting."""
 
@@ -85,8 +92,8 @@ def planned_workloads(
 
 def _allowed_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> Offered:
     """The facts with only the offers that a workload may use, and how many others are refused for which reason."""
-    having = providers_with_tags(job, facts)
-    reasons = [why_not_allowed(offer, job, platform, having) for offer in facts.offers]
+    having, devices = providers_with_tags(job, facts), allowed_devices(job, platform, facts)
+    reasons = [why_not_allowed(offer, job, platform, devices, having) for offer in facts.offers]
     allowed = tuple(offer for offer, reason in zip(facts.offers, reasons, strict=True) if reason is None)
     return facts.with_tables(offers=allowed), Counter(reason for reason in reasons if reason is not None)
 
@@ -115,7 +122,11 @@ def _place(number: int, platform: Platform) -> str:
 
 
 def _tags(job: ResolvedJob) -> Tags:
-    return tuple(job.spec.residency), tuple(job.spec.tags)
+    spec, limits = job.spec, job.spec.constraints
+    return (
+        spec.residency, spec.tags, limits.gpus, limits.vendors, limits.exclude, limits.software, limits.marketplace,
+        limits.instances,
+    )  # fmt: skip
 
 
 def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[bytes, Search]) -> list[bytes]:
@@ -135,7 +146,9 @@ def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[
     keys = []
     for purchases, offers in parts:
         some = facts.with_tables(offers=offers) if own else facts
-        workload: Resolved | None = searched_workload(job, platform, purchases)
+        workload: Resolved | None = _with_software(
+            searched_workload(job, platform, purchases), allowed_devices(job, platform, facts), owned=OWNED in purchases
+        )
         if workload is not None and platform.fleet.own_machines:
             workload = narrowed_to_offers(workload, some, whole=not job.splittable)
         if workload is None or not offers:
@@ -155,6 +168,16 @@ def window_s(job: ResolvedJob, platform: Platform) -> float:
     return hours / job.runs * HOUR_S
 
 
+def _with_software(workload: Resolved, devices: AllowedDevices, *, owned: bool) -> Resolved:
+    """The workload with the software and hosts that it may have: own machines have whichever they need."""
+    software = tuple[str, ...]()
+    if owned or devices.software is None:
+        software = (ANY_SOFTWARE,)
+    elif devices.software != USUAL_SOFTWARE:
+        software = tuple(sorted(devices.software))
+    return workload.with_limits(software=software, marketplace=devices.marketplace)
+
+
 def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]) -> Resolved:
     """The workload that is searched: bought as the fleet allows, each run within its window."""
     assert job.workload is not None
@@ -162,6 +185,7 @@ def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]
     limits = workload.limits.purchase
     allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
     bought = workload.nameless.with_limits(purchase=allowed or ("on_demand",))
+    bought = replace(bought, spot="assume") if platform.rules.spot == "assume" else bought
     if not job.ends:
         return bought
     longest = window_s(job, platform)
@@ -179,7 +203,7 @@ def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Reso
         "providers": lambda name: any(o.provider.lower() == name.lower() for o in offers),
         "regions": lambda name: any(o.serves(name) for o in offers),
         "instances": lambda name: any(names_instance(name, o.instance) for o in offers),
-        "gpus": lambda name: any(o.accelerator == facts.accelerator(name).name for o in offers),
+        "gpus": lambda name: any(o.accelerator in device_names([name], facts) for o in offers),
     }
     kept = {field: tuple(name for name in getattr(limits, field) if known(name)) for field, known in have.items()}
     if any(getattr(limits, field) and not names for field, names in kept.items()):
@@ -368,11 +392,6 @@ def _search_answer(workload: Resolved, facts: Facts) -> SearchAnswer:
         return SearchAnswer(plan=plan(workload, facts, alone=False))
     except InfeasibleError as error:
         return SearchAnswer(plan=None, reasons=(str(error), *error.reasons))
-    except UnknownNameError as error:
-        if error.kind not in OF_OFFERS:
-            raise
-        reason = f"none of the offers that are left is of the {error.kind} {error.given}"
-        return SearchAnswer(plan=None, reasons=(reason,))
 
 
 Kind = tuple[str, str, int, float]
@@ -455,7 +474,13 @@ def run_forked(call: Callable[[int], Result], count: int, least: int) -> Iterato
     global _CALLED  # noqa: PLW0603 - what forked processes find in place
     _CALLED = call
     try:
-        with multiprocessing.get_context("fork").Pool(min(cores, count)) as pool:
+        pool = multiprocessing.get_context("fork").Pool(min(cores, count))
+    except OSError:  # no shared memory for its locks, or no more processes
+        _CALLED = None
+        yield from map(call, range(count))
+        return
+    try:
+        with pool:
             yield from pool.imap(_call, range(count))
     finally:
         _CALLED = None
@@ -474,12 +499,12 @@ NEARLY = 0.93
 
 def workstation_options(index: int, job: ResolvedJob, facts: Facts) -> list[MonthlyOption]:
     """Every offer with enough accelerators of enough memory that the constraints allow, by each way to buy it."""
-    gpus = {facts.accelerator(name).name for name in job.spec.constraints.gpus}
+    devices = _constraint_devices(job, facts)
     return [
         monthly_option(index, job, _workstation(job, offer, purchase, facts), offer, facts)
         for offer in _sufficient_offers(job, facts)
         for purchase in _workstation_purchases(job, offer)
-        if _ruling_constraint(job, offer, purchase, gpus) is None
+        if _ruling_constraint(job, offer, purchase, devices) is None
     ]
 
 
@@ -491,10 +516,10 @@ def _workstation_purchases(job: ResolvedJob, offer: Offer) -> list[str]:
 
 def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
     """What would do but for the constraints, else what nothing on offer has."""
-    refused, gpus = Counter[str](), {facts.accelerator(name).name for name in job.spec.constraints.gpus}
+    refused, devices = Counter[str](), _constraint_devices(job, facts)
     for offer in _sufficient_offers(job, facts):
         purchase = next(iter(_workstation_purchases(job, offer)), None)
-        if purchase is not None and (name := _ruling_constraint(job, offer, purchase, gpus)) is not None:
+        if purchase is not None and (name := _ruling_constraint(job, offer, purchase, devices)) is not None:
             refused[name] += 1
     if refused:
         values = {name: getattr(job.spec.constraints, name) for name in refused}
@@ -520,16 +545,22 @@ def _machines(job: ResolvedJob) -> Workstations:
 def _sufficient_offers(job: ResolvedJob, facts: Facts) -> list[Offer]:
     """Offers whose machines are what is asked for, whatever the constraints say."""
     machines = _machines(job)
-    named, least = {facts.accelerator(name).name for name in machines.gpus}, NEARLY * (machines.memory or 0.0)
+    named, least = device_names(machines.gpus, facts), NEARLY * (machines.memory or 0.0)
     wide = (o for o in facts.offers if o.count >= machines.gpus_each and (not named or o.accelerator in named))
     devices = ((offer, facts.offered_accelerator(offer)) for offer in wide)
     return [offer for offer, device in devices if device.kind != "cpu" and device.hbm_bytes >= least]
 
 
-def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, gpus: set[str]) -> str | None:
+def _constraint_devices(job: ResolvedJob, facts: Facts) -> AllowedDevices:
+    """The devices that its constraints name; software and hosts were looked at with the policies."""
+    limits = replace(job.spec.constraints, software=(ANY_SOFTWARE,), marketplace=True)
+    return AllowedDevices.of(limits, facts, limits.instances)
+
+
+def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, devices: AllowedDevices) -> str | None:
     """The constraint that forbids an offer, bought so, for all of the machines together; None: none does."""
     limits, count = job.spec.constraints, _machines(job).count
-    name = forbidding_constraint(offer, limits, gpus, inf if limits.max_gpus is None else limits.max_gpus / count)
+    name = forbidding_constraint(offer, limits, devices, inf if limits.max_gpus is None else limits.max_gpus / count)
     if name is not None or purchase == OWNED:
         return name
     if limits.purchase and purchase not in limits.purchase:
@@ -546,5 +577,5 @@ def _workstation(job: ResolvedJob, offer: Offer, purchase: str, facts: Facts) ->
         gpu=offer.accelerator, num_gpus=count * offer.count, purchase=purchase, layout={}, seconds=0.0,
         usd_per_hour=rate, cost_usd=rate * job.hours_per_month, energy_joules=None, meets={}, figures={},
         memory_bytes=_machines(job).memory or 0.0, capacity_bytes=float(facts.offered_accelerator(offer).hbm_bytes),
-        price_date=offer.price_date, price_source=offer.source,
+        **price_facts(offer, purchase, count),
     )  # fmt: skip

@@ -145,7 +145,7 @@ def effective(
     month = usd * billed * share
     return EffectivePrice(
         purchase=purchase, usd_per_hour_list=usd, usd_per_hour_effective=month / hours_per_month,
-        work_hours=hours_per_month, billed_hours=billed, usd_per_month=month, price_date=offer.price_date,
+        work_hours=hours_per_month, billed_hours=billed, usd_per_month=month, price_date=offer.price_date_of(purchase),
         notes=tuple(notes), break_even_frac=even,
     )  # fmt: skip
 

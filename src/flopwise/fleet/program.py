@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Self
 
 import numpy as np
@@ -427,6 +428,7 @@ class AllocationProgram:
         """If any one provider is lost, the others have a share of what it carried: primary, or standing by on demand.
 
         What one provider has to carry is what the others do not, so that machines that are left over ask for nothing.
+        Only machines with the same software stand in for one another.
         """
         share, policy = self.rules.backup.share, SecondProvider()
         for number, demand in enumerate(self.demands):
@@ -436,14 +438,25 @@ class AllocationProgram:
             for i in (i for mine in by_provider.values() for i in mine if self.options[i].purchase == "on_demand"):
                 most = float(-(-round(share * self.options[i].instances * 1e6) // 10**6))
                 self.spare[i] = self._bought(backup_usd(self.options[i], self.rules), most, self.options[i])
-            for lost in by_provider:
-                others = [i for provider, mine in by_provider.items() if provider != lost for i in mine]
+            kinds = {self.options[i].software for mine in by_provider.values() for i in mine}
+            for lost, software in product(by_provider, kinds):
+                others = [
+                    i
+                    for provider, mine in by_provider.items()
+                    for i in mine
+                    if provider != lost and self.options[i].software == software
+                ]
                 terms = {self.spare[i]: 1.0 / self.options[i].instances for i in others if i in self.spare}
-                if demand.splittable:
+                if demand.splittable and len(kinds) == 1:
                     terms |= {self.own[i]: (1.0 + share) * self.part[i] for i in others}
+                elif len(kinds) > 1:  # what stands by runs what it stands by for
+                    terms |= {self.own[i]: self.part[i] for i in others if demand.splittable}
+                    mine = (i for i in by_provider[lost] if self.options[i].software == software)
+                    terms |= {self.own[i]: -share * self.part[i] for i in mine}
                 else:
                     terms |= {self.own[i]: -share * self.part[i] for i in by_provider[lost]}
-                self.program.row(terms, share if demand.splittable else 0.0, np.inf, policy)
+                least = share if demand.splittable and len(kinds) == 1 else 0.0
+                self.program.row(terms, least, np.inf, policy)
                 self.losses[number].append(self.program.rows[-1])
 
     def usd_terms(

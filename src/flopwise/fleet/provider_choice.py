@@ -7,7 +7,7 @@ from collections import Counter
 from flopwise.fleet.assessment import ProviderChoice
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import ChosenWorkload, MonthlyOption
-from flopwise.fleet.offers import providers_with_tags, why_not_allowed
+from flopwise.fleet.offers import allowed_devices, providers_with_tags, why_not_allowed
 from flopwise.fleet.results import SAME
 from flopwise.fleet.spec import OWNED
 
@@ -16,7 +16,7 @@ LARGE_CLOUDS = ("aws", "gcp", "azure")
 OTHERS = 3
 """The cheapest of all other providers."""
 Refused = dict[tuple[object, ...], str]
-"""Why nothing of a provider carries workloads of the same residency and tags."""
+"""Why nothing of a provider carries workloads of the same residency, tags and constraints."""
 
 
 def provider_choices(fleet: SolvedFleet) -> list[ProviderChoice]:
@@ -66,7 +66,7 @@ def _why_not(option: MonthlyOption, chosen: ChosenWorkload, usd: float, *, taken
 def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:
     """That nothing of a provider carries a workload, and why."""
     job = chosen.job
-    key = (provider.lower(), tuple(job.spec.residency), tuple(job.spec.tags))
+    key = (provider.lower(), job.spec.residency, job.spec.tags, job.spec.constraints)
     if key not in refused:
         refused[key] = _why_none(provider, chosen, fleet)
     return ProviderChoice(workload=chosen.name, provider=provider, why=refused[key])
@@ -74,8 +74,9 @@ def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Re
 
 def _why_none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet) -> str:
     offers = [offer for offer in fleet.facts.offers if offer.provider.lower() == provider.lower()]
-    having = providers_with_tags(chosen.job, fleet.facts)
-    reasons = [why_not_allowed(offer, chosen.job, fleet.platform, having) for offer in offers]
+    job, platform = chosen.job, fleet.platform
+    having, devices = providers_with_tags(job, fleet.facts), allowed_devices(job, platform, fleet.facts)
+    reasons = [why_not_allowed(offer, job, platform, devices, having) for offer in offers]
     if not offers:
         return "no machine of it is known"
     if None not in reasons:

@@ -18,6 +18,7 @@ from flopwise.fleet.offers import OwnOffer, site, with_own
 from flopwise.fleet.schedules import schedule
 from flopwise.fleet.spec import API, HOSTABLE, OWNED, RUNS, Fleet, Job, Policies
 from flopwise.options import kind_of
+from flopwise.search.allowed import DeviceLimits, device_names, vendor_names
 from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, read_text
@@ -25,7 +26,8 @@ from flopwise.search.workload_file import document, read_text
 MOST_SHOWN = 12
 """Names of a circle that a message holds."""
 FOR_DEVELOPERS = (
-    "objective", "constraints.providers", "constraints.regions", "constraints.gpus", "constraints.instances",
+    "objective", "software", "constraints.providers", "constraints.regions", "constraints.gpus",
+    "constraints.vendors", "constraints.exclude", "constraints.marketplace", "constraints.instances",
     "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
     "constraints.inter_node_bandwidth", "constraints.network",
 )  # fmt: skip
@@ -249,7 +251,10 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     """
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
-        facts = with_own(facts.with_custom(_gpu_names(platform)), platform.fleet.own_machines)
+        own_rules = (job.workload.spot for job in platform.jobs if job.workload is not None)
+        facts = facts.with_custom(_gpu_names(platform))
+        facts = facts.with_assumed_spot() if "assume" in {platform.rules.spot, *own_rules} else facts
+        facts = with_own(facts, platform.fleet.own_machines)
         known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
         known.check_policies()
         for number, job in enumerate(platform.jobs):
@@ -322,6 +327,7 @@ class _KnownNames:
                 self._check_share_region(name, share)
         if rules.baseline is not None and rules.baseline not in {spec.ON_DEMAND, spec.EXISTING}:
             self.look_up("accelerator", self.facts.accelerator)("policies.baseline", rules.baseline)
+        self._check_devices("policies", rules)
         for number, quota in enumerate(rules.quotas):
             for kind, pattern, names in (
                 ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),
@@ -345,21 +351,31 @@ class _KnownNames:
         limits, spec, facts = job.spec.constraints, job.spec, self.facts
         apis = self.apis if API in job.purchase else frozenset[str]()
         instance = self.look_up("instance", lambda name: facts.offers_for(instance=name))
-        accelerator = self.look_up("accelerator", facts.accelerator)
+        devices = self.look_up("accelerator", lambda name: device_names([name], facts))
         checks: tuple[tuple[str, Sequence[str], Callable[[str, str], object]], ...] = (
             ("residency", spec.residency, self.check_region),
             ("constraints.regions", limits.regions, self.check_region),
             ("constraints.providers", limits.providers, lambda at, name: self.check_provider(at, name, apis)),
             ("constraints.instances", limits.instances, instance),
-            ("constraints.gpus", limits.gpus, accelerator),
-            ("machines.gpus", spec.machines.gpus if spec.machines else (), accelerator),
+            ("machines.gpus", spec.machines.gpus if spec.machines else (), devices),
             ("tags", spec.tags, self.look_up("tag", self.check_tag)),
         )
+        self._check_devices(f"{path}.constraints", limits)
         for key, names, check in checks:
             for number, name in enumerate(names):
                 check(f"{path}.{key}.{number}", name)
         if spec.model is not None:
             self.look_up("model", facts.model)(f"{path}.model", spec.model)
+
+    def _check_devices(self, path: str, limits: DeviceLimits) -> None:
+        """Names, vendors and families of devices, and that one of those that are named is sold."""
+        devices = self.look_up("accelerator", lambda name: device_names([name], self.facts))
+        vendor = self.look_up("vendor", lambda name: vendor_names([name], self.facts))
+        for key, names, check in (
+            ("gpus", limits.gpus, devices), ("exclude", limits.exclude, devices), ("vendors", limits.vendors, vendor)
+        ):  # fmt: skip
+            for number, name in enumerate(names):
+                check(f"{path}.{key}.{number}", name)
 
     def check_provider(self, path: str, name: str, apis: frozenset[str]) -> None:
         """One that offers machines, or is an API."""

@@ -214,7 +214,8 @@ def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> Worklo
         "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
         "purchase": option.purchase, "layout": candidate.layout,
         "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
-        "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
+        "evidence": candidate.evidence, "meets": candidate.meets,
+        "figures": dict(candidate.figures) if figures is None else figures.figures,
         "breakdown": {} if figures is None else figures.breakdown,
         "network": [] if figures is None else [asdict(need) for need in figures.network], "usd_per_month": option.usd,
     }  # fmt: skip

@@ -16,7 +16,7 @@ from flopwise.cost.spec import PURCHASES as RENTED
 from flopwise.errors import SpecError
 from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
-from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, WorkloadSpec
+from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, RankingSpec, WorkloadSpec
 from flopwise.serving.spec import AutoscaleSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
@@ -374,11 +374,17 @@ class Policies(Spec):
     regions: tuple[str, ...] = _key(
         _NAME, "Regions, or patterns of them (us-*), that may be rented in; all when none is named.", repeated=True,
     )
+    gpus: tuple[str, ...] = options.same(ConstraintsSpec, "gpus", key=FIELD)
+    vendors: tuple[str, ...] = options.same(ConstraintsSpec, "vendors", key=FIELD)
+    exclude: tuple[str, ...] = options.same(ConstraintsSpec, "exclude", key=FIELD)
+    software: tuple[str, ...] = options.same(ConstraintsSpec, "software", key=FIELD)
+    marketplace: bool = options.same(ConstraintsSpec, "marketplace", key=FIELD, default=False)
     purchase: tuple[str, ...] = _key(
         _PURCHASE,
         "Ways to buy; on demand when none is named. Own machines may always be used, an API only where `api` is named.",
         repeated=True,
     )
+    spot: str = options.same(RankingSpec, "spot", key=FIELD, section="")
     max_spot_share: float = _key(options.FRACTION_OR_ZERO, "Of the monthly cost.", default=1.0)
     quotas: tuple[Quota, ...] = _key(record(Quota), "Instances that providers grant.", repeated=True)
     backup: Backup = _key(record(Backup), "Capacity in a second provider.", default=Backup())

@@ -8,10 +8,10 @@ from math import inf
 from typing import Any
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import PURCHASES, Offer
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
-from flopwise.fleet.offers import ApiOffer, OwnOffer, why_not_allowed
+from flopwise.fleet.offers import ApiOffer, OwnOffer, allowed_devices, why_not_allowed
 from flopwise.fleet.onprem import HOURLY, Ownership, against_clouds
 from flopwise.fleet.prices import BreakEven, break_even
 from flopwise.fleet.results import SIZES, size_of
@@ -47,10 +47,11 @@ def _gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
             if taken.option.purchase != API:
                 used.setdefault(taken.option.candidate.gpu, []).append(chosen.name)
     offers: dict[str, list[Offer]] = {}
-    jobs = {tuple(job.spec.residency): job for job in fleet.platform.jobs}.values()  # all that residency tells apart
+    jobs = {(job.spec.residency, job.spec.constraints): job for job in fleet.platform.jobs}.values()  # alike in places
+    each = [(job, allowed_devices(job, fleet.platform, facts)) for job in jobs]
     for offer in facts.offers:
         cpu = facts.accelerators[offer.accelerator].kind == "cpu"
-        allowed = any(why_not_allowed(offer, job, fleet.platform) is None for job in jobs)
+        allowed = any(why_not_allowed(offer, job, fleet.platform, devices) is None for job, devices in each)
         if allowed and (not cpu or offer.accelerator in used):
             offers.setdefault(offer.accelerator, []).append(offer)
     rows = [_gpu_row(name, own, facts, used.get(name, [])) | best_for.get(name, {}) for name, own in offers.items()]
@@ -82,7 +83,8 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
         "usd_per_pflop_hour": hour / (peak / 1e15) if peak and hour < inf else None,
         "usd_per_gb_per_s_hour": hour / (device.hbm_bytes_per_s / 1e9) if hour < inf else None,
         "spot_usd_per_gpu_hour": spot if spot < inf else None, "provider": best.provider, "instance": best.instance,
-        "region": best.region, "price_date": best.price_date, "source": device.source,
+        "region": best.region, "price_date": best.price_date, "price_note": best.price_note("on_demand"),
+        "source": device.source,
     }  # fmt: skip
 
 
@@ -141,6 +143,8 @@ def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
             "vcpus": o.vcpus, "ram_bytes": o.ram_bytes, "on_demand_usd_per_hour": o.on_demand_usd_per_hour,
             "spot_usd_per_hour": o.spot_usd_per_hour, "reserved_1y_usd_per_hour": o.reserved_1y_usd_per_hour,
             "reserved_3y_usd_per_hour": o.reserved_3y_usd_per_hour, "price_date": o.price_date, "source": o.source,
+            "spot_date": o.price_date_of("spot") if o.spot_usd_per_hour is not None else None,
+            "price_notes": [n for p in PURCHASES if o.price_usd_per_hour(p) and (n := o.price_note(p))],
             "used": key in workloads, "workloads": list(dict.fromkeys(workloads.get(key, []))),
         }
         for key, o in offers.items()
@@ -155,8 +159,9 @@ def _own_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     are of one machine; `utilisation` is the busy share of the hours that the used ones can be worked.
     """
     offers, platform = fleet.facts.offers, fleet.platform
+    each = [(job, allowed_devices(job, platform, fleet.facts)) for job in platform.jobs]
     clouds = [o for o in offers if not isinstance(o, OwnOffer)]
-    rentable = [o for o in clouds if any(why_not_allowed(o, job, platform) is None for job in platform.jobs)]
+    rentable = [o for o in clouds if any(why_not_allowed(o, job, platform, own) is None for job, own in each)]
     return [_own_row(offer, rentable, fleet) for offer in offers if isinstance(offer, OwnOffer)]
 
 

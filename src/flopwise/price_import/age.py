@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import PURCHASES, UNDATED, Offer
 from flopwise.price_import.imports import ImportedFile, imported_files
 
 MOST_DAYS = 180
@@ -16,7 +16,10 @@ MOST_DAYS = 180
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceAge:
-    """Prices of one provider, or of one table of the price book; days. `stale`: those older than the limit."""
+    """Prices of one provider, or of one table of the price book; days. `stale`: those older than the limit.
+
+    Of those that have a date; all of them `undated`: the dates are empty and the ages 0.
+    """
 
     provider: str
     offers: int
@@ -25,6 +28,7 @@ class PriceAge:
     median_days: int
     oldest_days: int
     stale: int
+    undated: int = 0
 
 
 def days_old(day: str, today: dt.date) -> int:
@@ -42,16 +46,19 @@ def ages(offers: Iterable[Offer], today: dt.date, most_days: float = MOST_DAYS) 
     dates: dict[str, list[str]] = {}
     for offer in offers:
         if offer.cheapest() is not None:
-            dates.setdefault(offer.provider, []).append(offer.price_date)
+            first = next(p for p in PURCHASES if offer.price_usd_per_hour(p) is not None)
+            dates.setdefault(offer.provider, []).append(offer.price_date_of(first))
     return [_age_of(provider, days, today, most_days) for provider, days in dates.items()]
 
 
 def _age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST_DAYS) -> PriceAge:
     """The age of prices of these dates, at least one."""
-    days = sorted(days_old(day, today) for day in dates)
+    dated = [date for date in dates if date != UNDATED]
+    days = sorted(days_old(day, today) for day in dated) or [0]
     return PriceAge(
-        provider=whose, offers=len(dates), oldest=min(dates), newest=max(dates), median_days=days[len(days) // 2],
-        oldest_days=days[-1], stale=sum(each > most_days for each in days),
+        provider=whose, offers=len(dates), oldest=min(dated, default=""), newest=max(dated, default=""),
+        median_days=days[len(days) // 2], oldest_days=days[-1], stale=sum(each > most_days for each in days),
+        undated=len(dates) - len(dated),
     )  # fmt: skip
 
 
@@ -72,6 +79,12 @@ def price_ages(facts: Facts, today: dt.date, most_days: float = MOST_DAYS) -> Pr
         "hosted models": [price.date for price in facts.hosted_prices],
         "storage and traffic": [price.date for price in facts.volume_prices.values()],
         "machines to buy": [price.date for price in facts.hardware_prices],
+        "spot prices": [o.price_date_of("spot") for o in facts.offers if o.spot_usd_per_hour is not None],
+        "reserved prices": [
+            o.price_date_of("reserved_1y")
+            for o in facts.offers
+            if o.reserved_1y_usd_per_hour is not None or o.reserved_3y_usd_per_hour is not None
+        ],
         "spot interruptions": [record.date for record in facts.spot_records],
     }
     return PriceAges(
@@ -82,9 +95,15 @@ def price_ages(facts: Facts, today: dt.date, most_days: float = MOST_DAYS) -> Pr
 
 
 def age_notes(priced: Iterable[tuple[str, str]], today: dt.date, most_days: float = MOST_DAYS) -> list[str]:
-    """A sentence for each (whose price, its day) that is older than `most_days`, once each, oldest first."""
-    old = {(whose, day): days for whose, day in priced if (days := days_old(day, today)) > most_days}
-    return [
+    """A sentence for each (whose price, its day) that is undated or older than `most_days`: once each, oldest first."""
+    undated = list[str]()
+    old = dict[tuple[str, str], int]()
+    for whose, day in priced:
+        if day == UNDATED:
+            undated.append(f"the price of {whose} is undated; look it up before you buy")
+        elif (days := days_old(day, today)) > most_days:
+            old[whose, day] = days
+    return [*dict.fromkeys(undated)] + [
         f"the price of {whose} is {days:,} days old ({day}); see `flopwise prices`"
         for (whose, day), days in sorted(old.items(), key=lambda item: -item[1])
     ]

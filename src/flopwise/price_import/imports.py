@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime as dt
 import io
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, nearest_names
 from flopwise.facts import tables
-from flopwise.facts.offers import OFFERS, PURCHASES
+from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
+from flopwise.files import write_whole
 from flopwise.price_import.gpuhunt import fetch_quotes
 from flopwise.price_import.layouts import PriceRows, read_prices, rows_of_quotes
 
@@ -141,12 +139,17 @@ def write_import(name: str, prices: PriceRows, facts: Facts) -> PriceImport:
     notes, keys = tuple(odd_prices(prices.rows, facts)), {offer.key for offer in facts.offers}
     path = write_prices(name, prices.rows)
     new = sum((row["provider"], row["instance"], row["region"]) not in keys for row in prices.rows)
-    dates = [row["price_date"] for row in prices.rows]
     return PriceImport(
-        name=name, layout=prices.layout, path=str(path), price_dates=(min(dates), max(dates)),
+        name=name, layout=prices.layout, path=str(path), price_dates=_span(row["price_date"] for row in prices.rows),
         offers=len(prices.rows), new=new, changed=len(prices.rows) - new, skipped=dict(prices.skipped),
         notes=notes,
     )  # fmt: skip
+
+
+def _span(dates: Iterable[str]) -> tuple[str, str]:
+    """The oldest and the newest of the days among them; UNDATED where there is none."""
+    days = [date for date in dates if date != UNDATED]
+    return min(days, default=UNDATED), max(days, default=UNDATED)
 
 
 def write_prices(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -160,23 +163,7 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
     writer = csv.DictWriter(text, list(OFFERS.columns), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as file:
-            temporary = Path(file.name)
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        OFFERS.overlay({}, temporary)
-        temporary.replace(path)
-    except OSError as fault:
-        reason = fault.strerror or fault
-        raise SpecError(f"folder of prices {str(path.parent)[:200]!r} cannot be written ({reason})") from None
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+    write_whole(path, text.getvalue().encode(), lambda part: OFFERS.overlay({}, part))
     return path
 
 
@@ -211,12 +198,12 @@ def imported_files() -> list[ImportedFile]:
             rows = tables.read_table(Path(where), OFFERS.columns, keys=OFFERS.required_columns)
         except SpecError as wrong:
             fault = str(wrong)
-        dates = [row.values["price_date"] for row in rows]
         providers = tuple(dict.fromkeys(row.values["provider"] for row in rows))
         imported = dt.datetime.fromtimestamp(changed_ns / 1e9, tz=dt.UTC).date().isoformat()
         files.append(ImportedFile(
             name=Path(where).stem, path=where, imported=imported, offers=len(rows) if fault is None else None,
-            providers=providers, price_dates=(min(dates), max(dates)) if dates else None, fault=fault,
+            providers=providers, fault=fault,
+            price_dates=_span(row.values["price_date"] for row in rows) if rows else None,
         ))  # fmt: skip
     return files
 

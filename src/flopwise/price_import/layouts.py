@@ -121,22 +121,27 @@ def _accelerator(quote: Quote, facts: Facts) -> str:
     return facts.accelerator(quote.gpu).name
 
 
-def own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
+def own_rows(path: Path, facts: Facts, latest: str) -> PriceRows:
     """The rows of a table of offers, checked against what is known; `latest`: the last day that prices may be of.
+
+    Rows without a price are left out.
 
     Raises:
         SpecError: with file, row and column.
     """
-    known, seen, rows = {offer.key: offer for offer in facts.offers}, set[Key](), []
+    known, seen, made = {offer.key: offer for offer in facts.offers}, set[Key](), PriceRows("flopwise", [])
     for row in tables.read_table(path, offers.OFFERS.columns, keys=offers.OFFERS.required_columns):
         key = (row.values["provider"], row.values["instance"], row.values["region"])
         if key in seen:
             raise row.error("instance", key[1], f"{key[0]} has it in {key[2]} twice in this file")
         seen.add(key)
-        if latest and row.values["price_date"] > latest:
-            raise row.error("price_date", row.values["price_date"], f"it lies ahead; allowed: days up to {latest}")
+        for column in ("price_date", "spot_date", "reserved_date"):
+            day = row.values.get(column) or offers.UNDATED
+            if latest and day != offers.UNDATED and day > latest:
+                raise row.error(column, day, f"it lies ahead; allowed: days up to {latest}")
         if not any(row.values.get(f"{way}_usd_per_hour") for way in offers.PURCHASES):
-            raise row.error("on_demand_usd_per_hour", "", "a row of prices needs at least one price")
+            made.skipped["no price"] += 1
+            continue
         offer = offers.OFFERS.row_of(row, known.get(key))
         cells = {name: "unknown" if value is None else value for name, value in row.values.items()}
         if offer.accelerator not in facts.accelerators:
@@ -144,10 +149,10 @@ def own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
                 cells["accelerator"] = facts.accelerator(offer.accelerator).name
             except UnknownNameError as fault:
                 raise row.error("accelerator", offer.accelerator, str(fault)) from None
-        rows.append({"accelerator": offer.accelerator, "count": offer.count, **cells})
-    if not rows:
-        raise SpecError(f"{path} has a header and no rows")
-    return rows
+        made.rows.append({"accelerator": offer.accelerator, "count": offer.count, **cells})
+    if not made.rows:
+        raise SpecError(f"{path} has no row with a price; on_demand_usd_per_hour or another price must be filled")
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +207,7 @@ def read_prices(
     name = layout_of(path)
     read = LAYOUTS[name].quotes
     if read is None:
-        return PriceRows(name, own_rows(path, facts, latest))
+        return own_rows(path, facts, latest)
     skipped = Counter[str]()
     made = rows_of_quotes(
         read(path, provider, facts, skipped), facts, layout=name, source=f"{name} file {path.name}", day=day,

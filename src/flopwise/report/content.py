@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Assessment, Risk
-from flopwise.report import costs, machines, outlook, placement, scaling, workloads
+from flopwise.report import costs, machines, outlook, placement, porting, scaling, workloads
 from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Text, Tile, Tiles
 from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
 from flopwise.report.words import (
     AS_PLANNED,
-    between,
+    bill_interval,
     bought,
     digits,
     enumeration,
@@ -44,6 +45,7 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Autoscaling", tuple(scaling.scaling(assessment))),
         Section("Own machines", tuple(machines.own_machines(assessment))),
         Section("Hosted APIs", tuple(machines.hosted_apis(assessment))),
+        Section("If you port", tuple(porting.if_you_port(assessment))),
         Section("Savings", tuple(costs.savings(assessment))),
         Section("What the policies cost", tuple(costs.policies(assessment))),
         Section("If things change", tuple(costs.what_ifs(assessment))),
@@ -56,8 +58,10 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Instances considered", tuple(machines.instances(assessment))),
         Section("Assumptions and sources", tuple(_appendix(assessment))),
     ]
-    dates = sorted({a.price_date for a in assessment.allocation if a.price_date})
+    said = {a.price_date for a in assessment.allocation if a.price_date}
+    dates = sorted(said - {UNDATED})
     prices = "" if not dates else f", prices of {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
+    prices += ", some undated" if UNDATED in said and dates else ", prices undated" if UNDATED in said else ""
     return Document(
         title=f"GPU strategy: {assessment.name}",
         subtitle=f"{assessment.date}: {len(assessment.workloads):,} workloads{prices}",
@@ -93,7 +97,7 @@ def summary(assessment: Assessment) -> Iterator[Block]:
 
 def _tiles(assessment: Assessment) -> Iterator[Tile]:
     cost, drawn, budget = assessment.usd_per_month, assessment.scenarios, assessment.budget_per_month
-    ends = f"{between(cost.low, cost.high)} in 8 of 10 cases"
+    ends = bill_interval(cost)
     if cost.expected is None:
         yield Tile("a month", usd(cost.total), ends)
     else:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, bought, change_text, dash, digits, hourly, hours, largest, share, usd
@@ -116,6 +117,12 @@ def _small_usd(value: float | None) -> str:
     return f"${value:.3g}" if value >= 1e-3 else f"{100 * value:.4f} ¢"
 
 
+def _price_day(a: Allotment) -> str:
+    """The day of the price that is paid, and what is to be known of it."""
+    note = "" if a.price_date == UNDATED and a.price_note == "undated price" else a.price_note
+    return f"{a.price_date or 'the fleet'}" + (f", {note}" if note else "")
+
+
 def allocation(assessment: Assessment) -> Iterator[Block]:
     """Every machine of the bill, then what has to be secured before."""
     yield Table(
@@ -128,7 +135,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
                 _carries(a), a.provider, a.region, a.instance, a.gpu,
                 _bought(a), f"{a.count:,}",
                 hours(a.hours_per_month), hourly(a.usd_per_hour), hourly(a.usd_per_hour_effective),
-                usd(a.usd_per_month), a.price_date or "the fleet",
+                usd(a.usd_per_month), _price_day(a),
             )
             for a in assessment.allocation
         ],

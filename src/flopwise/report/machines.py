@@ -181,6 +181,13 @@ def _by_type(rows: Sequence[Row]) -> list[list[Row]]:
     return sorted(kinds.values(), key=lambda offers: price(offers[0]))
 
 
+def _dates(row: Row) -> str:
+    """The days of an offer's prices, and what is to be known of them."""
+    spot = row.get("spot_date")
+    dated = [str(row.get("price_date", "-"))] + [f"spot {spot}"] * (spot not in (None, row.get("price_date")))
+    return "; ".join(dict.fromkeys([*dated, *(n for n in row.get("price_notes") or () if n != "undated price")]))
+
+
 PRICES = ("on_demand_usd_per_hour", "spot_usd_per_hour", "reserved_1y_usd_per_hour", "reserved_3y_usd_per_hour")
 
 
@@ -196,7 +203,7 @@ def _instance(offers: Sequence[Row], notes: dict[str, int]) -> tuple[str, ...]:
         str(first.get("instance")), region + (f" (+ {more})" if more else ""),
         f"{digits(first['count'])} x {first.get('gpu', '?')}" if first.get("count") else str(first.get("gpu", "-")),
         dash(first.get("vcpus"), digits), dash(first.get("ram_bytes"), format_bytes),
-        *(hourly(first.get(key)) for key in PRICES), str(first.get("price_date", "-")),
+        *(hourly(first.get(key)) for key in PRICES), _dates(first),
         enumeration(names, 2) or ("yes" if first.get("used") else "-"), "-" if number is None else str(number),
     )  # fmt: skip
 

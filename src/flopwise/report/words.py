@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flopwise.fleet.assessment import Assessment, WorkloadResult
+from flopwise.fleet.assessment import Assessment, MonthlyCost, WorkloadResult
 from flopwise.units import format_count, format_percent, format_seconds
 
 BOUGHT = {
@@ -112,3 +112,10 @@ def runs_on(assessment: Assessment, w: WorkloadResult) -> str:
     if len(rows) < 2:
         return machines(w.best)
     return " and ".join(f"{a.count:,} x {a.provider} {a.instance} ({a.gpu})" for a in rows)
+
+
+def bill_interval(cost: MonthlyCost) -> str:
+    """The 80 % interval of a month's bill, and why its mean may stand outside."""
+    rare = cost.expected is not None and cost.expected > cost.high
+    far = "; rare months that need far more machines lift the mean above it" if rare else ""
+    return f"{between(cost.low, cost.high)} in 8 of 10 cases{far}"

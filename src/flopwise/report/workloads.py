@@ -7,7 +7,7 @@ from typing import Any
 
 from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
-from flopwise.report.words import bought, dash, digits, figure, hours, runs_on, share
+from flopwise.report.words import bought, dash, digits, enumeration, figure, hours, runs_on, share
 from flopwise.units import format_bytes, format_count, format_rate, format_seconds
 
 FIGURES = {
@@ -166,7 +166,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
     if links := [(w.name, need) for w in runs for need in w.best.get("network", [])]:
         yield Table(
-            ["run", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
+            ["network of", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
              ">the link has"],
             [
                 (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
@@ -185,7 +185,17 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
             "Requests are what the machines take before they are full; replicas are planned below that.",
         )  # fmt: skip
     if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
-        yield Text("Intervals are the errors of the models, measured against published runs.")
+        yield Text(
+            "Intervals are the errors of the models, measured against published runs. That of a whole answer is "
+            "composed of those of its first token and of the further ones: no server's published run measured it."
+        )
+    bare = [w for w in shown if str(w.best.get("evidence")).startswith("no measured run")]
+    if bare:
+        yield Text(
+            "No run was measured on the architecture of "
+            + enumeration([f"{w.name} ({w.best['gpu']})" for w in bare], 8)
+            + ": these intervals are wider, by what leaving architectures out costs in the backtests."
+        )
 
 
 def _cells(w: WorkloadResult, *names: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.files import read_at_most, remove_stale
 from flopwise.fleet.assessment import FORMAT, Assessment
 from flopwise.report.blocks import Document
 from flopwise.report.content import document
@@ -21,6 +23,8 @@ from flopwise.search.answer import to_json as plan_json
 JSON, PLANS = "assessment.json", "plans"
 PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.json")
 MOST_BYTES = 200_000_000
+WAITING = ".report-"
+"""How the folder begins in which a report is made."""
 
 
 def to_json(assessment: Assessment) -> bytes:
@@ -58,11 +62,11 @@ def read_assessment(path: Path | str) -> Assessment:
     file = Path(path)
     file = file / JSON if file.is_dir() else file
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise SpecError(f"{file}: larger than {MOST_BYTES:,} bytes; not an assessment")
-        data = file.read_bytes()
+        data = read_at_most(file, MOST_BYTES)
     except OSError as error:
         raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give an {JSON} of a report") from None
+    if len(data) > MOST_BYTES:
+        raise SpecError(f"{file}: larger than {MOST_BYTES:,} bytes; not an assessment")
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > FORMAT:
@@ -104,7 +108,8 @@ def write_report(
     made_for_it = [above for above in goal.parents if not above.exists()]
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=goal.parent, prefix=".report-") as waiting:
+        remove_stale(goal.parent, f"{WAITING}*")
+        with tempfile.TemporaryDirectory(dir=goal.parent, prefix=WAITING) as waiting:
             fresh, old = Path(waiting) / "new", Path(waiting) / "old"
             for name, data in files.items():
                 place = fresh / name
@@ -133,32 +138,38 @@ def check_folder(folder: Path | str) -> None:
         there = next(above for above in (goal.absolute(), *goal.absolute().parents) if above.exists())
         for place in (there, goal.parent):
             if place.exists():
-                tempfile.TemporaryDirectory(dir=place, prefix=".report-").cleanup()
+                tempfile.TemporaryDirectory(dir=place, prefix=WAITING).cleanup()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise SpecError(f"{str(goal)[:200]}: cannot be written ({why})") from None
 
 
 def _exchange(goal: Path, fresh: Path, old: Path, names: Sequence[str]) -> None:
-    """Move `names` from `fresh` into `goal`, and what they replace to `old`; all of them, or as it was before."""
-    moved, placed = list[str](), list[str]()
+    """Move `names` from `fresh` into `goal` over what stands there, which `old` keeps; all, or as it was before.
+
+    Each file is replaced at once: a run that is killed here leaves the old or the new one, never none.
+    """
+    kept, placed = list[str](), list[str]()
     try:
         (goal / PLANS).mkdir(parents=True, exist_ok=True)
         (old / PLANS).mkdir(parents=True)
         stale = [f"{PLANS}/{p.name}" for p in (goal / PLANS).iterdir() if PLAN_NAME.fullmatch(p.name)]
         for name in dict.fromkeys([*stale, *names]):
             if _is_file(goal / name):
-                moved.append(name)
-                (goal / name).replace(old / name)
+                shutil.copy2(goal / name, old / name, follow_symlinks=False)
+                kept.append(name)
         for name in names:
             placed.append(name)
             (fresh / name).replace(goal / name)
+        for name in set(stale) - set(names):
+            placed.append(name)
+            (goal / name).unlink()
     except BaseException:  # an interruption by the user, too
         for name in placed:
-            (goal / name).unlink(missing_ok=True)
-        for name in moved:
-            if _is_file(old / name):
+            if name in kept:
                 (old / name).replace(goal / name)
+            else:
+                (goal / name).unlink(missing_ok=True)
         raise
     finally:
         for folder in (goal / PLANS, goal):

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.facts.spot_prices import SpotCoverage
 from flopwise.units import HOUR_S
 
 OTHER_GPUS = 3
@@ -69,8 +70,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float | None]  # tokens_per_s, step_s, mfu_frac, ttft_s, tpot_s ... whatever the task has
     memory_bytes: float
     capacity_bytes: float
-    price_date: str
+    price_date: str  # or "undated"
     price_source: str
+    price_note: str = ""
+    """What is to be known of the price: that it has no date, is derived from others, or is assumed."""
+    usd_per_hour_interval: tuple[float, float] | None = None
+    """Of a price that is assumed; the cost is as far off."""
     shortfall: dict[str, float] = {}
     """How many times its limit the figure of each target is: above 1 it misses."""
     simulated: SimulatedFigures | None = None
@@ -175,6 +180,27 @@ class TargetCost(msgspec.Struct, frozen=True, kw_only=True):
     instead: str = ""
 
 
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """The cheapest plan with other software: its machines, what it costs and saves, and what has to be ported.
+
+    `cost_usd`: of the run or the batch job, of a month of a service or of a workload of a fleet; `saves_usd` is below
+    zero where it costs more. `rows`: measured runs or results of that software that its estimate stands on.
+    """
+
+    software: str
+    gpu: str
+    provider: str
+    instance: str
+    region: str
+    purchase: str
+    num_instances: int
+    cost_usd: float
+    saves_usd: float
+    rows: int
+    work: list[str]
+    workload: str = ""  # of a fleet
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer; `workload` is the input as it was written, in plain data."""
 
@@ -189,6 +215,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: list[str]
     evaluated: int
     elapsed_s: float
+    spot_coverage: tuple[SpotCoverage, ...] = ()
+    """Of how many allowed offers the spot price is known, by provider; empty where spot is not asked for."""
     fronts: dict[str, list[Candidate]] = {}
     """Services: cost against `ttft` and against `tpot`, each among what holds the other targets, as estimated."""
     demoted: list[Candidate] = []
@@ -200,6 +228,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Plans that were run through the simulator."""
     cost_scope: str = ""
     """What `cost_usd` is of: one run, or a month of service around the clock; in a fleet also what that pays."""
+    if_you_port: list[Port] = []
+    """The cheapest plan with each software that the project would have to be ported to."""
     version: int = FORMAT
 
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer, names_instance
+from flopwise.search.allowed import FORBIDS, AllowedDevices, device_names
 from flopwise.search.answer import RejectionLog
 from flopwise.search.spec import ConstraintsSpec
 from flopwise.search.workload import Resolved
@@ -51,22 +52,24 @@ class NodeKind:
 def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alone: bool = True) -> list[NodeKind]:
     """Every kind of node that the constraints allow; what they forbid is counted in `ruled_out`.
 
-    Not `alone`, as in `plan`: `facts` are some of a catalog's offers, and a region is known that only others name.
+    Not `alone`, as in `plan`: `facts` are some of a catalog's offers, and what is named may be among the others.
 
     Raises:
         UnknownNameError: a provider, region, GPU or instance of the constraints does not exist.
         InfeasibleError: nothing is left.
     """
-    _check_names(workload, facts, alone=alone)
+    if alone:
+        _check_names(workload, facts)
     limits, purchases = workload.limits, workload.purchase
-    gpus = {facts.accelerator(name).name for name in limits.gpus}
+    devices = AllowedDevices.of(limits, facts, limits.instances)
     groups: dict[tuple[object, ...], list[Priced]] = defaultdict(list)
     for offer in facts.offers:
-        constraint = forbidding_constraint(offer, limits, gpus, workload.max_gpus)
+        constraint = forbidding_constraint(offer, limits, devices, workload.max_gpus)
         if constraint:
             ruled_out.add(FORBIDS[constraint], 1, f"{offer.provider} {offer.instance} in {offer.region}", unit="offers")
             continue
-        prices = [(p, offer.price_usd_per_hour(p)) for p in purchases]
+        leave_out = offer.spot_band_usd_per_hour is not None and workload.spot != "assume"
+        prices = [(p, offer.price_usd_per_hour(p)) for p in purchases if not (leave_out and p == "spot")]
         priced = [Priced(offer=offer, purchase=p, usd_per_hour=usd) for p, usd in prices if usd is not None]
         if not priced:
             ruled_out.add(
@@ -119,42 +122,31 @@ def network_of(workload: Resolved, offer: Offer) -> float | None:
     return limits.network if limits.inter_node_bandwidth is None else limits.inter_node_bandwidth / max(1, offer.count)
 
 
-def forbidding_constraint(offer: Offer, limits: ConstraintsSpec, gpus: set[str], max_gpus: float) -> str | None:
+def forbidding_constraint(
+    offer: Offer, limits: ConstraintsSpec, devices: AllowedDevices, max_gpus: float
+) -> str | None:
     """The constraint that forbids an offer, a key of `FORBIDS`; None if it is allowed. Names are blind to case.
 
-    `gpus`: canonical names of those that `limits` name. `max_gpus`: accelerators of one instance at most.
+    `devices`: those that `limits` allow. `max_gpus`: accelerators of one instance at most.
     """
     if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
         return "providers"
     if limits.regions and not any(offer.serves(region) for region in limits.regions):
         return "regions"
-    if gpus and offer.accelerator not in gpus:
-        return "gpus"
     if limits.instances and not any(names_instance(name, offer.instance) for name in limits.instances):
         return "instances"
-    return "max_gpus" if offer.count > max_gpus else None
+    return devices.forbids(offer) or ("max_gpus" if offer.count > max_gpus else None)
 
 
-FORBIDS = {
-    "providers": "provider not allowed",
-    "regions": "region not allowed",
-    "gpus": "GPU not allowed",
-    "instances": "instance not allowed",
-    "max_gpus": "more GPUs in one instance than max_gpus",
-}
-"""Why an offer is ruled out that a constraint of this name forbids."""
-
-
-def _check_names(workload: Resolved, facts: Facts, *, alone: bool) -> None:
-    """Misspelt constraints are errors, not empty answers."""
+def _check_names(workload: Resolved, facts: Facts) -> None:
+    """Misspelt constraints are errors, not empty answers; so are devices of which none is sold."""
     limits = workload.limits
     for provider in limits.providers:
         facts.offers_for(provider=provider)
-    for region in limits.regions if alone else ():
+    for region in limits.regions:
         facts.offers_for(region=region)
     for instance in limits.instances:
         facts.offers_for(instance=instance)
-    for gpu in limits.gpus:
-        name = facts.accelerator(gpu).name
-        if not any(o.accelerator == name for o in facts.offers):
-            raise UnknownNameError("GPU with a price", gpu, dict.fromkeys(o.accelerator for o in facts.offers))
+    sold = dict.fromkeys(o.accelerator for o in facts.offers)
+    if limits.gpus and not device_names(limits.gpus, facts) & sold.keys():
+        raise UnknownNameError("GPU with a price", ", ".join(limits.gpus), sold)

@@ -14,8 +14,11 @@ from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.provenance import Figure
+from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan, PlanDraft
+from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
@@ -81,6 +84,7 @@ def plan(
     started = time.perf_counter()
     keep_freed_memory()
     facts = facts.with_custom(workload.limits.gpus)
+    facts = facts.with_assumed_spot() if alone and workload.spot == "assume" else facts
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
     if workload.task in TRAINING:
@@ -96,11 +100,15 @@ def plan(
     shown = SHOWN if alone and workload.task in TRAINING else 0
     links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
     parts["plans"] = [_with_unit_costs(one, workload) for one in [*links, *draft.plans[shown:]]]
+    known = _spot_known(workload, facts)
+    coverage = [coverage_text(known)] if known else []
     month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
     parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
-    parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
+    parts |= {
+        "ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks, *coverage],
+    }  # fmt: skip
     return Plan(
-        workload=dict(workload.document), task=workload.task, objective=workload.objective,
+        spot_coverage=known, workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
 
@@ -115,6 +123,19 @@ def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts:
     offer = next(o for o in facts.offers if o.key == place)
     needs = network_needs(estimate(candidate_job(workload, model, facts, offer, candidate)))
     return msgspec.structs.replace(candidate, network=[asdict(need) for need in needs])
+
+
+def _spot_known(workload: Resolved, facts: Facts) -> tuple[SpotCoverage, ...]:
+    """Of how many offers with accelerators that the constraints allow the spot price is known; none if unasked."""
+    if "spot" not in workload.purchase:
+        return ()
+    devices = AllowedDevices.of(workload.limits, facts, workload.limits.instances)
+    return spot_coverage(
+        offer
+        for offer in facts.offers
+        if facts.accelerators[offer.accelerator].kind != "cpu"
+        and forbidding_constraint(offer, workload.limits, devices, workload.max_gpus) is None
+    )
 
 
 def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:

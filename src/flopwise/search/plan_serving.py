@@ -314,6 +314,11 @@ def _node_deployments(
     workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
 ) -> Deployments | None:
     """Deployments on one node, a 16-bit format as what the device has; None, and counted, without a rate for it."""
+    device, engine = node.cluster.accelerator, workload.engine
+    if engine.runs(weights) and not engine.runs(weights, device):
+        reason = f"{engine.name} is not documented to run {weights.name} weights there"
+        draft.ruled_out.add(reason, 1, f"{node.label}: {engine.ports_source}", unit="machines")
+        return None
     if kv_dtype.name == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
         return None  # nobody asked for it, and it has no kernels there
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +37,9 @@ from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, recipe_passes
 from flopwise.training.frozen import split_model
 from flopwise.training.job import TrainJob
+from flopwise.training.layout import Recipe
 from flopwise.training.memory import memory_band
+from flopwise.training.on_device import recipe_on
 from flopwise.training.schedules import schedule_code
 from flopwise.units import format_bytes, format_seconds
 
@@ -51,6 +53,8 @@ HOPELESS = 20
 """Machines whose least conceivable cost is this many times that of the best run found are not searched."""
 CHANGED = ("precision", "recompute", "micro-batch", "batch", "devices", "optimizer")
 """Kinds of changes to the best plan whose effect is shown."""
+SHOWN = 10
+"""Plans of whose devices there is something to say."""
 LEAST_CONFIDENCE = 0.05
 """Probability to fit below which a layout on machines that are there is not worth a look."""
 FAIR_CONFIDENCE = 0.35
@@ -113,6 +117,7 @@ def plan_training(
     _count_missed([pick for _, pick in missed], draft)
     draft.plans = candidates(picks)
     draft.assumptions += _spot_assumptions(draft.plans, facts)
+    draft.assumptions += dict.fromkeys(_device_notes(picks[:SHOWN], workload, model, facts))
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
@@ -144,6 +149,17 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts) -> list[
         msgspec.structs.replace(one, rank=rank, note=f"fits in memory with {100 * one.meets['memory']:.0f} % only")
         for rank, one in enumerate(kept.values(), start=1)
     ]
+
+
+def _device_notes(
+    picks: Sequence[Pick[TrainingOption]], workload: Resolved, model: Model, facts: Facts
+) -> Iterator[str]:
+    """What devices of `picks` make of the recipe that is asked for."""
+    for pick in picks:
+        here, device = pick.option.search.recipe, pick.option.node.cluster.accelerator
+        for asked in recipes(workload, model, facts.stack(here.stack.name), facts)[0]:
+            recipe, notes = recipe_on(asked, device)
+            yield from notes if recipe.precision == here.precision else ()
 
 
 def _best_rows(option: TrainingOption, rows: Index) -> Index:
@@ -196,10 +212,10 @@ def _options(
     tokens = workload.tokens or 0.0
     work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
     draft.assumptions += dict.fromkeys(text for _, _, notes in work for text in notes)
-    pairs = [(recipe, groups[software]) for software, allowed, _ in work for recipe in allowed]
-    steps, before = sum(len(nodes) for _, nodes in pairs), 0
-    best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
-    for recipe, nodes in pairs:
+    pairs = [pair for software, allowed, _ in work for pair in _by_recipe(allowed, groups[software])]
+    steps, before = sum(len(nodes) for _, _, nodes in pairs), 0
+    best = dict.fromkeys((asked for asked, _, _ in pairs), float("inf"))
+    for asked, recipe, nodes in pairs:
         job = layout_search(
             model, recipe, most=workload.max_gpus, least=workload.min_gpus, schedule=workload.training.schedule,
             shard=workload.training.shard,
@@ -213,7 +229,7 @@ def _options(
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             if advance is not None:
                 advance(before + done, steps)
-            if floor_usd > HOPELESS * best[recipe.precision]:
+            if floor_usd > HOPELESS * best[asked]:
                 reason = f"costs over {HOPELESS} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
@@ -225,10 +241,24 @@ def _options(
                 draft.evaluated += times.considered if chosen is not job else 0
                 if times.rows.size:
                     found = training_options(workload, node, chosen, times, facts)
-                    best[recipe.precision] = min(best[recipe.precision], float(found[0].cost_usd.min()))
+                    best[asked] = min(best[asked], float(found[0].cost_usd.min()))
                     options += found
         before += len(nodes)
     return options
+
+
+def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tuple[str, Recipe, list[NodeKind]]]:
+    """(precision asked for, recipe as devices can run it, their nodes); what two recipes come down to is there once."""
+    found: dict[tuple[object, ...], tuple[str, Recipe, list[NodeKind]]] = {}
+    seen = set[tuple[object, ...]]()
+    for asked in allowed:
+        for node in nodes:
+            recipe, _ = recipe_on(asked, node.cluster.accelerator)
+            key = (recipe.precision, recipe.attention, recipe.master_weights, recipe.stack.attention_kernel)
+            if (id(node), *key) not in seen:
+                seen.add((id(node), *key))
+                found.setdefault((asked.precision, *key), (asked.precision, recipe, []))[2].append(node)
+    return list(found.values())
 
 
 def _by_floor(
@@ -307,6 +337,8 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
     finetuned = best.option.workload.task == "finetune" or base.recipe.lora is not None
     setup = TrainingSetup(base.model, base.recipe, base.layout, facts)
     for change, recipe, layout in training_changes(setup, (*CHANGED, *(("adapters",) if finetuned else ()))):
+        if recipe_on(recipe, base.cluster.accelerator)[0] is not recipe:
+            continue
         try:
             after = _outcome(replace(base, recipe=recipe, layout=layout), chosen)
         except FlopwiseError:  # what `train` would refuse

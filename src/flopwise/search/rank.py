@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.facts.offers import Offer
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.workload import Resolved
@@ -45,14 +46,17 @@ class ErrorEnds(NamedTuple):
 
     def onto(self, candidate: Candidate) -> Candidate:
         """The candidate with its intervals."""
-        found: dict[str, Any] = {"evidence": self.evidence}
-        for end, seconds, cost, energy in zip(("low", "high"), self.seconds, self.cost, self.energy, strict=True):
-            joules = candidate.energy_joules
-            found |= {
-                f"seconds_{end}": seconds, f"cost_usd_{end}": candidate.cost_usd * cost,
+        ends: dict[str, Any] = {"evidence": self.evidence}
+        rate, joules = candidate.usd_per_hour, candidate.energy_joules
+        rates = candidate.usd_per_hour_interval or (rate, rate)  # of an assumed price: both may err
+        for end, seconds, cost, energy, usd in zip(
+            ("low", "high"), self.seconds, self.cost, self.energy, rates, strict=True
+        ):
+            ends |= {
+                f"seconds_{end}": seconds, f"cost_usd_{end}": candidate.cost_usd * cost * (usd / rate if rate else 1.0),
                 f"energy_joules_{end}": None if joules is None else joules * energy,
             }  # fmt: skip
-        return msgspec.structs.replace(candidate, **found)
+        return msgspec.structs.replace(candidate, **ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +170,21 @@ class PlanOption(ABC):
             energy_joules=energy if np.isfinite(energy) else None,
             meets={name: round(float(p[row]), 4) for name, p in odds.items()}, figures=self.figures(row),
             memory_bytes=float(self.memory_bytes[row]), capacity_bytes=float(device.hbm_bytes),
-            price_date=offer.price_date, price_source=offer.source,
+            **price_facts(offer, self.priced.purchase, int(self.instances[row])),
             shortfall={n: float(v[row]) for n, v in self.shortfalls.items() if n in odds or v[row] > 1},
         )  # fmt: skip
         return self.error_ends(row, made).onto(made)
+
+
+def price_facts(offer: Offer, purchase: str, instances: int) -> dict[str, Any]:
+    """What a candidate says of the price of its machines, by field."""
+    band = offer.spot_band_usd_per_hour if purchase == "spot" else None
+    return {
+        "price_date": offer.price_date_of(purchase),
+        "price_source": offer.price_source_of(purchase),
+        "price_note": offer.price_note(purchase),
+        "usd_per_hour_interval": None if band is None else (instances * band[0], instances * band[1]),
+    }
 
 
 O = TypeVar("O", bound=PlanOption)

@@ -20,6 +20,7 @@ from flopwise.units import parse_share
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
 PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
 USUAL_PERCENTILE = "p95"
+SPOT_PRICES = ("known", "assume")
 ANY = "any"
 """Stands for every precision that the training software has."""
 
@@ -83,6 +84,11 @@ class RankingSpec(Spec):
 
     objective: str = option(
         "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key=FIELD,
+    )
+    spot: str = option(
+        "--spot", options.choice(*SPOT_PRICES),
+        "Spot prices that are not known: left out, or assumed from the provider's published discounts.",
+        default="known", section="Where it may run", key=FIELD,
     )
     one_precision: str | None = option(
         "", options.name("precision"), "One precision instead of all: of products in training, of weights in serving.",
@@ -152,7 +158,24 @@ class ConstraintsSpec(Spec):
 
     providers: tuple[str, ...] = _machines("provider")
     regions: tuple[str, ...] = _machines("region")
-    gpus: tuple[str, ...] = _machines("gpu")
+    gpus: tuple[str, ...] = _machines(
+        "gpu", help="Accelerators by name, vendor or family: h100, a100 (all variants), nvidia, hopper; or a "
+        "hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.",
+    )
+    vendors: tuple[str, ...] = _place(
+        "--vendor", options.name("vendor"), "Devices of these vendors only: NVIDIA, AMD, Google ...", repeated=True,
+    )
+    exclude: tuple[str, ...] = _place(
+        "--exclude", options.name("gpu"), "No device of these names, vendors or families: b200, amd, hopper.",
+        repeated=True,
+    )
+    software: tuple[str, ...] = option(
+        "--software", options.choice("cuda", "rocm", "xla", "neuron", "gaudi", "cpu", "any"),
+        "What the project is written for; what needs a port is left out (default: cuda and cpu, what a project of "
+        "PyTorch and CUDA runs on unchanged, and that of devices that are named).",
+        section="Where it may run", key=FIELD, repeated=True,
+    )
+    marketplace: bool = same(MachineSpec, "marketplace", section="Where it may run", key="constraints.", default=False)
     instances: tuple[str, ...] = _machines("instance")
     purchase: tuple[str, ...] = _machines("purchase")
     max_gpus: int | None = _place("--max-gpus", options.DEGREE, "At most so many accelerators.")
@@ -194,7 +217,8 @@ WORKLOAD_FILE = FileFormat(
     sections=SECTIONS,
     order=(
         "model", "task", "name", "data", "method", "routing", "traffic", "techniques", "targets", "constraints",
-        "objective", "simulate", "optimizer", "precision", "attention", "grad_dtype", "master_weights", "checkpoints",
+        "objective", "spot", "simulate", "optimizer", "precision", "attention", "grad_dtype", "master_weights",
+        "checkpoints",
     ),
 )  # fmt: skip
 MEANING: dict[str, tuple[str, ...]] = {

@@ -29,6 +29,7 @@ from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
 from flopwise.training.memory import memory_band
+from flopwise.training.on_device import recipe_on
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import NAMES, schedule_code
 from flopwise.training.spec import SEQ_LEN, divisible_batch
@@ -242,7 +243,8 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     """The job that a candidate of a plan stands for, from its `layout_document`."""
     document = chosen.layout
     allowed, _ = recipes(workload, model, facts.stack(document["stack"]), facts)
-    recipe = next(r for r in allowed if r.precision == document["precision"])
+    here = [recipe_on(recipe, facts.accelerators[chosen.gpu])[0] for recipe in allowed]
+    recipe = next(r for r in here if r.precision == document["precision"])
     degrees = {name: document[name] for name in COLUMNS if name in document} | {
         "recompute": RECOMPUTE.index(document["recompute"]),
         "schedule": schedule_code(document["schedule"]),

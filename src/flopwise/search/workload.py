@@ -19,6 +19,11 @@ from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueReques
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 from flopwise.units import HOUR_S
 
+ANYWHERE: Mapping[str, Any] = {
+    "providers": (), "regions": (), "gpus": (), "vendors": (), "exclude": (), "instances": (), "software": ("any",),
+    "marketplace": True,
+}  # fmt: skip
+"""Limits that leave all machines: of what runs on machines that are there."""
 STRETCH = 5000
 """Requests of a trace that replicas are sized by: the busiest so many that follow one another."""
 
@@ -53,6 +58,7 @@ class Resolved(WorkloadTraffic):
     task: str
     name: str | None
     objective: str
+    spot: str  # spot prices that are not known: left out ("known"), or assumed
     simulate: bool
     one_precision: str | None  # of products in training, of weights in serving
     data: DataSpec
@@ -84,9 +90,9 @@ class Resolved(WorkloadTraffic):
 
     def with_limits(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
         """The workload with other constraints, and other ways to buy machines where any are given."""
-        lists = {name: list(values) for name, values in limits.items()}
-        lists |= {"purchase": list(purchase)} if purchase else {}
-        document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, {"constraints": lists}))
+        values = limits | ({"purchase": purchase} if purchase else {})
+        plain = {name: [*value] if isinstance(value, tuple) else value for name, value in values.items()}
+        document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, as_in_file(plain)))
         changed = replace(self.limits, **limits)
         return replace(self, limits=changed, purchase=purchase or self.purchase, document=document)
 

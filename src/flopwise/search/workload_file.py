@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from flopwise.errors import SpecError
+from flopwise.files import read_at_most
 from flopwise.options import kind_of
 from flopwise.search.workload import Resolved, merged_onto, resolve
 
@@ -26,9 +27,10 @@ def read_text(path: Path | str) -> str:
     """
     file = Path(path)
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
+        data = read_at_most(file, MAX_FILE_BYTES)
+        if len(data) > MAX_FILE_BYTES:
             raise SpecError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes; a workload file is a page of YAML")
-        return file.read_bytes().decode("utf-8")
+        return data.decode("utf-8")
     except OSError as error:
         raise SpecError(
             f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML workload"

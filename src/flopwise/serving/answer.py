@@ -211,9 +211,12 @@ def _request_text(job: ServeJob) -> str:
 def _unsupported_notes(job: ServeJob) -> Iterator[str]:
     """What is said where the engine is not documented to run the format, or on the device."""
     yield from job.engine.unsupported_note(job.cluster.accelerator)
-    if not job.engine.runs(job.weights):
-        runs = ", ".join(sorted(job.engine.formats))
-        yield f"{job.engine.name} is not documented to run {job.weights.name} weights; it runs {runs}"
+    device = job.cluster.accelerator
+    if not job.engine.runs(job.weights, device):
+        of_ports = f"{job.engine.ports_source}; read {job.engine.ports_date}"
+        there = f" on {device.name} ({of_ports})" if job.engine.runs(job.weights) else ""
+        runs = ", ".join(sorted(job.engine.formats_on(device)))
+        yield f"{job.engine.name} is not documented to run {job.weights.name} weights{there}; it runs {runs}"
 
 
 def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad:

@@ -14,7 +14,7 @@ from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
 from flopwise.storage.samples import DeviceRate, RatedWorkload, SampledWorkload
 from flopwise.storage.spec import StorageRequest
-from flopwise.training.goodput import checkpoint_bytes
+from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
 
@@ -33,6 +33,7 @@ class CheckpointDemand:
     restore_within_s: float | None
     restore_bytes_per_s: float | None
     origin: str
+    interval_assumed: bool = False  # from how often so many devices fail, as none was given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ def storage_answer(request: StorageRequest, rated: RatedWorkload, facts: Facts) 
     read_bytes, record_note = _read_bytes(work, request)
     demand = StorageAnswer(
         request=request, workload=work, cluster=cluster, num_gpus=rated.num_gpus, rate=rated.rate, band=rated.band,
-        read_bytes=read_bytes, hit_frac=0.0, checkpoints=_checkpoint_demand(work, request, facts),
+        read_bytes=read_bytes, hit_frac=0.0, checkpoints=_checkpoint_demand(work, request, rated.num_gpus, facts),
     )  # fmt: skip
     cache_note = "no cache: every epoch reads all from storage (--dataset, --cache)"
     if request.cache_bytes is not None and request.dataset_bytes is not None:
@@ -193,7 +194,9 @@ def num_parameters(work: SampledWorkload) -> float | None:
     return None if model.published is None or model.published.parameters is None else float(model.published.parameters)
 
 
-def _checkpoint_demand(work: SampledWorkload, request: StorageRequest, facts: Facts) -> CheckpointDemand | None:
+def _checkpoint_demand(
+    work: SampledWorkload, request: StorageRequest, num_gpus: int, facts: Facts
+) -> CheckpointDemand | None:  # fmt: skip
     """The bandwidth that checkpoints need; None where the parameters are not known.
 
     Raises:
@@ -214,11 +217,23 @@ def _checkpoint_demand(work: SampledWorkload, request: StorageRequest, facts: Fa
         nbytes = count * (4.0 + states)
         origin = f"{count:,.0f} parameters x (4 bytes + {states:g} of {row.name}'s states)"
     stall = request.checkpoint_stall_frac
+    every = balanced_interval_s(stall, DEFAULT_RELIABILITY.mtbf_gpu_s / num_gpus) if interval is None else interval
     return CheckpointDemand(
-        nbytes=nbytes, interval_s=interval, stall_frac=stall, restore_within_s=within, origin=origin,
-        write_bytes_per_s=None if interval is None else float(checkpoint_bytes_per_s(nbytes, interval, stall)),
+        nbytes=nbytes, interval_s=every, stall_frac=stall, restore_within_s=within, origin=origin,
+        write_bytes_per_s=float(checkpoint_bytes_per_s(nbytes, every, stall)), interval_assumed=interval is None,
         restore_bytes_per_s=None if within is None else nbytes / within,
     )  # fmt: skip
+
+
+def balanced_interval_s(stall_frac: float, mtbf_s: float) -> float:
+    """Time between checkpoints at which failures lose as much as writing may take, in s.
+
+    2 f M: on average half an interval is lost each M, the mean time between failures; writing takes the share f.
+
+    Source: Young 1974 (doi:10.1145/361147.361115): the best interval loses as much to failures as to writing.
+    Assumes: intervals much shorter than M.
+    """
+    return 2.0 * stall_frac * mtbf_s
 
 
 def deliveries(demand: StorageAnswer, facts: Facts) -> tuple[StorageDelivery, ...]:
@@ -250,7 +265,11 @@ def _delivery_of_kind(kind: Storage, demand: StorageAnswer) -> StorageDelivery:
     if kind.networked and network is not None:
         note = "bound by the instance's network" if network < reads else note
         reads, writes = min(reads, network), None if writes is None else min(writes, network)
-    return _delivery(demand, kind.name, reads, writes, f"{kind.source} ({kind.date})", kind.confidence, note)
+    made = _delivery(demand, kind.name, reads, writes, f"{kind.source} ({kind.date})", kind.confidence, note)
+    if made.restore_s is None or demand.checkpoints is None or kind.total_write_bytes_per_s is None:
+        return made
+    # Every node reads its part at once: the whole file system gives no more than is known of it, which is of writing.
+    return replace(made, restore_s=max(made.restore_s, demand.checkpoints.nbytes / kind.total_write_bytes_per_s))
 
 
 def _delivery(

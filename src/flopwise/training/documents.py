@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.files import read_at_most
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 
@@ -23,7 +24,7 @@ QUANTILES = 1024
 """Lengths of equal probability that stand for a continuous distribution."""
 PACKED_SEQUENCES = 256
 """Sequences that are filled to find how full they become."""
-MOST_LINES = 1_000_000
+MOST_LINES, MOST_BYTES = 1_000_000, 50_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +146,11 @@ def from_file(path: Path | str, seq_len: int, packing: Packing) -> Documents:
         SpecError: it cannot be read, or a line is no length; says which.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        data = read_at_most(path, MOST_BYTES)
+        lines = data.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read ({error}); give a text file with one length a line") from None
-    if len(lines) > MOST_LINES:
+    if len(lines) > MOST_LINES or len(data) > MOST_BYTES:
         raise SpecError(f"{path}: over {MOST_LINES:,} lines; give `length,count` for each distinct length")
     rows: list[tuple[float, float]] = []
     for number, line in enumerate(lines, start=1):

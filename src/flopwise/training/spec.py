@@ -58,7 +58,8 @@ class DataSpec(Spec):
     global_batch: int | None = _data(
         "--global-batch", options.BATCH, "Sequences of one optimizer step.", key="data.global_batch")
     global_batch_tokens: float | None = _data(
-        "--global-batch-tokens", options.COUNT, "The same in tokens: 4M.", key="data.global_batch_tokens")
+        "--global-batch-tokens", options.quantity("count", units.parse_count, high=1e15), "The same in tokens: 4M.",
+        key="data.global_batch_tokens")
     padded: float = _data(
         "--padded", options.quantity("share", units.parse_share, high=0.99, closed=True),
         "Share of each sequence that is padding, and no token of the run.", default=0.0, key="data.padded_frac")

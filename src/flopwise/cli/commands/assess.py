@@ -21,7 +21,7 @@ from flopwise.report.costs import baseline_text, savings_by_kind
 from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
-from flopwise.report.words import AS_PLANNED, between, bought, enumeration, hours, usd
+from flopwise.report.words import AS_PLANNED, between, bill_interval, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
-        ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
+        ("interval", bill_interval(cost)),
         *([] if cost.expected is None else [("bill", f"{usd(cost.total)} {AS_PLANNED}")]),
         ("optimal", found.optimality),
     ]
@@ -129,7 +129,8 @@ def _row(a: Any) -> tuple[str, ...]:
     own = ", dedicated" if a.dedicated else ""
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
-        f"{bought(a.purchase)}{own}", hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+        bought(a.purchase) + own + (" (assumed price)" if a.usd_per_hour_interval else ""), hours(a.hours_per_month),
+        usd(a.usd_per_month), between(a.usd_low, a.usd_high),
     )  # fmt: skip
 
 

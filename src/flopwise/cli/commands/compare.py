@@ -24,7 +24,8 @@ from flopwise.training.spec import TrainingSpec
 if TYPE_CHECKING:
     from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, TippingPoint, Verdict
 
-ADAPTERS, LATENCIES, PLACES = "lora qlora lora_targets", "ttft tpot latency", "providers regions gpus instances"
+ADAPTERS, LATENCIES = "lora qlora lora_targets", "ttft tpot latency"
+PLACES = "providers regions gpus vendors exclude software marketplace instances"
 OF_WORKLOADS = (*ADAPTERS.split(), *LATENCIES.split(), *PLACES.split())
 """What is said as in the file of a workload."""
 PURCHASE = options_of(ConstraintsSpec)["purchase"].kind

@@ -14,6 +14,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
+from flopwise.options import name as vendor_name
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
@@ -27,6 +28,7 @@ _HEADERS = (
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
 @options.argument("name", required=False)
 @flags(MachineSpec, "provider region gpu", section="")
+@add("--vendor", vendor_name("vendor"), "Accelerators of this vendor only: NVIDIA, AMD, Intel, Google ...")
 @flags(DeviceSpec)
 @flags(MachineSpec, "purchase", section="")
 @add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")
@@ -58,10 +60,19 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
                     ("link between accelerators", offer.intra_link),
                     ("local disk", disk),
                     ("source", f"{offer.source} ({offer.price_date}, {offer.confidence} confidence)"),
+                    ("spot price from", _origin(offer, "spot")),
+                    ("reserved prices from", _origin(offer, "reserved_1y")),
+                    ("price on demand", offer.derived and f"derived: {offer.derived}"),
                     ("notes", offer.notes),
                 ],
                 paper,
             )
+
+
+def _origin(offer: Offer, purchase: str) -> str | None:
+    """Where and of which day a price is; None where that is the same as on demand."""
+    source, date = offer.price_source_of(purchase), offer.price_date_of(purchase)
+    return None if (source, date) == (offer.source, offer.price_date) else f"{source} ({date})"
 
 
 def _row(offer: Offer) -> tuple[Any, ...]:
@@ -73,8 +84,17 @@ def _row(offer: Offer) -> tuple[Any, ...]:
         None if offer.ram_bytes is None else units.format_bytes(offer.ram_bytes),
         None if offer.network_bytes_per_s is None else units.format_rate(offer.network_bytes_per_s * 8, "bit/s"),
         *(_price(offer.price_usd_per_hour(p)) for p in ("on_demand", "spot", "reserved_1y", "reserved_3y")),
-        offer.price_date,
+        "; ".join(_dates(offer)),
     )  # fmt: skip
+
+
+def _dates(offer: Offer) -> Iterator[str]:
+    """The days of the prices of an offer, those of spot and of reservations where they are of others."""
+    yield offer.price_date + (" (derived)" if offer.derived else "")
+    for word, purchases in (("spot", ("spot",)), ("reserved", ("reserved_1y", "reserved_3y"))):
+        date = offer.price_date_of(purchases[0])
+        if date != offer.price_date and any(offer.price_usd_per_hour(p) is not None for p in purchases):
+            yield f"{word} {date}"
 
 
 def _price(usd_per_hour: float | None) -> str | None:

@@ -18,6 +18,7 @@ from flopwise.cli.parts import between, bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
+from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
@@ -217,12 +218,26 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
     if plan.levers:
         yield "What one change to the best plan would do:\n" + _levers(plan, paper)
+    yield from _ports(plan, paper)
     if plan.ruled_out:
         rows = [(f"{r.count:,}", r.unit, r.reason, r.example) for r in plan.ruled_out]
         yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
     if plan.assumptions:
         yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
     yield f"{plan.evaluated:,} candidates evaluated in {units.format_seconds(plan.elapsed_s)}"
+
+
+def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
+    """The cheapest plan with each other software, against the best plan; nothing where there is none."""
+    headers = ("software", "machines", ">cost", ">against plan 1", ">measured rows", "what has to be ported")
+    rows = []
+    for port in plan.if_you_port:
+        machines = f"{port.num_instances} x {port.provider} {port.instance} ({port.gpu})"
+        change = f"{'-' if port.saves_usd > 0 else '+'}{units.format_usd(abs(port.saves_usd))}"
+        cost = units.format_usd(port.cost_usd)
+        rows.append((port.software, machines, cost, change, port.rows, "; ".join(port.work)))
+    if rows:
+        yield "If you port:\n" + table(headers, rows, paper)
 
 
 def title(plan: Plan) -> str:
@@ -294,7 +309,7 @@ def _percentile(plan: Plan, target: str) -> str:
 
 def _note(c: Candidate, today: date | None = None) -> str:
     """What is to be known of a row: replicas raised, why it was not run, an old price."""
-    notes = [c.note] if c.note else []
+    notes = [note for note in (c.note, c.price_note) if note]
     if c.evidence.startswith(UNMEASURED):
         notes.append(UNMEASURED)
     try:
@@ -342,11 +357,10 @@ def layout(c: Candidate) -> str:
 
 def _best(best: Candidate, paper: Screen) -> str:
     """The best plan in full."""
-    dated = f", of {best.price_date}" if best.price_date else ""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
-        ("price", f"{units.format_usd(best.usd_per_hour)}/h{dated}: {best.price_source}"),
+        ("price", _price(best)),
     ]
     if best.start_s:
         what = "machines that boot, image, weights, data, compilation"
@@ -370,6 +384,14 @@ def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
             yield figure.partition("_")[0].replace("seconds", "time"), f"{text(value)} {between(*ends, text)}"
     if best.evidence:
         yield "rests on", best.evidence
+
+
+def _price(best: Candidate) -> str:
+    """What the machines cost an hour, of which day, from where, and what is to be known of it."""
+    dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
+    note = "" if best.price_note == "undated price" else best.price_note
+    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note]
+    return f"{', '.join(filter(None, words))}: {best.price_source}"
 
 
 def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:

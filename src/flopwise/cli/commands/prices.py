@@ -106,9 +106,27 @@ def _say(notes: Sequence[str]) -> None:
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
     for title, count, rows in (("provider", ">offers", ages.providers), ("other prices", ">rows", ages.book)):
-        headers = (title, count, "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days")
+        headers = (
+            title,
+            count,
+            "oldest",
+            "newest",
+            ">median age",
+            ">oldest age",
+            f">over {ages.most_days:g} days",
+            ">undated",
+        )
         cells = [
-            (a.provider, a.offers, a.oldest, a.newest, f"{a.median_days:,} d", f"{a.oldest_days:,} d", a.stale)
+            (
+                a.provider,
+                a.offers,
+                a.oldest or "-",
+                a.newest or "-",
+                f"{a.median_days:,} d",
+                f"{a.oldest_days:,} d",
+                a.stale,
+                a.undated,
+            )
             for a in rows
         ]
         if rows or title == "provider":

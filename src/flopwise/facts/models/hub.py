@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from flopwise.facts.tables import read_json_object
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 PATIENCE_S = 4
 """How long the hub may take to answer."""
+WHOLE_S = 12.0
+"""How long all of it may take: a hub that sends byte by byte answers in time each time."""
 TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "requests", "urllib3"})
 """Libraries that the hub's client has been built on; their errors are no `OSError` throughout."""
 _TRUE = ("1", "true", "yes", "on")
@@ -61,7 +63,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any] | None
     }
     try:
         cached = try_to_load_from_cache(model_id, "config.json")
-        path = cached if isinstance(cached, str) else None if here_only else _download(model_id)
+        path = cached if isinstance(cached, str) else None if here_only else _in_time(lambda: _download(model_id))
     except errors.HFValidationError as problem:
         raise SpecError(f"{model_id}: not a valid hub id ({str(problem)[:120]})") from problem
     except Exception as problem:  # transports raise classes of their own; what is not theirs goes on
@@ -75,6 +77,29 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any] | None
     if path is None:
         raise SpecError(f"{model_id}: its config.json is not in the hub's cache, and offline mode is on; {instead}")
     return read_json_object(Path(path))
+
+
+def _in_time(call: Callable[[], str]) -> str:
+    """What `call` returns, within WHOLE_S; whatever it raises. Raises TimeoutError: it takes longer."""
+    import threading  # noqa: PLC0415 - as the client
+
+    ended: list[str | BaseException] = []
+
+    def work() -> None:
+        try:
+            ended.append(call())
+        except BaseException as problem:  # noqa: BLE001 - raised where it is waited for
+            ended.append(problem)
+
+    worker = threading.Thread(target=work, daemon=True)  # one that hangs does not keep the process
+    worker.start()
+    worker.join(WHOLE_S)
+    match ended:
+        case [str(path)]:
+            return path
+        case [BaseException() as problem]:
+            raise problem
+    raise TimeoutError(f"no answer in {WHOLE_S:g} s")
 
 
 def _download(model_id: str) -> str:

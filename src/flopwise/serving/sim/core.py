@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numba import int64, njit, void
 
-from flopwise.serving.sim import cost
+from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
     CACHED, CAME, COME, FIRST, HAVE, LAST, LEFT, MADE, MOVE, OUTPUT, OWED, PHASES, PREEMPTED, PREFIX, PROMPT, RANK,
     REPLICA, RIGHT, SHARE, SLOT, START, WHERE, WORLD,
@@ -599,7 +599,7 @@ WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, PREFIXES = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED))
 
 
-@njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=True, **HOW)
+@njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=layout.CACHED_CODE, **HOW)
 def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
     """All replicas up to a time."""
     w = world[0]

@@ -37,13 +37,16 @@ def cache_folder() -> Path | None:
     name = f"flopwise-{hashlib.sha256(text).hexdigest()[:16]}"
     given = os.environ.get("NUMBA_CACHE_DIR")
     home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    user = Path(home) if home else Path("~/.cache").expanduser()
-    for parent in (Path(given) if given else user / "flopwise", Path(tempfile.gettempdir())):
-        folder = parent / name
+
+    def user() -> Path:
+        return Path(given) if given else (Path(home) if home else Path("~/.cache").expanduser()) / "flopwise"
+
+    for parent in (user, lambda: Path(tempfile.gettempdir())):
         try:
+            folder = parent() / name  # neither a home nor a temporary folder need be there
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             own = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
-        except OSError:
+        except (OSError, RuntimeError):
             continue
         if own and os.access(folder, os.W_OK):
             return folder
@@ -59,6 +62,7 @@ def core(on_compile: Callable[[], None] | None = None) -> Any:
     if on_compile and (folder is None or not any(folder.rglob("*.nbc"))):
         on_compile()
     numba.config.CACHE_DIR = str(folder or "")
+    layout.CACHED_CODE = folder is not None  # numba knows no place of its own where there is none
     try:
         return import_module("flopwise.serving.sim.core").drive
     finally:

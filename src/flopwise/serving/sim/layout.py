@@ -35,6 +35,8 @@ def record(*names: str) -> np.dtype[np.void]:
     return np.dtype([(name, np.int64) for name in names])
 
 
+CACHED_CODE = True
+"""Whether compiled code is kept on the disk; `fleet.core` says so before `core` is imported."""
 REPLICA = record(
     "role", "on", "accepts",
     "plain",  # requests come in the order of the policy

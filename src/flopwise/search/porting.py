@@ -1,0 +1,75 @@
+"""What a workload would cost on devices that its project needs a port for, and what the port takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flopwise.errors import InfeasibleError
+from flopwise.facts import defaults
+from flopwise.facts.catalog import Facts
+from flopwise.search.allowed import PORTED_SOFTWARE, software_of
+from flopwise.search.answer import Candidate, Port
+from flopwise.search.plan import plan
+from flopwise.search.spec import TRAINING
+from flopwise.search.workload import Resolved
+
+MEASURED = {"rocm": (3, 92), "xla": (19, 0), "neuron": (4, 16), "gaudi": (22, 36)}
+"""Published training runs and serving results of each software. Source: benchmarks/truth, counted by device."""
+FRAMEWORKS = {
+    "rocm": "PyTorch for ROCm", "xla": "JAX, or PyTorch/XLA", "neuron": "JAX or PyTorch for NeuronX",
+    "gaudi": "PyTorch with Intel Gaudi's bridge (Optimum Habana)",
+}  # fmt: skip
+KERNELS = {"rocm": "HIP or Triton", "xla": "Pallas", "neuron": "NKI", "gaudi": "TPC-C, or the bridge's own"}
+"""What kernels written in CUDA become."""
+
+
+def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
+    """The cheapest plan with each software that a workload of the usual one needs a port to, cheapest first.
+
+    `cost_usd`: of the plan without a port. None where the workload says its software, or names devices or instances.
+    """
+    limits = workload.limits
+    if limits.software or limits.gpus or limits.vendors or limits.instances:
+        return []
+    found = cheapest_by_software(ported_candidates(workload, facts), facts)
+    return [port(software, c, workload, facts, c.cost_usd, cost_usd) for software, c in found]
+
+
+def ported_candidates(workload: Resolved, facts: Facts) -> list[Candidate]:
+    """What a workload could run on after a port; one search for all software."""
+    try:
+        return plan(workload.with_limits(software=PORTED_SOFTWARE), facts, alone=False).plans
+    except InfeasibleError:
+        return []
+
+
+def cheapest_by_software(candidates: Iterable[Candidate], facts: Facts) -> list[tuple[str, Candidate]]:
+    """The cheapest of `candidates` with each software, the cheapest first."""
+    best: dict[str, Candidate] = {}
+    for one in candidates:
+        software = software_of(facts.accelerators[one.gpu]) or ""
+        if software not in best or one.cost_usd < best[software].cost_usd:
+            best[software] = one
+    return sorted(best.items(), key=lambda item: item[1].cost_usd)
+
+
+def port(
+    software: str, chosen: Candidate, workload: Resolved, facts: Facts, cost_usd: float, now_usd: float, name: str = ""
+) -> Port:  # fmt: skip
+    """What a candidate with other software costs, against `now_usd`, and what has to be ported for it."""
+    trains = workload.task in TRAINING
+    return Port(
+        software=software, gpu=chosen.gpu, provider=chosen.provider, instance=chosen.instance, region=chosen.region,
+        purchase=chosen.purchase, num_instances=chosen.num_instances, cost_usd=cost_usd, saves_usd=now_usd - cost_usd,
+        rows=MEASURED[software][0 if trains else 1], work=_work(software, chosen, facts, trains=trains), workload=name,
+    )  # fmt: skip
+
+
+def _work(software: str, chosen: Candidate, facts: Facts, *, trains: bool) -> list[str]:
+    """What has to be ported: framework, kernels, engine and formats."""
+    work = [f"framework: {FRAMEWORKS[software]}", f"kernels of one's own in CUDA: {KERNELS[software]}"]
+    if trains:
+        return [*work, f"training software: {chosen.layout['stack']}, in {chosen.layout['precision']}"]
+    engine = facts.engine(str(chosen.layout.get("engine", defaults.ENGINE)))
+    formats = ", ".join(sorted(engine.formats_on(facts.accelerators[chosen.gpu])))
+    return [*work, f"engine: {engine.name} for {software}", f"formats: {chosen.layout['weights']} of {formats}"]

@@ -1,0 +1,54 @@
+"""A recipe as a device can run it: in a number format that it has units for, with attention kernels made for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flopwise.cost.precisions import SIXTEEN_BIT
+from flopwise.training.widths import trained_widths
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.training.layout import Recipe
+
+FLASH_CAPABILITY = 8.0
+"""Compute capability from which FlashAttention-2 runs: Ampere. Source: its README, requirements (CUDA)."""
+EFFICIENT_CAPABILITY = 5.0
+"""The same of PyTorch's memory-efficient attention. Source: PyTorch, aten/native/transformers/cuda/sdp_utils.cpp."""
+FP16 = (
+    "fp16: dynamic loss scaling, since gradients below 6e-8 vanish, fp32 master weights, and gradients clipped after "
+    "they are unscaled (arXiv:1710.03740)"
+)
+
+
+def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe as the device can run it, the same object where it can as it is, and what to say of it.
+
+    A 16-bit format that the device has no units for gives way to the other, else to fp32; fp16 has fp32 master weights.
+    FlashAttention-2 gives way to PyTorch's memory-efficient attention, and that to plain products on devices of before
+    it.
+
+    Source: datasheet rates; requirements of FlashAttention-2 and PyTorch; Micikevicius et al. 2018 (arXiv:1710.03740).
+    Assumes: memory-efficient attention keeps what flash attention keeps, at the rate of FlashAttention-1.
+    """
+    changes, notes = dict[str, Any](), list[str]()
+    wanted = recipe.precision
+    if wanted in SIXTEEN_BIT and accelerator.peak and wanted not in accelerator.peak:
+        changes["precision"] = next((name for name in (*SIXTEEN_BIT, "fp32") if name in accelerator.peak), wanted)
+        notes.append(f"{accelerator.name} has no {wanted} units: trained in {changes['precision']}")
+    if changes.get("precision", wanted) == "fp16":
+        notes.append(FP16)
+        widths = trained_widths(recipe)
+        if recipe.master_weights is None and recipe.lora is None and widths.weights < 4 and not widths.master:
+            changes["master_weights"] = True
+    capability = accelerator.compute_capability if accelerator.vendor.lower() == "nvidia" else None
+    if capability is not None and float(capability) < FLASH_CAPABILITY and recipe.attention != "eager":
+        efficient = float(capability) >= EFFICIENT_CAPABILITY
+        kept = "sdpa" if efficient else "eager"
+        changes |= {"attention": kept} if recipe.attention != kept else {}
+        if recipe.stack.attention_kernel != "fa1":
+            changes["stack"] = replace(recipe.stack, attention_kernel="fa1")
+        kernel = "PyTorch's memory-efficient attention, timed as FlashAttention-1" if efficient else "plain products"
+        notes.append(f"{accelerator.name} is older than Ampere, which FlashAttention-2 needs: {kernel}")
+    return (replace(recipe, **changes) if changes else recipe), tuple(notes)

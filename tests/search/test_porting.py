@@ -1,0 +1,51 @@
+"""What a port to other software would bring, and what it takes."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flopwise
+from flopwise.search.allowed import PORTED_SOFTWARE, software_of
+from flopwise.search.plan import plan
+from flopwise.search.porting import MEASURED
+from flopwise.search.workload import resolve
+from named import FACTS
+
+TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth"
+SERVICE: dict[str, Any] = {
+    "model": "Llama-3.1-8B", "task": "serve", "simulate": False,
+    "traffic": {"requests_per_s": 2, "input_tokens": 300, "output_tokens": 60},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "place"), [("training.csv", 0), ("serving.csv", 1)])
+def test_measured_rows_are_those_of_the_truth(file: str, place: int) -> None:
+    with (TRUTH / file).open(encoding="utf-8") as lines:
+        rows = Counter(software_of(FACTS.accelerator(row["gpu"])) for row in csv.DictReader(lines))
+    assert {name: counts[place] for name, counts in MEASURED.items()} == {name: rows[name] for name in PORTED_SOFTWARE}
+
+
+def test_a_plan_tells_what_each_port_would_cost() -> None:
+    """Each is the cheapest of a plan with that software alone, against the first of the plan without a port."""
+    answer = flopwise.plan(SERVICE)
+    assert {port.software for port in answer.if_you_port} == set(PORTED_SOFTWARE)
+    for port in answer.if_you_port:
+        alone = plan(resolve({**SERVICE, "software": [port.software]}), FACTS, alone=False)
+        assert port.cost_usd == pytest.approx(min(c.cost_usd for c in alone.plans))
+        assert port.saves_usd == pytest.approx(answer.plans[0].cost_usd - port.cost_usd)
+        assert port.rows == MEASURED[port.software][1]
+        said = " ".join(port.work)
+        assert "framework" in said
+        assert "kernels" in said
+        assert "formats" in said
+    assert [p.cost_usd for p in answer.if_you_port] == sorted(p.cost_usd for p in answer.if_you_port)
+
+
+@pytest.mark.parametrize("said", [{"software": ["cuda"]}, {"constraints": {"gpus": ["l4"]}}])
+def test_who_says_the_software_or_names_devices_asks_for_no_port(said: dict[str, Any]) -> None:
+    assert flopwise.plan({**SERVICE, **said}).if_you_port == []
