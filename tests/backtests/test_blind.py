@@ -149,6 +149,6 @@ def test_groups_are_by_columns_and_quantities_and_add_up() -> None:
     done = run_backtest(KINDS["serving"], _rows("serving"), load_facts())
     groups = done.groups(("tp",))
     assert sum(s.rows for s in groups.values()) == done.summary.rows
-    assert {key[1] for key in groups} == {"output_tokens_per_s", "tpot_s", "ttft_s"}
+    assert {key[1] for key in groups} == {"output_tokens_per_s", "tpot_s", "ttft_s", "latency_s"}
     with pytest.raises(UnknownNameError):
         done.groups(("moon phase",))

@@ -51,6 +51,15 @@ workloads:
 own_machines:
   - {name: box, gpu: h100, gpus: 2, count: 1, network: 100Gbps, tags: [gdpr], site: {colocation: true, pue: 1.3}}
 """
+HELD = b"""\
+name: platform
+workloads:
+  - name: chat
+    task: serve
+    model: config.json
+    traffic: {requests_per_s: 2, input_tokens: 200, output_tokens: 50}
+    existing: [{instance: p5.48xlarge}]
+"""
 CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
 PRICES = b"instance_name,location,price,gpu_count,gpu_name,spot\np5.48xlarge,us-east-1,50,8,H100,False\n"
 GOOD_FILES = {
@@ -60,6 +69,7 @@ GOOD_FILES = {
     "rows.csv": CSV,
     "aws.csv": PRICES,
     "fleet.yaml": FLEET,
+    "held.yaml": HELD,
 }
 
 COMPARED = (
@@ -79,6 +89,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "work.yaml"),
     "compare": ("compare", "config.json", *COMPARED),
     "assess": ("assess", "fleet.yaml", "--scenarios", "20"),
+    "check": ("check", "held.yaml"),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
     "prices": ("prices", "age"),

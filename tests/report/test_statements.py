@@ -74,7 +74,7 @@ def test_prices_and_their_dates_are_those_of_the_price_book() -> None:
     for row in data()["allocation"]:
         offer = book[row["provider"], row["instance"], row["region"]]
         assert row["usd_per_hour"] == offer.price_usd_per_hour(row["purchase"])
-        assert row["price_date"] == offer.price_date
+        assert row["price_date"] == offer.price_date_of(row["purchase"])
         assert (row["gpu"], row["num_gpus"]) == (offer.accelerator, row["count"] * offer.count)
     for row in data()["instances"]:
         offer = book[row["provider"], row["instance"], row["region"]]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from flopwise.changes import serving, training
 from flopwise.cost.memory_answer import MemoryAnswer, Remedy
-from flopwise.serving.memory_answer import ServingMemoryAnswer
 from flopwise.training.memory_answer import TrainingMemoryAnswer
 
 Answer = TypeVar("Answer", bound=MemoryAnswer)
@@ -21,9 +19,14 @@ def with_remedies(answer: Answer) -> Answer:
 def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
     """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
     if isinstance(answer, TrainingMemoryAnswer):
+        from flopwise.changes import training  # noqa: PLC0415 - half is enough
+
         kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
         setup = training.TrainingSetup(answer.model, answer.recipe, answer.layout, answer.facts)
         return training.remedies(setup, answer.capacity_bytes, device_kind=kind)
+    from flopwise.changes import serving  # noqa: PLC0415 - half is enough
+    from flopwise.serving.memory_answer import ServingMemoryAnswer  # noqa: PLC0415 - half is enough
+
     assert isinstance(answer, ServingMemoryAnswer)
     return serving.remedies(
         answer.model, answer.layout, answer.facts, device=answer.accelerator, concurrency=answer.concurrency,

@@ -30,7 +30,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "plan": "Rank the ways of running a workload over all offers.",
         "compare": "Fine-tune, train from scratch, or call an API, for the same traffic.",
         "assess": "The GPU strategy of a platform: many workloads, one bill.",
-        "check": "Judge what a platform runs on today: does it hold, what would change.",
+        "check": "Judge what a platform runs on today: does it hold, what does it cost, what would change.",
     },
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
 }

@@ -13,7 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from flopwise.fleet.model import Machine, MonthlyOption, Policy, ProviderShare, SpotLimit, WorkloadDemand
+from flopwise.fleet.model import (
+    Machine,
+    MonthlyOption,
+    Policy,
+    ProviderShare,
+    SpotLimit,
+    WorkloadDemand,
+    paid_all_month,
+)
 from flopwise.fleet.program import (
     ALWAYS_BUSY,
     LARGE,
@@ -79,11 +87,17 @@ class Waste:
     def replaces(self, cheaper: int, dearer: int, *, discount: float = 1.0) -> bool:
         """Whether one option carries any part that another can, for no more money and, under a quota, machines.
 
-        `discount`: on what the dearer costs. Of a workload with a backup on-demand machines stand by one by one, too.
+        `discount`: on what the dearer costs. Of a workload with a backup on-demand machines stand by one by one, too,
+        for those with the same software. Where the load has levels, what is paid all month carries its base and what
+        is paid by the hour its top: neither takes the other's place.
         """
-        option, other = self.options[cheaper], self.options[dearer]
+        option, other, demand = self.options[cheaper], self.options[dearer], self.demands[self.options[dearer].workload]
         scales = [(self.scale[cheaper], self.scale[dearer])]
-        if self.demands[other.workload].backup and other.purchase == "on_demand":
+        if demand.levels is not None and paid_all_month(option.purchase) != paid_all_month(other.purchase):
+            return False
+        if demand.backup and option.software != other.software:
+            return False
+        if demand.backup and other.purchase == "on_demand":
             if option.purchase != "on_demand":
                 return False
             scales.append((1, 1))
@@ -149,12 +163,13 @@ class Waste:
         """Every option, but for those on `shared` machines, with those of other providers that cost less.
 
         Of those that need the same scarce things the cheapest, and those of fewer machines. Not of what has a backup,
-        which goes with where it runs.
+        which goes with where it runs, nor of levels of load, whose parts cost what their hours do.
         """
         found, kept = list[Exchange](), set(shared)
         of: dict[int, list[int]] = defaultdict(list)
         for number, option in enumerate(self.options):
-            if option.own is None and option.purchase != API and not self.demands[option.workload].backup:
+            demand = self.demands[option.workload]
+            if option.own is None and option.purchase != API and not demand.backup and demand.levels is None:
                 of[option.workload].append(number)
         for numbers in of.values():
             for dearer in (n for n in numbers if n not in kept):
@@ -272,10 +287,12 @@ class ThriftyProgram(AllocationProgram):
     def _forbid_idle_backups(self, number: int, waste: Waste) -> None:
         """Machines stand by only if without one of them there were too few where some provider is lost.
 
-        Those with one provider cost no more than the cheapest there that stand by for all of the share.
+        Those of one software with one provider cost no more than the cheapest there that stand by for all of the share.
         """
-        program, share = self.program, self.rules.backup.share
-        for mine in self.by_provider(number).values():
+        program, share, alike = self.program, self.rules.backup.share, defaultdict[tuple[str, str], list[int]](list)
+        for i in (i for mine in self.by_provider(number).values() for i in mine):
+            alike[self.options[i].provider, self.options[i].software].append(i)
+        for mine in alike.values():
             spare = {i: program.costs[self.spare[i]] for i in mine if i in self.spare}
             whole = [-(-round(share * self.options[i].instances * 1e6) // 10**6) * spare[i] for i in spare]
             free = [usd for i, usd in zip(spare, whole, strict=True) if not waste.scarce[i]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from flopwise.errors import SpecError
+from flopwise.files import read_at_most
 from flopwise.options import ValueKind, kind_of
 from flopwise.units import HOUR_S
 
 HOURS_PER_DAY, HOURS_PER_WEEK = 24, 168
 WEEKDAYS = 5
+MOST_BYTES = 100_000_000
 OFFICE_DAY = (5, 5, 5, 5, 5, 5, 5, 20, 60, 100, 100, 100, 80, 100, 100, 100, 100, 60, 30, 15, 15, 15, 5, 5)
 """Percent of its peak by the hour of a working day. Assumed: work from nine to five, and what jobs ask at night."""
 OFFICE_WEEKEND = (5,) * HOURS_PER_DAY
@@ -85,11 +88,15 @@ def _rates_by_days(profile: Mapping[object, object], what: str) -> tuple[float, 
 
 
 def _rates_of_file(path: Path, what: str) -> tuple[float, ...]:
+    name = str(path)[:60]
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{what}: {path} is no profile ({', '.join(NAMED)}) and no file to read: {error}") from None
+        data = read_at_most(path, MOST_BYTES)
+        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SpecError(f"{what}: {name} is no profile ({', '.join(NAMED)}) and no file to read: {reason}") from None
+    if len(data) > MOST_BYTES:
+        raise SpecError(f"{what}: {name} has over {MOST_BYTES:,} bytes")
     columns = rows[0].keys() if rows else set[str]()
     readers: tuple[tuple[set[str], Callable[[list[dict[str, str]]], list[float]]], ...] = (
         ({"hour", "rate"}, _rates_of_table), ({"arrival_s"}, _rates_of_trace),
@@ -99,9 +106,9 @@ def _rates_of_file(path: Path, what: str) -> tuple[float, ...]:
             try:
                 return _whole_week(read(rows), what)
             except (TypeError, ValueError) as error:
-                text = error if isinstance(error, SpecError) else f"{path}: not a number in {', '.join(sorted(needed))}"
+                text = error if isinstance(error, SpecError) else f"{name}: not a number in {', '.join(sorted(needed))}"
                 raise SpecError(str(text)) from None
-    raise SpecError(f"{what}: {path} needs the columns hour and rate, or arrival_s of a trace")
+    raise SpecError(f"{what}: {name} needs the columns hour and rate, or arrival_s of a trace")
 
 
 def _rates_of_table(rows: list[dict[str, str]]) -> list[float]:
