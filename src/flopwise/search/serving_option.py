@@ -20,12 +20,14 @@ from flopwise.search.answer import Candidate
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, Priced, offer_cluster
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
-from flopwise.search.run_start import batch_start_s, run_cost_usd
+from flopwise.search.run_start import run_cost_usd
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.startup import cold_start
+from flopwise.training.start import OBJECT_STORE
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
@@ -205,20 +207,17 @@ def serving_options(
 
 
 def _start_s(workload: Resolved, model: Model, node: NodeKind, found: Deployments) -> Floats:
-    """Seconds before the first request of each row's replicas, which depend on their layout alone."""
-    degrees = np.stack([getattr(found, name) for name in DEGREES])
+    """Seconds from a machine that is paid to the first request of each row's replicas: their layout alone decides.
+
+    Source: data/run_start.csv, `flopwise.serving.startup.cold_start`. Assumes: as there; replicas start together.
+    """
+    facts, degrees = workload.facts, np.stack([getattr(found, name) for name in DEGREES])
     layouts, place = np.unique(degrees, axis=1, return_inverse=True)
-    each = [
-        batch_start_s(
-            replica_job(
-                workload, model, node.cluster, found.weights,
-                ServingLayout(**dict(zip(DEGREES, map(int, layout), strict=True))),
-            ),
-            workload.facts,
-        )
-        for layout in layouts.T
-    ]  # fmt: skip
-    return np.asarray(each)[place.ravel()]
+    drive, each = facts.storage(OBJECT_STORE), list[float]()
+    for degree in layouts.T:
+        layout = ServingLayout(**dict(zip(DEGREES, map(int, degree), strict=True)))
+        each.append(cold_start(replica_job(workload, model, node.cluster, found.weights, layout), drive).seconds)
+    return facts.start_s("machine", "image") + np.asarray(each)[place.ravel()]
 
 
 def latency_targets(workload: Resolved) -> dict[str, Latency | None]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
 
-STORE = "s3"
-"""Kind of storage that data are brought from."""
+OBJECT_STORE = "s3"
+"""Kind of storage that weights and data are brought from."""
 
 
 def training_start_s(
@@ -40,6 +40,6 @@ def training_start_s(
     if pretrained:
         fixed += float(weight_bytes(model, BF16)) / facts.engine(defaults.ENGINE).loader_bytes_per_s
     staged: Floats = corpus(model.vocab, tokens).ids_bytes / (
-        np.asarray(instances) * facts.storage(STORE).read_bytes_per_s
+        np.asarray(instances) * facts.storage(OBJECT_STORE).read_bytes_per_s
     )
     return fixed + staged
