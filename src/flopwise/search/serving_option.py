@@ -217,7 +217,8 @@ def _start_s(workload: Resolved, model: Model, node: NodeKind, found: Deployment
     for degree in layouts.T:
         layout = ServingLayout(**dict(zip(DEGREES, map(int, degree), strict=True)))
         each.append(cold_start(replica_job(workload, model, node.cluster, found.weights, layout), drive).seconds)
-    return facts.start_s("machine", "image") + np.asarray(each)[place.ravel()]
+    start_s: Floats = facts.start_s("machine", "image") + np.asarray(each)[place.ravel()]
+    return start_s
 
 
 def latency_targets(workload: Resolved) -> dict[str, Latency | None]:
