@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flopwise.cost.money import billed_hours
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
@@ -165,9 +166,9 @@ def test_a_whole_month_of_n1_is_thirty_percent_off_and_of_a2_is_not() -> None:
 
 
 def test_time_is_rounded_as_the_provider_bills_it() -> None:
-    assert prices.billed_hours(1.0, 1, 3600, 3600) == 1
-    assert prices.billed_hours(1.01, 1, 3600, 3600) == 2
-    assert prices.billed_hours(10 * 30 / 3600, 10, 1, 60) == pytest.approx(10 * 60 / 3600)
+    assert billed_hours(1.0, 1, 3600, 3600) == 1
+    assert billed_hours(1.01, 1, 3600, 3600) == 2
+    assert billed_hours(10 * 30 / 3600, 10, 1, 60) == pytest.approx(10 * 60 / 3600)
     hourly = effective(
         offer("paperspace", on_demand_usd_per_hour=1.0), "on_demand", 22 * 7.5, FACTS, starts_per_month=22
     )
@@ -184,7 +185,7 @@ def test_time_is_rounded_as_the_provider_bills_it() -> None:
 @settings(deadline=None)
 @given(hours=st.floats(0.01, 744), starts=st.integers(1, 1000), unit=st.sampled_from([1, 60, 3600]))
 def test_what_is_billed_is_never_less_than_what_is_used(hours: float, starts: int, unit: float) -> None:
-    assert prices.billed_hours(hours, starts, unit, unit) >= hours * (1 - 1e-9)
+    assert billed_hours(hours, starts, unit, unit) >= hours * (1 - 1e-9)
 
 
 def test_columns_equal_single_calls() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from flopwise.ops.types import Floats, Ints
 from flopwise.units import HOUR_S
 
@@ -24,6 +26,18 @@ def run_usd(seconds: Floats, usd_per_hour: Floats) -> Floats:
     Assumes: the price holds for the whole run.
     """
     return seconds / HOUR_S * usd_per_hour
+
+
+def billed_hours(hours: Floats, starts: Floats = 1.0, unit_s: Floats = 1.0, minimum_s: Floats = 0.0) -> Floats:
+    """Hours a month that are billed of machines started `starts` times for `hours` in all; broadcasts.
+
+    Source: arithmetic: each start is rounded up to whole units, and to the least time.
+    Assumes: all starts last equally long.
+    """
+    each_s = hours * HOUR_S / starts
+    units = np.ceil(np.round(each_s / unit_s, 6))
+    billed_s: Floats = np.maximum(units * unit_s, minimum_s)
+    return billed_s * starts / HOUR_S
 
 
 def unit_usd(usd: float | None, amounts: Mapping[str, float | None]) -> dict[str, float]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
-    from flopwise.facts.reliability import FailureRecord, SpotRecord
+    from flopwise.facts.reliability import FailureRecord, SpotRecord, StartRecord
     from flopwise.facts.samples import ConvolutionLayer, TrainingSample
     from flopwise.facts.software import Engine, Optimizer, TrainingStack
     from flopwise.facts.storage import Storage
@@ -52,11 +52,11 @@ FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "offers.MARKETPLACES",
-    "spot_prices.DISCOUNTS", "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "price_book.TERMS",
-    "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED", "price_book.HARDWARE", "accelerators.GRADE_RECORDS",
-    "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS", "software.OPTIMIZERS",
-    "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS", "formats.CACHE_FORMATS",
-    "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "spot_prices.DISCOUNTS", "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
+    "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED", "price_book.HARDWARE",
+    "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
+    "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
+    "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -480,6 +480,12 @@ class Facts:
     failures: Mapping[str, FailureRecord] = _named_rows("reliability.FAILURES")  # records of failures by name
     failure_record = _finder("record of failures", lambda facts: facts.failures)
     spot_records: tuple[SpotRecord, ...] = _all_rows("reliability.SPOT")  # records of spot interruptions
+
+    start_records: tuple[StartRecord, ...] = _all_rows("reliability.STARTS")  # what runs wait for before they begin
+
+    def start_s(self, *names: str) -> float:
+        """Seconds of those records together."""
+        return sum(record.seconds for record in self.start_records if record.name in names)
 
     @_lookup_once
     def spot(self, provider: str, accelerator: str) -> SpotRecord:

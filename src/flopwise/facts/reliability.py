@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from flopwise import units
 from flopwise.facts import tables
@@ -74,11 +75,32 @@ class SpotRecord:
         return f"{self.share} ({self.source}, {self.date}, {self.confidence} confidence)"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRecord:
+    """What a run waits for before its first step while its machines are paid, of each run or each layer of its model.
+
+    `stacks`: the training stacks that it holds for, or `any`.
+    """
+
+    name: str
+    seconds: Positive
+    per: Literal["run", "layer"]
+    stacks: tuple[str, ...]
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+
 def _check_share(row: Row, record: SpotRecord, _: Sequence[SpotRecord]) -> None:
     if record.least_frac > record.most_frac or not record.most_frac:
         raise row.error("most_frac", record.most_frac, "allowed: above 0, and no less than least_frac")
 
 
+STARTS = FactTable(
+    file="run_start.csv", meaning="what a run waits for before its first step", row=StartRecord, key=("name",),
+    readers={"per": tables.choice("run", "layer")},
+)  # fmt: skip
 FAILURES = FactTable(
     file="failures.csv", meaning="how often a run of so many GPUs was interrupted", row=FailureRecord, key=("name",),
 )  # fmt: skip

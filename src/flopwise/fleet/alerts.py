@@ -90,7 +90,7 @@ def _day_shares(chosen: ChosenWorkload) -> Sequence[float]:
         return job.levels.day_shares
     if not job.ends:
         return [m / (60 * job.schedule.hours_per_day * times) for m in minutes]
-    runs, hours = job.runs, max(chosen.option.candidate.seconds / HOUR_S, 1e-9)
+    runs, hours = job.runs, max(chosen.option.candidate.paid_s / HOUR_S, 1e-9)
     at_once = max(1, math.ceil(runs / times - 1e-6))
     return [min(1.0, at_once / runs * min(1.0, 24 / hours)) if m else 0.0 for m in minutes]
 

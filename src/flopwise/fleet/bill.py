@@ -159,7 +159,8 @@ def _time_interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
     option = taken.option
     if figures is None or taken.role == "backup" or option.is_pooled or not is_rented(option.purchase):
         return usd, usd
-    return min(usd, usd * figures.time_low), max(usd, usd * figures.time_high)
+    less, more = (option.candidate.cost_frac(longer) for longer in (figures.time_low, figures.time_high))
+    return min(usd, usd * less), max(usd, usd * more)
 
 
 def _price_date(option: MonthlyOption, machines: int) -> str:

@@ -143,7 +143,7 @@ def _checked_machines(part: ExistingPart, facts: Facts) -> CheckedMachines:
     offer, candidate = part.offer, part.candidate
     figures = {} if candidate is None else {n: v if v != float("inf") else None for n, v in candidate.figures.items()}
     if candidate is not None and "e2e_s" not in figures:
-        figures["run_s"] = candidate.seconds
+        figures |= {"run_s": candidate.seconds, "start_s": candidate.start_s}
     return CheckedMachines(
         provider=offer.provider, region=offer.region, instance=offer.instance,
         gpu=facts.offered_accelerator(offer).name, count=part.count, purchase=part.written.purchase,

@@ -163,7 +163,7 @@ def _part(
             reasons = (str(error), *error.reasons)
         reasons = () if candidate is not None else reasons or ("nothing fits there",)
     if job.ends:
-        work = HOURS_PER_MONTH if candidate is None else job.runs * candidate.seconds / HOUR_S
+        work = HOURS_PER_MONTH if candidate is None else job.runs * candidate.paid_s / HOUR_S
     work = max(min(work, MOST_HOURS), 1e-6)
     paid = machines.hours or min(work, HOURS_PER_MONTH)
     return ExistingPart(

@@ -36,7 +36,8 @@ def monthly_option(
     instances, unit, runs = candidate.num_instances, replica_machines(candidate), job.runs * factor
     joules = candidate.energy_joules
     if job.ends:
-        busy, joules = candidate.seconds / HOUR_S * runs, None if joules is None else joules * runs
+        busy = candidate.paid_s / HOUR_S * runs
+        joules = None if joules is None else joules * runs
         at_once = max(1, -(-round(busy / HOURS_PER_MONTH * 1e6) // 10**6))
         instances, busy = instances * at_once, busy / at_once
     else:

@@ -266,7 +266,7 @@ def _with_levels(job: ResolvedJob, plans: Sequence[Plan], facts: Facts) -> Resol
     if cold_start_s is None:
         offer = next(o for o in facts.offers if o.key == (first.provider, first.instance, first.region))
         served = candidate_job(workload, facts.model(workload.model), facts, offer, first)
-        cold_start_s = replica_start_s(served, facts.storage(DEFAULT_STORAGE))
+        cold_start_s = replica_start_s(served, facts.storage(DEFAULT_STORAGE), facts)
     fewest = min(int(c.layout.get("replicas", 1)) for c in candidates)
     least = usual.least if how.min_replicas is None else how.min_replicas
     levels = LoadLevels.of_traffic(

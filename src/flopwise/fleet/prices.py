@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flopwise.cost.money import billed_hours
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
@@ -47,18 +48,6 @@ class EffectivePrice:
     price_date: str
     notes: tuple[str, ...] = ()
     break_even_frac: float | None = None
-
-
-def billed_hours(hours: Floats, starts: Floats = 1.0, unit_s: Floats = 1.0, minimum_s: Floats = 0.0) -> Floats:
-    """Hours a month that are billed of machines started `starts` times for `hours` in all; broadcasts.
-
-    Source: arithmetic: each start is rounded up to whole units, and to the least time.
-    Assumes: all starts last equally long.
-    """
-    each_s = hours * HOUR_S / starts
-    units = np.ceil(np.round(each_s / unit_s, 6))
-    billed_s: Floats = np.maximum(units * unit_s, minimum_s)
-    return billed_s * starts / HOUR_S
 
 
 def sustained_frac(used_frac: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:

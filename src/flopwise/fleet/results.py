@@ -88,6 +88,7 @@ def _training_figures(workload: Resolved, option: MonthlyOption, facts: Facts, m
     flops = float(causal_forward_flops(model, batch, seq)) + float(backward_flops(model, batch, seq))
     figures = {
         "run_s": _run_s(candidate, band),
+        "start_s": candidate.start_s,
         "tokens_per_s": _ends(estimate.tokens_per_s, estimate.low * gpus, estimate.high * gpus),
         "mfu_frac": estimate.mfu_frac,
         "step_s": estimate.step_s,
@@ -131,7 +132,7 @@ def _serving_figures(
     if tokens is not None:
         figures["output_tokens_per_s"] = _with_band(tokens, through)
     if ends:
-        figures["run_s"] = _run_s(candidate, through)
+        figures |= {"run_s": _run_s(candidate, through), "start_s": candidate.start_s}
     batch = 0.0 if one_pass else float(candidate.layout["max_batch"])
     return ExpectedFigures(
         parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
@@ -233,7 +234,7 @@ def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> Worklo
 def _unit_usd(chosen: ChosenWorkload, usd: float) -> dict[str, float]:
     """What one of each unit costs of a month's bill; hours are those of machines that stay, and of runs."""
     job, workload = chosen.job, chosen.planned.workload
-    hours = chosen.option.candidate.seconds / HOUR_S if job.ends else job.hours_per_month
+    hours = chosen.option.candidate.paid_s / HOUR_S if job.ends else job.hours_per_month
     return unit_usd(usd / job.runs, {"hour": hours} if workload is None else workload.amounts(hours))
 
 

@@ -255,7 +255,7 @@ def _loading(chosen: ChosenWorkload, facts: Facts) -> Iterable[Risk]:
         return
     offer = option.offer
     served = candidate_job(workload, facts.model(workload.model), facts, offer, option.candidate)
-    seconds = replica_start_s(served, facts.storage(DEFAULT_STORAGE))
+    seconds = replica_start_s(served, facts.storage(DEFAULT_STORAGE), facts)
     count = sum(taken.count for taken in chosen.parts)
     hours = count * option.gpus_each * option.busy_hours
     often = job.levels is not None or not job.schedule.always

@@ -11,9 +11,9 @@ from flopwise.report.words import bought, dash, digits, enumeration, figure, hou
 from flopwise.units import format_bytes, format_count, format_rate, format_seconds
 
 FIGURES = {
-    "run_s": "one run", "ttft_s": "first token", "tpot_s": "each further token", "latency_s": "latency",
-    "requests_per_s": "requests/s it can take", "tokens_per_s": "tokens/s", "output_tokens_per_s": "output tokens/s",
-    "mfu_frac": "MFU", "step_s": "one step",
+    "run_s": "one run", "start_s": "start of a run", "ttft_s": "first token", "tpot_s": "each further token",
+    "latency_s": "latency", "requests_per_s": "requests/s it can take", "tokens_per_s": "tokens/s",
+    "output_tokens_per_s": "output tokens/s", "mfu_frac": "MFU", "step_s": "one step",
 }  # fmt: skip
 """Figures of a plan in the order that they are shown."""
 DRAWN = 30
@@ -153,15 +153,16 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
     services = [w for w in shown if "run_s" not in w.best["figures"]]
     if runs:
         yield Table(
-            ["run", ">takes", "in 8 of 10 cases", ">allowed", ">chance to hold it", ">tokens/s", "in 8 of 10 cases",
-             ">MFU"],
+            ["run", ">takes", "in 8 of 10 cases", ">starts in", ">allowed", ">chance to hold it", ">tokens/s",
+             "in 8 of 10 cases", ">MFU"],
             [
-                (w.name, *_cells(w, "run_s"), _target(w, "run_s"), _odds(w, "run_s"),
+                (w.name, *_cells(w, "run_s"), _cells(w, "start_s")[0], _target(w, "run_s"), _odds(w, "run_s"),
                  *_cells(w, "tokens_per_s", "output_tokens_per_s"), _cells(w, "mfu_frac")[0])
                 for w in runs
             ],
-            "A run may take its share of the hours of its environment, or its deadline where that is shorter. Tokens "
-            "are those trained on; of batches, those that come out.",
+            "A run may take its share of the hours of its environment, or its deadline where that is shorter. Its "
+            "start (machines, image, weights, data, compilation) is paid and not in what it takes. Tokens are those "
+            "trained on; of batches, those that come out.",
         )  # fmt: skip
     if links := [(w.name, need) for w in runs for need in w.best.get("network", [])]:
         yield Table(

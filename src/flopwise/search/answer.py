@@ -10,6 +10,7 @@ import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.units import HOUR_S
 
 OTHER_GPUS = 3
 """Other devices whose best plan stands beside the chosen one."""
@@ -40,8 +41,9 @@ class SimulatedFigures(msgspec.Struct, frozen=True, kw_only=True):
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the workload: machines, how they are bought, how the model is laid out, and what comes of it.
 
-    `seconds` is the whole run (training, batch) or one request (services); `cost_usd` the whole run, or a month of
-    service. `meets` gives, for each target, the probability that it is met, from the measured errors of the model.
+    `seconds` is the whole run (training, batch) or one request (services); `cost_usd` the whole run with its start, or
+    a month of service. `meets` gives, for each target, the probability that it is met, from the measured errors of the
+    model.
     """
 
     rank: int
@@ -78,6 +80,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """How many times its limit the figure of each target is: above 1 it misses."""
     simulated: SimulatedFigures | None = None
     """What the simulator says; `meets` is then from its percentiles."""
+    start_s: float = 0.0
+    """Of a run: paid before its first step, in `cost_usd` and not in `seconds`."""
     note: str = ""
     """What simulating changed, or why it was not done."""
     network: list[dict[str, Any]] = []
@@ -86,6 +90,23 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What a run, an hour, a request, a million tokens or an epoch costs, as far as the task has them."""
     evidence: str = ""
     """The measurements behind its intervals and odds, in words."""
+
+    @property
+    def paid_s(self) -> float:
+        """Of a run: its start and itself."""
+        return self.start_s + self.seconds
+
+    @property
+    def start_usd(self) -> float:
+        """What the start costs, in `cost_usd`."""
+        return self.start_s / HOUR_S * self.usd_per_hour
+
+    def cost_frac(self, longer: float) -> float:
+        """The cost over `cost_usd` where the run takes `longer` times as long: the start is paid all the same.
+
+        Source: arithmetic. Assumes: what rounding adds grows alike.
+        """
+        return (self.start_s + self.seconds * longer) / self.paid_s if self.start_s else longer
 
     def ends(self, name: str) -> tuple[float, float] | None:
         """The interval of `seconds`, `cost_usd` or `energy_joules`; None where it is not known."""

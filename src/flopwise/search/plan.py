@@ -141,7 +141,7 @@ def _spot_known(workload: Resolved, facts: Facts) -> tuple[SpotCoverage, ...]:
 def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:
     """The candidate with what one of each unit costs: of its run, or of a month of a service."""
     runs = workload.task in {*TRAINING, "batch"}
-    hours = candidate.seconds / HOUR_S if runs else HOURS_PER_MONTH
+    hours = candidate.paid_s / HOUR_S if runs else HOURS_PER_MONTH
     return msgspec.structs.replace(candidate, unit_usd=unit_usd(candidate.cost_usd, workload.amounts(hours)))
 
 

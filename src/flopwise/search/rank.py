@@ -17,6 +17,7 @@ from flopwise.facts.offers import Offer
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.workload import Resolved
+from flopwise.units import HOUR_S
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -38,9 +39,10 @@ class ErrorEnds(NamedTuple):
 
     @classmethod
     def of_run(cls, candidate: Candidate, band: ErrorBand) -> ErrorEnds:
-        """Those of a run that takes, and is paid, as long as its throughput (`band`) lets it."""
+        """Those of a run that takes, and is paid, as long as its throughput (`band`) lets it, after its start."""
         longer = 1 / band.high, 1 / band.low
-        return cls((candidate.seconds * longer[0], candidate.seconds * longer[1]), longer, longer, band.evidence)
+        cost = candidate.cost_frac(longer[0]), candidate.cost_frac(longer[1])
+        return cls((candidate.seconds * longer[0], candidate.seconds * longer[1]), cost, longer, band.evidence)
 
     def onto(self, candidate: Candidate) -> Candidate:
         """The candidate with its intervals."""
@@ -70,6 +72,7 @@ class PlanOption(ABC):
     energy_joules: Floats  # at the meter, in the time that is paid; infinite where the power limit is not known
     memory_bytes: Floats  # of the fullest device
     tokens_per_s: Floats  # that are trained on, or answered (read, where nothing is)
+    start_s: Floats  # paid before the first step of a run; 0 of a service
 
     @abstractmethod
     def odds(self, workload: Resolved | None = None) -> ByTarget:
@@ -105,6 +108,11 @@ class PlanOption(ABC):
     def usd_per_hour(self) -> Floats:
         """Price of all instances of each row."""
         return self.instances * self.priced.usd_per_hour
+
+    @cached_property
+    def start_usd(self) -> Floats:
+        """What the start of each row costs."""
+        return self.start_s / HOUR_S * self.usd_per_hour
 
     @property
     def score(self) -> Floats:
@@ -157,6 +165,7 @@ class PlanOption(ABC):
             rank=rank, provider=offer.provider, region=offer.region, instance=offer.instance,
             num_instances=int(self.instances[row]), gpu=device.name, num_gpus=int(self.num_gpus[row]),
             purchase=self.priced.purchase, layout=self.layout_document(row), seconds=float(self.seconds[row]),
+            start_s=float(self.start_s[row]),
             usd_per_hour=float(self.usd_per_hour[row]), cost_usd=float(self.cost_usd[row]),
             energy_joules=energy if np.isfinite(energy) else None,
             meets={name: round(float(p[row]), 4) for name, p in odds.items()}, figures=self.figures(row),

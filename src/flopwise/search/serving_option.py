@@ -20,11 +20,14 @@ from flopwise.search.answer import Candidate
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, Priced, offer_cluster
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
+from flopwise.search.run_start import run_cost_usd
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.startup import cold_start
+from flopwise.training.start import OBJECT_STORE
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
@@ -180,9 +183,11 @@ def serving_options(
     shared = np.ceil(found.replicas / np.maximum(packed, 1))
     instances = np.where(packed > 0, shared, found.replicas * each / node.count)
     seconds, paid_s = found.e2e_s, np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
+    start_s: Floats = np.zeros(instances.shape)
     if batch:
         assert workload.requests is not None
         seconds = paid_s = workload.requests / (found.replicas * found.requests_per_s)
+        start_s = _start_s(workload, model, node, found)
     energy = np.full(instances.shape, np.inf)
     if device.tdp_w is not None:
         watts = found.watts_frac * device.tdp_w
@@ -191,13 +196,29 @@ def serving_options(
     return [
         ServingOption(
             workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
-            cost_usd=hourly * seconds / HOUR_S if batch else hourly * HOURS_PER_MONTH, energy_joules=energy,
+            cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, priced.offer, workload.facts)) if batch
+            else hourly * HOURS_PER_MONTH, start_s=start_s, energy_joules=energy,
             memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
             kv_dtype=kv_dtype, memo=memo,
         )
         for priced in bought
         for hourly in (instances * priced.usd_per_hour,)
     ]  # fmt: skip
+
+
+def _start_s(workload: Resolved, model: Model, node: NodeKind, found: Deployments) -> Floats:
+    """Seconds from a machine that is paid to the first request of each row's replicas: their layout alone decides.
+
+    Source: data/run_start.csv, `flopwise.serving.startup.cold_start`. Assumes: as there; replicas start together.
+    """
+    facts, degrees = workload.facts, np.stack([getattr(found, name) for name in DEGREES])
+    layouts, place = np.unique(degrees, axis=1, return_inverse=True)
+    drive, each = facts.storage(OBJECT_STORE), list[float]()
+    for degree in layouts.T:
+        layout = ServingLayout(**dict(zip(DEGREES, map(int, degree), strict=True)))
+        each.append(cold_start(replica_job(workload, model, node.cluster, found.weights, layout), drive).seconds)
+    start_s: Floats = facts.start_s("machine", "image") + np.asarray(each)[place.ravel()]
+    return start_s
 
 
 def latency_targets(workload: Resolved) -> dict[str, Latency | None]:

@@ -21,6 +21,7 @@ from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import NodeKind, offer_cluster
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
+from flopwise.search.run_start import run_cost_usd
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
 from flopwise.training.estimate import training_band
@@ -32,6 +33,7 @@ from flopwise.training.on_device import recipe_on
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import NAMES, schedule_code
 from flopwise.training.spec import SEQ_LEN, divisible_batch
+from flopwise.training.start import training_start_s
 
 FINETUNE_SEQ_LEN = 2048
 """Tokens of a sequence of fine-tuning where none are given."""
@@ -129,18 +131,20 @@ class TrainingOption(PlanOption):
     def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met.
 
-        The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
+        The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t,
+        and cost the same after the start, which is paid whatever the throughput.
         """
         workload = workload or self.workload
         device = self.node.cluster.accelerator
         band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
         odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
-        for name, value, limit in (
-            ("deadline", self.seconds, workload.deadline_s),
-            ("budget", self.cost_usd, workload.budget_usd),
+        for name, value, fixed, limit in (
+            ("deadline", self.seconds, 0.0, workload.deadline_s),
+            ("budget", self.cost_usd, self.start_usd, workload.budget_usd),
         ):
             if limit is not None:
-                odds[name] = np.asarray(1.0 - self.band.probability_at_most(1.0, value / limit))
+                slowest = (value - fixed) / np.maximum(limit - fixed, 1e-9 * limit)
+                odds[name] = np.asarray(1.0 - self.band.probability_at_most(1.0, slowest))
         if workload.tokens_per_s is not None:
             missed = self.band.probability_at_most(self.tokens_per_s, workload.tokens_per_s)
             odds["throughput"] = np.asarray(1.0 - missed)
@@ -201,10 +205,15 @@ def training_options(
             undisturbed = goodput_frac(gpus, nbytes, search.reliability)
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
+        different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.task == "finetune"
+        stack = search.recipe.stack.name
+        start_s = np.asarray(training_start_s(search.model, stack, different, instances, facts, pretrained=tuned))
+        hourly = instances * priced.usd_per_hour
         options.append(
             TrainingOption(
                 workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
-                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour), energy_joules=seconds * layouts.watts,
+                cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, priced.offer, facts)), start_s=start_s,
+                energy_joules=seconds * layouts.watts,
                 memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
                 search=search, layouts=layouts, conditions=surroundings,
             )

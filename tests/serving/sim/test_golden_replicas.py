@@ -30,7 +30,7 @@ def test_a_replica_starts_a_minute_after_the_wish_and_as_its_engine_does() -> No
     layers_s = 32 * (row.compile_s_per_layer + row.capture_s_per_layer)
     expected = 60 + row.bootstrap_s + weights_s + layers_s + row.warmup_s
     job = serve(MODEL, gpu="h100", input_tokens=1000, output_tokens=200).estimate.job
-    assert replica_start_s(job, FACTS.storage("nvme")) == pytest.approx(expected, rel=1e-9)
+    assert replica_start_s(job, FACTS.storage("nvme"), FACTS) == pytest.approx(expected, rel=1e-9)
     assert batch(MODEL, 1_000_000, **SPOT).queue.boot_s == pytest.approx(expected, rel=1e-9)
 
 

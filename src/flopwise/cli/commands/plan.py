@@ -362,6 +362,11 @@ def _best(best: Candidate, paper: Screen) -> str:
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
         ("price", _price(best)),
     ]
+    if best.start_s:
+        what = "machines that boot, image, weights, data, compilation"
+        rows.append(
+            ("start", f"{units.format_seconds(best.start_s)}, {units.format_usd(best.start_usd)} of the cost: {what}")
+        )
     rows += _interval_rows(best)
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:

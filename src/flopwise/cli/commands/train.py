@@ -123,6 +123,7 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         return None
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
+        **attributes(answer, "start_s start_usd"),
         "unit_usd": answer.unit_usd,
         **_run_ends(answer),
         "breakdown": entries(run.breakdown, "seconds"),
@@ -220,12 +221,20 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
             if answer.unit_usd
             else []
         ),
+        ("start", _start(answer)),
         ("energy", with_ends("energy_joules", parts.energy)),
     ]
     yield pairs(rows, paper)
     yield parts.shares(run.breakdown, seconds, paper)
     if answer.rules is not None:
         yield "\n".join(f"  - {note}" for note in answer.rules.notes)
+
+
+def _start(answer: TrainAnswer) -> str:
+    """What is paid before the first step."""
+    usd = "" if answer.start_usd is None else f", {parts.price(answer.start_usd)} more"
+    what = "machines, image, weights, data, compilation"
+    return f"{units.format_seconds(answer.start_s or 0.0)} before the first step ({what}){usd}"
 
 
 def _corpus_text(answer: TrainAnswer) -> str | None:

@@ -492,7 +492,7 @@ def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: 
     drive = machines.facts.storage(DEFAULT_STORAGE)
     return BatchQueue(
         requests=request.queue or 0, requests_per_s=worker.requests_per_s, workers=request.workers,
-        boot_s=replica_start_s(worker.job, drive) if request.cold_start is None else request.cold_start,
+        boot_s=replica_start_s(worker.job, drive, machines.facts) if request.cold_start is None else request.cold_start,
         in_flight=worker.concurrency, interruptions_per_s=rate * -(-gpus // node),
         workers_per_instance=min(max(node // gpus, 1), request.workers),
         replace_s=REPLACE_S if request.replace_s is None else request.replace_s,

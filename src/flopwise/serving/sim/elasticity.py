@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
@@ -16,8 +17,6 @@ from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 from flopwise.units import HOUR_S, format_seconds
 
-MACHINE_S = 60.0
-"""From the wish for a machine to its operating system, where nothing is known: clouds take 40 s to 2 min."""
 BY_REPLICA = frozenset({"queue", "concurrency"})
 """Measures whose target is a number of requests for each replica: a replica of twice the accelerators has twice."""
 
@@ -56,13 +55,13 @@ class Size:
     why: str = ""
 
 
-def replica_start_s(job: ServeJob, drive: Storage) -> float:
+def replica_start_s(job: ServeJob, drive: Storage, facts: Facts) -> float:
     """From the wish for a replica to its first request: a machine is found and booted, then the engine starts.
 
-    Source: `flopwise.serving.startup.cold_start`, weights read from `drive`.
-    Assumes: a machine is there after `MACHINE_S`.
+    Source: data/run_start.csv, `flopwise.serving.startup.cold_start`, weights read from `drive`.
+    Assumes: the image is on the machine.
     """
-    return MACHINE_S + cold_start(job, drive).seconds
+    return facts.start_s("machine") + cold_start(job, drive).seconds
 
 
 def autoscaling_report(
@@ -87,7 +86,9 @@ def autoscaling_report(
         raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
     _check(request)
     if rule.cold_start_s is None:
-        rule = replace(rule, cold_start_s=replica_start_s(request.job, request.facts.storage(DEFAULT_STORAGE)))
+        rule = replace(
+            rule, cold_start_s=replica_start_s(request.job, request.facts.storage(DEFAULT_STORAGE), request.facts)
+        )
     request = request.with_cache(cache)
     run = request.run_elastic(rule, on_compile, report)
     rows = [_elastic_row("autoscaler", request, run, slo)]

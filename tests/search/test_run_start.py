@@ -1,0 +1,126 @@
+"""A run is paid from the boot of its machines on: what that takes, by hand from data, and who wins then."""
+
+from __future__ import annotations
+
+import pytest
+
+from flopwise.api.serve import serve
+from flopwise.api.train import train
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.search.plan import plan
+from flopwise.search.run_start import run_cost_usd
+from flopwise.search.workload_file import workload_from
+from flopwise.training.start import training_start_s
+
+FACTS = load_facts(None)
+SHORT = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "100M", "seq_len": 1024, "global_batch": 16}}
+
+
+def test_the_start_of_a_training_run_by_hand() -> None:
+    """60 s of boot, 270 of image, 24 of imports; 2.35 a layer if compiled; 2 or 4 bytes a token, 8 GB/s."""
+    model = FACTS.model("gpt2")
+    compiled = training_start_s(model, "fsdp-compile", 100e6, 1.0, FACTS, pretrained=False)
+    assert compiled == pytest.approx(60 + 270 + 24 + 12 * 2.35 + 200e6 / 8e9)
+    eager = training_start_s(model, "hf-trainer", 100e6, 2.0, FACTS, pretrained=False)
+    assert eager == pytest.approx(60 + 270 + 24 + 100e6 / 8e9)
+    wide = training_start_s(FACTS.model("Llama-3-8B"), "hf-trainer", 10e9, 2.0, FACTS, pretrained=False)
+    assert wide == pytest.approx(354 + 20e9 / 8e9), "128,256 ids need four bytes"
+    tuned = training_start_s(FACTS.model("Llama-7B"), "hf-trainer", 0.0, 1.0, FACTS, pretrained=True)
+    assert tuned == pytest.approx(354 + 2 * 6_738_415_616 / 850e6)
+
+
+def test_time_is_paid_as_the_provider_rounds_it() -> None:
+    """By the second on aws, at least a minute; by the hour at paperspace."""
+    aws = next(o for o in FACTS.offers if o.provider == "aws")
+    hourly = next(o for o in FACTS.offers if o.provider == "paperspace")
+    assert run_cost_usd(3000.2, 100.0, 36.0, aws, FACTS) == pytest.approx(31.01)
+    assert run_cost_usd(5.0, 1.0, 36.0, aws, FACTS) == pytest.approx(0.6)
+    assert run_cost_usd(3500.0, 101.0, 36.0, hourly, FACTS) == pytest.approx(72.0)
+
+
+def test_a_hundred_seconds_on_eight_accelerators_do_not_beat_one() -> None:
+    names = {"g4dn.xlarge": "us-east-1", "p4d.24xlarge": "us-east-1"}
+    offers = tuple(o for o in FACTS.offers if names.get(o.instance) == o.region)
+    found = plan(workload_from(SHORT), FACTS.with_tables(offers=offers))
+    first, *rest = found.plans
+    assert (first.instance, first.num_gpus) == ("g4dn.xlarge", 1)
+    (eight,) = [c for c in rest if c.instance == "p4d.24xlarge"]
+    assert eight.seconds < 300 < eight.start_s
+    for one in found.plans:
+        assert one.cost_usd == pytest.approx((one.seconds + one.start_s) / 3600 * one.usd_per_hour, rel=1e-2)
+
+
+def test_a_batch_waits_for_its_engine_and_a_service_has_no_start() -> None:
+    traffic = {"requests": 1000, "input_tokens": 128, "output_tokens": 16}
+    offers = tuple(o for o in FACTS.offers if o.instance == "g6e.xlarge" and o.region == "us-east-1")
+    some = FACTS.with_tables(offers=offers)
+    batch = plan(workload_from({"model": "Llama-7B", "task": "batch", "traffic": traffic, "simulate": False}), some)
+    (one,) = batch.plans
+    served = serve("Llama-7B", gpu="l40s", storage="s3", weights=one.layout["weights"])
+    assert served.cold_start.seconds > 24, "imports; and weights, compilation, graphs, warm-up"
+    assert one.start_s == pytest.approx(60 + 270 + served.cold_start.seconds)
+    assert one.cost_usd == pytest.approx((one.seconds + one.start_s) / 3600 * one.usd_per_hour, rel=1e-2)
+    rate = {"requests_per_s": 1, "input_tokens": 128, "output_tokens": 16}
+    service = plan(workload_from({"model": "Llama-7B", "task": "serve", "traffic": rate, "simulate": False}), some)
+    assert service.plans[0].start_s == 0.0
+
+
+def offers_of(*names: str) -> Facts:
+    return FACTS.with_tables(offers=tuple(o for o in FACTS.offers if o.instance in names and o.region == "us-east-1"))
+
+
+def test_the_interval_of_the_cost_is_that_of_the_run_after_its_start() -> None:
+    """$/s x (start + what the run takes at the end of its interval); an hour of it costs what an hour costs."""
+    found = plan(workload_from(SHORT), offers_of("p4d.24xlarge"))
+    one = found.plans[0]
+    assert one.seconds_low is not None
+    assert one.seconds_high is not None
+    per_s = one.cost_usd / (one.start_s + one.seconds)
+    assert one.cost_usd_low == pytest.approx(per_s * (one.start_s + one.seconds_low))
+    assert one.cost_usd_high == pytest.approx(per_s * (one.start_s + one.seconds_high))
+    assert one.unit_usd["hour"] == pytest.approx(one.usd_per_hour, rel=1e-2)
+
+
+def test_a_budget_holds_the_start_whatever_the_throughput() -> None:
+    """What is left after the start is enough in 9 of 10 cases where the run's upper end costs that; else never."""
+    facts = offers_of("p4d.24xlarge")
+    free = plan(workload_from(SHORT), facts).plans[0]
+    assert free.cost_usd_high is not None
+    budget = {"targets": {"budget": free.cost_usd_high, "confidence": 0.5}}
+    found = plan(workload_from(SHORT | budget), facts)
+    (same,) = [c for c in found.plans if c.layout == free.layout and c.purchase == free.purchase][:1]
+    assert same.meets["budget"] == pytest.approx(0.9, abs=0.01)
+    start = plan(workload_from(SHORT | {"targets": {"budget": free.start_usd * 0.9}}), facts)
+    assert not start.plans
+    assert start.misses[0].meets["budget"] == 0.0
+
+
+def test_data_are_brought_once_however_often_they_are_read() -> None:
+    """100M tokens in four epochs: 25M ids of two bytes, from a store of 8 GB/s."""
+    facts, once = offers_of("g4dn.xlarge"), {"task": "pretrain", "model": "gpt2"}
+    data = {"tokens": "100M", "seq_len": 1024, "global_batch": 16}
+    starts = [
+        plan(workload_from(once | {"data": data | more}), facts).plans[0]
+        for more in ({}, {"tokens": "25M", "epochs": 4})
+    ]
+    assert starts[0].seconds == pytest.approx(starts[1].seconds)
+    assert starts[0].start_s - starts[1].start_s == pytest.approx(150e6 / 8e9)
+
+
+def test_every_stack_of_the_table_is_one() -> None:
+    for record in FACTS.start_records:
+        for name in record.stacks:
+            assert name == "any" or FACTS.stack(name).name == name
+
+
+def test_train_shows_the_start_beside_time_and_cost() -> None:
+    """gpt2 on a machine of eight: 354 s, 12 layers of compilation, 200 MB; at the price of its hour."""
+    answer = train("gpt2", gpu="a100", gpus=8, tokens="100M", price=2)
+    run = answer.estimate.run
+    assert run is not None
+    assert run.cost_usd is not None
+    assert answer.start_s is not None
+    assert answer.start_s == pytest.approx(354 + 12 * 2.35 + 200e6 / 8e9)
+    assert answer.start_usd == pytest.approx(16 * answer.start_s / 3600)
+    assert run.cost_usd == pytest.approx(16 * run.seconds / 3600), "as before, without it"
+    assert train("gpt2", gpu="a100", gpus=8).start_s is None
