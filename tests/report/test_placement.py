@@ -87,3 +87,11 @@ def test_the_report_has_both_pictures_and_providers() -> None:
     )
     assert "no machine of it is known" in text
     assert 'class="t0"' in html(made)
+
+
+def test_ribbons_share_a_node_by_their_values() -> None:
+    # the one workload has 16 and all of 190: three quarters of it are 154.5, one quarter 51.5
+    rows = [Stream(("a", "aws", "x"), 300.0, "$300"), Stream(("a", "gcp", "y"), 100.0, "$100")]
+    ribbon = re.compile(rf'd="M{NUMBER} ({NUMBER})C.*? ({NUMBER})Z"')
+    ends = [tuple(float(v) for v in found) for found in ribbon.findall(streams_svg(Streams("where", COLUMNS, rows)))]
+    assert sorted(low - top for top, low in ends[::2]) == pytest.approx([51.5, 154.5], abs=0.2)
