@@ -203,6 +203,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         value, low, high = getattr(run, name), ends[f"{name}_low"], ends[f"{name}_high"]
         return None if value is None else f"{text(value)} ({text(low)} to {text(high)} in 8 of 10 cases)"
 
+    one_of = "; ".join(f"{parts.price(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items())
     rows = [
         ("time", with_ends("seconds", seconds)),
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
@@ -211,16 +212,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
         ("cost", with_ends("cost_usd", parts.price)),
-        *(
-            [
-                (
-                    "cost of one",
-                    "; ".join(f"{parts.price(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items()),
-                )
-            ]
-            if answer.unit_usd
-            else []
-        ),
+        *([("cost of one", one_of)] if one_of else []),
         ("start", _start(answer)),
         ("energy", with_ends("energy_joules", parts.energy)),
     ]
