@@ -43,7 +43,8 @@ def command(**given: Any) -> None:
     together, cannot be met.
     """
     from flopwise.api.assess import assess_with_plans
-    from flopwise.report.write import check_folder, read_assessment, with_plan_files, write_report
+    from flopwise.files import check_folder
+    from flopwise.report.write import read_assessment, with_plan_files, write_report
 
     if given["output"] is not None:
         check_folder(given["output"])
