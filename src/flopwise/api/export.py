@@ -46,8 +46,13 @@ def export_targets() -> list[TargetInfo]:
 
 
 def export(
-    target: str, plan: Plan | Assessment | str | Path, *, rank: int = 1, facts: str | Path | None = None, **settings: Any
-) -> Exported:  # fmt: skip
+    target: str,
+    plan: Plan | Assessment | str | Path,
+    *,
+    rank: int = 1,
+    facts: str | Path | None = None,
+    **settings: Any,
+) -> Exported:
     """The files of a plan (or of its file, or of a whole report) for a target; `write_export` writes them.
 
     `rank`: the candidate of a plan. `settings`: names, images, places and references to secrets, as `ExportSettings`;

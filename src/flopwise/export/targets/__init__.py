@@ -35,16 +35,27 @@ class Target:
     version: str
 
 
-TARGETS: dict[str, Target] = {
-    "vllm": Target(
-        summary="vLLM's server",
-        tasks=(*SERVING, *BATCH),
-        expresses="tp, pp, ep, dp; formats of weights and cache; batch and prefill limits; prefix cache; drafts",
-        files=("serve.sh",),
-        validator="vLLM's own argument parser; shellcheck",
-        version="vLLM 0.32.0",
-    ),
+GROUPS: dict[str, dict[str, Target]] = {
+    "Training": {},
+    "Training on Kubernetes": {},
+    "Serving": {
+        "vllm": Target(
+            summary="vLLM's server",
+            tasks=(*SERVING, *BATCH),
+            expresses="tp, pp, ep, dp; formats of weights and cache; batch and prefill limits; prefix cache; drafts",
+            files=("serve.sh",),
+            validator="vLLM's own argument parser; shellcheck",
+            version="vLLM 0.32.0",
+        ),
+    },
+    "Serving on Kubernetes": {},
+    "Batch": {},
+    "Clouds": {},
+    "Monitoring": {},
+    "Everything": {},
 }
+"""The sections of `flopwise export --list`."""
+TARGETS = {name: target for targets in GROUPS.values() for name, target in targets.items()}
 
 
 def export_plan(target: str, deployment: Deployment) -> Exported:
