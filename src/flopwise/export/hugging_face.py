@@ -9,7 +9,7 @@ from typing import Any
 from flopwise.export.command import Command
 from flopwise.export.deployment import Deployment
 from flopwise.export.emit import json_text
-from flopwise.export.training_run import LEFT_TO_USER, training_run
+from flopwise.export.step_counts import LEFT_TO_USER, step_counts
 
 PROGRAM = "train.py"
 ARGUMENTS = "training_arguments.json"
@@ -36,7 +36,7 @@ def command(deployment: Deployment) -> Command:
 
 def training_arguments(deployment: Deployment) -> dict[str, Any]:
     """Fields of transformers.TrainingArguments that the plan sets."""
-    layout, run = deployment.candidate.layout, training_run(deployment)
+    layout, run = deployment.candidate.layout, step_counts(deployment)
     return {
         "output_dir": deployment.value("output"),
         "max_steps": run.steps,

@@ -15,7 +15,7 @@ LEFT_TO_USER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
+class StepCounts:
     """Figures of a run in steps."""
 
     steps: int  # of the whole run
@@ -23,7 +23,7 @@ class TrainingRun:
     checkpoint_steps: int  # between checkpoints
 
 
-def training_run(deployment: Deployment) -> TrainingRun:
+def step_counts(deployment: Deployment) -> StepCounts:
     """Steps of the run: all of them, and those between checkpoints, at least 1.
 
     Source: tokens over tokens of a step; Daly's interval (`training.goodput`) over the time of a step.
@@ -36,6 +36,6 @@ def training_run(deployment: Deployment) -> TrainingRun:
     step_s = deployment.candidate.figures["step_s"]
     assert step_s is not None
     between = max(1, round(job_goodput(job)[1].interval_s / step_s))
-    return TrainingRun(
+    return StepCounts(
         steps=steps, accumulation=round(job.micro_batches), checkpoint_steps=min(between, steps),
     )  # fmt: skip
