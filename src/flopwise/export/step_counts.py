@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from flopwise.export.deployment import Deployment
+from flopwise.training.job import TrainJob
 from flopwise.training.run import job_goodput
 
 LEFT_TO_USER = (
@@ -23,14 +24,19 @@ class StepCounts:
     checkpoint_steps: int  # between checkpoints
 
 
+def train_job(deployment: Deployment) -> TrainJob:
+    """The job of a deployment that trains."""
+    assert deployment.training is not None
+    return deployment.training
+
+
 def step_counts(deployment: Deployment) -> StepCounts:
     """Steps of the run: all of them, and those between checkpoints, at least 1.
 
     Source: tokens over tokens of a step; Daly's interval (`training.goodput`) over the time of a step.
     Assumes: steps take as long as planned.
     """
-    job = deployment.training
-    assert job is not None
+    job = train_job(deployment)
     assert job.tokens is not None
     steps = max(1, math.ceil(job.tokens / job.recipe.useful_tokens - 1e-9))
     step_s = deployment.candidate.figures["step_s"]
