@@ -388,7 +388,8 @@ def _plan_files() -> Iterator[Case]:
     for label, change in changed.items():
         plan = json.dumps(PLAN | {"plans": [CANDIDATE | change]}).encode()
         yield Case(f"plan file: {label}", BASES["export"], {"plan.json": plan})
-    for label, change in {"another task": {"task": "pretrain"}, "no candidate": {"plans": []}}.items():
+    whole: dict[str, dict[str, Any]] = {"another task": {"task": "pretrain"}, "no candidate": {"plans": []}}
+    for label, change in whole.items():
         yield Case(f"plan file: {label}", BASES["export"], {"plan.json": json.dumps(PLAN | change).encode()})
 
 
