@@ -79,7 +79,7 @@ def test_a_pod_has_its_devices_and_their_share_of_the_node() -> None:
 
 
 def test_text_is_no_reference_and_secrets_are() -> None:
-    one = kubernetes.container(deployment_of(SERVE, **{"weights_secret": "hub"}), COMMAND, 1)
+    one = kubernetes.container(deployment_of(SERVE, weights_secret="hub"), COMMAND, 1)
     assert one["command"] == ["vllm", "serve", "$$(HOME) $$x"]
     assert one["env"][0] == {"name": "A", "value": "$$(B)"}
     reference = {"name": "hub", "key": "token", "optional": True}
