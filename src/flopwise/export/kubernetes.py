@@ -161,14 +161,16 @@ def resources(deployment: Deployment, devices: int) -> Object:
 
 
 def environment(deployment: Deployment, command: Command, more: Mapping[str, Any] | None = None) -> list[Object]:
-    """Environment of a container: values, references to secrets, and `more` (a value, or a `valueFrom`).
+    """Environment of a container: values, references to secrets, and `more` (a `valueFrom`, or text with `$(NAME)`).
 
-    A secret need not be there: its variable is then missing, which public weights do not mind.
+    What is more stands first, as others may refer to it. A secret need not be there: its variable is then missing,
+    which public weights do not mind.
     """
-    plain = [{"name": key, "value": _literal(value)} for key, value in command.env.items()]
+    more = more or {}
+    plain = [{"name": key, "value": _literal(value)} for key, value in command.env.items() if key not in more]
     given = [
-        {"name": key, **({"valueFrom": value} if isinstance(value, Mapping) else {"value": _literal(value)})}
-        for key, value in (more or {}).items()
+        {"name": key, **({"valueFrom": value} if isinstance(value, Mapping) else {"value": value})}
+        for key, value in more.items()
     ]
     secret = [
         {"name": key, "valueFrom": {"secretKeyRef": {
@@ -176,7 +178,7 @@ def environment(deployment: Deployment, command: Command, more: Mapping[str, Any
         }}}
         for key, setting in command.secret_env.items()
     ]  # fmt: skip
-    return [*plain, *given, *secret]
+    return [*given, *plain, *secret]
 
 
 def _literal(text: str) -> str:
