@@ -1,7 +1,8 @@
-"""`export`: from a plan or an assessment to the files of other tools."""
+"""`export_plan`: from a plan or an assessment to the files of other tools."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.export.deployment import FleetDeployment
     from flopwise.export.exported import Exported
+    from flopwise.export.fleet import FleetDeployment
     from flopwise.export.spec import ExportSettings
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Assessment
@@ -45,7 +46,15 @@ def export_targets() -> list[TargetInfo]:
     ]
 
 
-def export(
+def check_targets(targets: Iterable[str]) -> None:
+    """Whether there are such targets: asked before a plan takes its time. Raises UnknownNameError."""
+    from flopwise.export.targets import target_module
+
+    for target in targets:
+        target_module(target)
+
+
+def export_plan(
     target: str,
     plan: Plan | Assessment | str | Path,
     *,
@@ -62,9 +71,9 @@ def export(
         SpecError: no such plan, target, candidate or setting.
         InfeasibleError: the target cannot express the plan; says why.
     """
-    from flopwise.export.deployment import deployment
+    from flopwise.export.deployment import Deployment
     from flopwise.export.spec import ExportSettings
-    from flopwise.export.targets import export_assessment, export_plan
+    from flopwise.export.targets import exported_assessment, exported_plan
     from flopwise.facts.catalog import load_facts
     from flopwise.options import take
     from flopwise.search.answer import Plan
@@ -75,8 +84,8 @@ def export(
 
         plan = read_plan(plan)
     if isinstance(plan, Plan):
-        return export_plan(target, deployment(plan, rank, facts_known, known))
-    return export_assessment(target, _fleet(plan, facts_known, known))
+        return exported_plan(target, Deployment.of_rank(plan, rank, facts_known, known))
+    return exported_assessment(target, _fleet(plan, facts_known, known))
 
 
 def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -> list[Path]:
@@ -103,7 +112,7 @@ def _fleet(source: Assessment | str | Path, facts: Facts, settings: ExportSettin
         SpecError: an assessment without its folder, or one that cannot be read.
     """
     from flopwise.api.plan import read_plan
-    from flopwise.export.fleet import fleet_deployment
+    from flopwise.export.fleet import FleetDeployment
     from flopwise.report.write import read_assessment
 
     if not isinstance(source, str | Path):
@@ -111,4 +120,4 @@ def _fleet(source: Assessment | str | Path, facts: Facts, settings: ExportSettin
     assessment = read_assessment(source)
     folder = Path(source) if Path(source).is_dir() else Path(source).parent
     plans = {w.name: read_plan(folder / w.plan_file) for w in assessment.workloads if w.plan_file}
-    return fleet_deployment(assessment, plans, facts, settings)
+    return FleetDeployment.of(assessment, plans, facts, settings)

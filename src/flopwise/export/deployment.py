@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.fleet.assessment import Allotment, Assessment, WorkloadResult
     from flopwise.search.answer import Candidate, Plan
     from flopwise.search.workload import Resolved
     from flopwise.serving.job import ServeJob
@@ -45,6 +44,38 @@ class Deployment:
     label: str = ""  # its name in a fleet
     training: TrainJob | None = None
     serving: ServeJob | None = None
+
+    @classmethod
+    def of_rank(cls, plan: Plan, rank: int, facts: Facts, settings: ExportSettings) -> Deployment:
+        """The candidate of a plan with this rank.
+
+        Raises:
+            SpecError: the plan has no such candidate, or its model or devices are no longer among the facts.
+        """
+        chosen = next((c for c in plan.plans if c.rank == rank), None)
+        if chosen is None:
+            listed = f"ranks 1 to {len(plan.plans)}" if plan.plans else "no candidate: nothing met its targets"
+            raise SpecError(f"--rank: the plan has no candidate {rank}; it has {listed}")
+        return cls.of(plan, chosen, facts, settings)
+
+    @classmethod
+    def of(cls, plan: Plan, chosen: Candidate, facts: Facts, settings: ExportSettings, label: str = "") -> Deployment:
+        """A candidate of a plan with its job; `label` is its name in a fleet. Raises as `of_rank`."""
+        workload = workload_from(plan.workload)
+        facts = facts.with_custom(workload.limits.gpus)
+        model, offer = facts.model(workload.model), _offer(chosen, facts)
+        workload = replace(workload, facts=facts)
+        whole = cls(
+            plan=plan, candidate=chosen, workload=workload, model=model, offer=offer,
+            accelerator=facts.accelerators[chosen.gpu], facts=facts, settings=settings, label=label,
+        )  # fmt: skip
+        if plan.task in TRAINING:
+            from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+
+            return replace(whole, training=candidate_job(workload, model, facts, offer, chosen))
+        from flopwise.search.serving_option import candidate_job as deployed  # noqa: PLC0415 - half is enough
+
+        return replace(whole, serving=deployed(workload, model, facts, offer, chosen))
 
     @property
     def task(self) -> str:
@@ -100,33 +131,6 @@ class Deployment:
         return PLACEHOLDERS[setting] if given is None else given
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadDeployments:
-    """A workload of a fleet: what the assessment says of it, and what it takes, with the rows of the bill."""
-
-    result: WorkloadResult
-    parts: tuple[tuple[Allotment, Deployment], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetDeployment:
-    """A whole assessment, ready to be written down: its workloads that something runs."""
-
-    assessment: Assessment
-    workloads: tuple[WorkloadDeployments, ...]
-    settings: ExportSettings
-
-    @property
-    def deployments(self) -> tuple[Deployment, ...]:
-        """All of them, each once, the standing-by ones too."""
-        return tuple(deployment for workload in self.workloads for _, deployment in workload.parts)
-
-    @property
-    def name(self) -> str:
-        """The name of the fleet as Kubernetes and clouds take it."""
-        return resource_name(self.settings.name or self.assessment.name or "fleet")
-
-
 def resource_name(text: str) -> str:
     """`text` as lower-case letters, digits and hyphens, from a letter on, of at most `LABEL` characters.
 
@@ -139,38 +143,6 @@ def resource_name(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()[:6]
     start = safe if safe[:1].isalpha() else f"w-{safe}"
     return f"{start[: LABEL - 7].strip('-')}-{digest}"
-
-
-def deployment(plan: Plan, rank: int, facts: Facts, settings: ExportSettings) -> Deployment:
-    """The candidate of a plan with this rank, with its job.
-
-    Raises:
-        SpecError: the plan has no such candidate, or its model or devices are no longer among the facts.
-    """
-    chosen = next((c for c in plan.plans if c.rank == rank), None)
-    if chosen is None:
-        listed = f"ranks 1 to {len(plan.plans)}" if plan.plans else "no candidate: nothing met its targets"
-        raise SpecError(f"--rank: the plan has no candidate {rank}; it has {listed}")
-    return of_candidate(plan, chosen, facts, settings)
-
-
-def of_candidate(plan: Plan, chosen: Candidate, facts: Facts, settings: ExportSettings, label: str = "") -> Deployment:
-    """A candidate of a plan with its job; `label` is its name in a fleet. Raises as `deployment`."""
-    workload = workload_from(plan.workload)
-    facts = facts.with_custom(workload.limits.gpus)
-    model, offer = facts.model(workload.model), _offer(chosen, facts)
-    workload = replace(workload, facts=facts)
-    whole = Deployment(
-        plan=plan, candidate=chosen, workload=workload, model=model, offer=offer,
-        accelerator=facts.accelerators[chosen.gpu], facts=facts, settings=settings, label=label,
-    )  # fmt: skip
-    if plan.task in TRAINING:
-        from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
-
-        return replace(whole, training=candidate_job(workload, model, facts, offer, chosen))
-    from flopwise.search.serving_option import candidate_job as deployed  # noqa: PLC0415 - half is enough
-
-    return replace(whole, serving=deployed(workload, model, facts, offer, chosen))
 
 
 def _offer(chosen: Candidate, facts: Facts) -> Offer:

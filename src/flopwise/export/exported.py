@@ -42,13 +42,13 @@ class Exported:
     to_fill: tuple[Placeholder, ...]
     assumptions: tuple[str, ...]
 
-
-def exported(target: str, made: Files, settings: ExportSettings) -> Exported:
-    """The result of a target with the placeholders that its files hold."""
-    return Exported(
-        target=target, files=dict(sorted(made.files.items())), apply=made.apply,
-        to_fill=tuple(_placeholders(made.files, settings)), assumptions=tuple(dict.fromkeys(made.assumptions)),
-    )  # fmt: skip
+    @classmethod
+    def of(cls, target: str, made: Files, settings: ExportSettings) -> Exported:
+        """The result of a target with the placeholders that its files hold."""
+        return cls(
+            target=target, files=dict(sorted(made.files.items())), apply=made.apply,
+            to_fill=tuple(_placeholders(made.files, settings)), assumptions=tuple(dict.fromkeys(made.assumptions)),
+        )  # fmt: skip
 
 
 def _placeholders(files: Mapping[str, str], settings: ExportSettings) -> Iterator[Placeholder]:

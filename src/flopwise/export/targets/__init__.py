@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError, UnknownNameError
-from flopwise.export.exported import Exported, Files, exported
+from flopwise.export.exported import Exported, Files
 
 if TYPE_CHECKING:
-    from flopwise.export.deployment import Deployment, FleetDeployment
+    from flopwise.export.deployment import Deployment
+    from flopwise.export.fleet import FleetDeployment
 
 TRAINING = ("pretrain", "finetune")
 SERVING = ("serve", "encode")
@@ -99,29 +100,29 @@ GROUPS: dict[str, dict[str, Target]] = {
 TARGETS = {name: target for targets in GROUPS.values() for name, target in targets.items()}
 
 
-def export_plan(target: str, deployment: Deployment) -> Exported:
+def exported_plan(target: str, deployment: Deployment) -> Exported:
     """The files of a plan for a target.
 
     Raises:
         UnknownNameError: no such target.
         InfeasibleError: the target cannot express the plan; says why.
     """
-    made = _module(target)
+    made = target_module(target)
     if reasons := _refusals(target, deployment):
         raise InfeasibleError(f"{target} cannot express {deployment.title[:80]!r}", reasons)
-    return exported(target, made.export(deployment), deployment.settings)
+    return Exported.of(target, made.export(deployment), deployment.settings)
 
 
-def export_assessment(target: str, fleet: FleetDeployment) -> Exported:
+def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
     """The files of a whole assessment for a target: its own, or a folder for each workload that it can express.
 
     Raises:
         UnknownNameError: no such target.
         InfeasibleError: the target can express no workload; says why.
     """
-    made = _module(target)
+    made = target_module(target)
     if hasattr(made, "export_fleet"):
-        return exported(target, made.export_fleet(fleet), fleet.settings)
+        return Exported.of(target, made.export_fleet(fleet), fleet.settings)
     files, apply, notes, reasons = dict[str, str](), list[str](), list[str](), list[str]()
     for workload in fleet.workloads:
         for number, (_, deployment) in enumerate(workload.parts, start=1):
@@ -137,18 +138,18 @@ def export_assessment(target: str, fleet: FleetDeployment) -> Exported:
     if not files:
         raise InfeasibleError(f"{target} can express no workload of {fleet.assessment.name[:80]!r}", reasons)
     notes += [f"left out: {reason}" for reason in reasons]
-    return exported(target, Files(files=files, apply=tuple(apply), assumptions=tuple(notes)), fleet.settings)
+    return Exported.of(target, Files(files=files, apply=tuple(apply), assumptions=tuple(notes)), fleet.settings)
 
 
 def _refusals(target: str, deployment: Deployment) -> list[str]:
     """Why a target cannot express a plan; empty where it can."""
-    tasks, made = TARGETS[target].tasks, _module(target)
+    tasks, made = TARGETS[target].tasks, target_module(target)
     if deployment.task not in tasks:
         return [f"it is for {', '.join(tasks)}; the plan's task is {deployment.task}"]
     return list(made.refusals(deployment)) if hasattr(made, "refusals") else []
 
 
-def _module(target: str) -> Any:
+def target_module(target: str) -> Any:
     """The module of a target. Raises UnknownNameError."""
     if target not in TARGETS:
         raise UnknownNameError("export target", target, TARGETS, "`flopwise export --list` shows all")
