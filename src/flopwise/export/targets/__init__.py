@@ -46,6 +46,14 @@ GROUPS: dict[str, dict[str, Target]] = {
             validator="transformers' TrainingArguments; shellcheck; runs on CPUs",
             version="torch 2.13, transformers 5.23",
         ),
+        "slurm": Target(
+            summary="a batch script of SLURM that starts torchrun on each node",
+            tasks=TRAINING,
+            expresses="as torchrun; time limit from the plan's interval, a checkpoint before it, queueing anew",
+            files=("run.sbatch", "train.py", "training_arguments.json", "job.json"),
+            validator="bash -n; shellcheck; a run with stand-ins for srun, scontrol and scancel",
+            version="Slurm 22.05 and later",
+        ),
         "accelerate": Target(
             summary="Hugging Face's Trainer under Accelerate",
             tasks=TRAINING,

@@ -17,8 +17,9 @@ CONFIG = "accelerate.yaml"
 MEETING = """: "${NODE_RANK:?the number of this machine, from 0}"
 : "${MASTER_ADDR:?the address of machine 0}\""""
 MACHINE = '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "${MASTER_PORT:-29500}"'
-SEVERAL = {"nvidia": "MULTI_GPU", "amd": "MULTI_GPU", "intel": "MULTI_XPU", "cpu": "MULTI_CPU"}
-"""Accelerate's names of plain data parallelism, by platform."""
+SEVERAL = {"intel": "MULTI_XPU"}
+"""Accelerate's names of plain data parallelism where it is not MULTI_GPU: that of CPUs too, for under MULTI_CPU the
+launcher starts one process; TrainingArguments say that they are CPUs."""
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
@@ -30,15 +31,14 @@ def accelerate_config(deployment: Deployment) -> dict[str, Any]:
     """Accelerate's configuration file."""
     layout, sharding = deployment.candidate.layout, hugging_face.planned_sharding(deployment)
     built_for = platform(deployment.accelerator) or ""
-    kinds = {"fsdp": "FSDP", "deepspeed": "DEEPSPEED", "none": "NO", "ddp": SEVERAL.get(built_for, "NO")}
+    kinds = {"fsdp": "FSDP", "deepspeed": "DEEPSPEED", "none": "NO", "ddp": SEVERAL.get(built_for, "MULTI_GPU")}
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kinds[sharding],
         "num_machines": deployment.num_nodes,
         "num_processes": deployment.candidate.num_gpus,
         "machine_rank": 0,
-        "mixed_precision": layout["precision"] if layout["precision"] in {"bf16", "fp16"} else "no",
-        "use_cpu": built_for == "cpu",
+        "use_cpu": built_for == "cpu" and sharding == "none",
         "rdzv_backend": "static",
         "same_network": True,
         "main_training_function": "main",
@@ -46,8 +46,12 @@ def accelerate_config(deployment: Deployment) -> dict[str, Any]:
     if sharding == "fsdp":
         config["fsdp_config"] = fsdp_config(hugging_face.fsdp_config(deployment))
     if sharding == "deepspeed":
-        zero3 = layout["zero"] == 3
-        config["deepspeed_config"] = {"deepspeed_config_file": hugging_face.DEEPSPEED, "zero3_init_flag": zero3}
+        config["deepspeed_config"] = {
+            "deepspeed_config_file": hugging_face.DEEPSPEED, "zero3_init_flag": layout["zero"] == 3,
+            "deepspeed_multinode_launcher": "standard",
+        }  # fmt: skip
+    else:
+        config["mixed_precision"] = layout["precision"] if layout["precision"] in {"bf16", "fp16"} else "no"
     if layout["shard"]:
         sizes = {"dp_replicate_size": layout["dp"] // layout["shard"], "dp_shard_size": layout["shard"]}
         config["parallelism_config"] = {f"parallelism_config_{name}": size for name, size in sizes.items()}
