@@ -1,7 +1,7 @@
 """Write what documentation is made from code: `python docs/generate.py` (a test compares the pages with it).
 
-docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py, docs/fleet-file.md and the
-JSON Schemas from the structs of the files.
+docs/cli.md comes from the commands themselves, docs/export/index.md from the targets, docs/rules-of-thumb.md from
+docs/rules.py, docs/fleet-file.md and the JSON Schemas from the structs of the files.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ from pathlib import Path
 import click
 
 from flopwise.cli.app import COMMANDS, app
-from flopwise.cli.options import Command, by_section
+from flopwise.cli.options import QuestionCommand, by_section
+from flopwise.export.targets import GROUPS
 from flopwise.fleet.spec import schema as fleet_schema
 from flopwise.search.sweep import schema as sweep_schema
 from flopwise.search.workload import schema as workload_schema
 
 PAGE = Path(__file__).parent / "cli.md"
+TARGETS_PAGE = Path(__file__).parent / "export" / "index.md"
+TARGETS_HEAD = """# Export targets
+
+What `flopwise export TARGET PLAN.json -o DIR` writes, for which tasks, and what checks it
+([how it is used](../questions/deploy.md)).
+This page is made from the targets' own lines by `python docs/generate.py`.
+"""
 HEAD = """# The command line
 
 Every command answers on stdout and complains on stderr, in one line. `--json` gives one JSON document and nothing else.
@@ -44,13 +52,25 @@ def page() -> str:
         parts.append(f"## {section}\n")
         for name in summaries:
             command = app.get_command(context, name)
-            assert isinstance(command, Command)
+            assert isinstance(command, QuestionCommand)
             parts.append(_entry(command, context, name))
             parts += [_entry(form, context, f"{name} {form.params[0].human_readable_name}") for form in command.forms]
     return "\n".join(parts)
 
 
-def _entry(command: Command, above: click.Context, title: str) -> str:
+def targets_page() -> str:
+    """The page that lists the export targets."""
+    parts = [TARGETS_HEAD]
+    for section, targets in GROUPS.items():
+        rows = ["| target | what | for | can express | checked with | version |", "|---|---|---|---|---|---|"]
+        for name, target in targets.items():
+            cells = (target.summary, ", ".join(target.tasks), target.expresses, target.validator, target.version)
+            rows.append(f"| [{name}]({name}.md) | {' | '.join(cells)} |")
+        parts.append("\n".join([f"## {section}\n", *rows, ""]))
+    return "\n".join(parts)
+
+
+def _entry(command: QuestionCommand, above: click.Context, title: str) -> str:
     """One command: usage, description, options, examples."""
     context = click.Context(command, info_name=command.name, parent=above)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
@@ -85,6 +105,7 @@ def _values(option: click.Option) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    TARGETS_PAGE.write_text(targets_page(), encoding="utf-8")
     rules = runpy.run_path(str(PAGE.parent / "rules.py"))
     rules["PAGE"].write_text(rules["page"](), encoding="utf-8")
     calibration = runpy.run_path(str(PAGE.parent / "calibration_page.py"))

@@ -46,6 +46,11 @@ def test_the_reference_is_what_the_commands_say() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"
 
 
+def test_the_list_of_targets_is_what_they_say() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    assert made["TARGETS_PAGE"].read_text(encoding="utf-8") == made["targets_page"](), "run: python docs/generate.py"
+
+
 def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "rules.py"))["page"]()
     assert (ROOT / "docs" / "rules-of-thumb.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"

@@ -124,14 +124,16 @@ def by_section(params: Sequence[click.Parameter]) -> dict[str, list[click.Option
     return found
 
 
-class Command(click.Command):
+class QuestionCommand(click.Command):
     """A command with examples in its help and `--json` among its options."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         """`examples` are whole command lines; the tests run each."""
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
-        self.forms: tuple[Command, ...] = ()  # what else its first argument may make of it, with options of their own
+        self.forms: tuple[
+            QuestionCommand, ...
+        ] = ()  # what else its first argument may make of it, with options of their own
         text = "One JSON document on stdout, nothing else."
         self.params.append(click.Option(["--json"], is_flag=True, expose_value=False, callback=_note_json, help=text))
 
@@ -175,9 +177,9 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta["flopwise.json"] = value
 
 
-def command(title: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
+def command(title: str, *examples: str) -> Callable[[Callable[..., None]], QuestionCommand]:
     """Make a function the command `title`, with `examples` of whole command lines in its help."""
-    return click.command(title, cls=Command, examples=examples)
+    return click.command(title, cls=QuestionCommand, examples=examples)
 
 
 def argument(
@@ -188,6 +190,11 @@ def argument(
 
 
 explain_flag = add("--explain", FLAG, "Show where each figure comes from, as a tree.", default=False)
+to_flag = add(
+    "--to", name("target"), "Export to this target, too: kubernetes, skypilot ... (`flopwise export --list`).",
+    repeated=True,
+)  # fmt: skip
+force_flag = add("--force", FLAG, "Replace exported files that are there.", default=False)
 
 
 def spellings(context: click.Context) -> dict[str, str]:

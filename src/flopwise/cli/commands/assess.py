@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise.cli import options
+from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, bars, heading, pairs, plain_text, table
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 @add("-o --output", FILE, "Write the report into this folder.")
 @add("--compare", FILE, "Say what changed since an earlier report (folder or JSON).", field="old")
 @add("--scenarios", WHOLE_OR_ZERO, "Draws of demand, prices and interruptions.", default=1000)
+@options.to_flag
+@options.force_flag
 @flags(SharedSpec, "seed")
 @flags(SourceSpec, "facts")
 def command(**given: Any) -> None:
@@ -43,10 +46,19 @@ def command(**given: Any) -> None:
     together, cannot be met.
     """
     from flopwise.api.assess import assess_with_plans
-    from flopwise.report.write import check_folder, read_assessment, with_plan_files, write_report
+    from flopwise.api.export import check_targets
+    from flopwise.cli.commands.export import folder_exports
+    from flopwise.files import check_folder
+    from flopwise.report.write import read_assessment, with_plan_files, write_report
 
     if given["output"] is not None:
         check_folder(given["output"])
+    elif given["to"]:
+        raise options.usage_error("--to exports a report's plans: give the folder of the report with -o")
+    check_targets(given["to"])
+    folders = {target: given["output"] / target for target in given["to"]}
+    if not given["force"] and (there := [folder for folder in folders.values() if folder.exists()]):
+        raise options.usage_error(f"{there[0]} is there already; --force replaces what an export wrote")
     before = None if given["old"] is None else read_assessment(given["old"])
     with Progress("assessing") as progress:
         answer = assess_with_plans(
@@ -57,7 +69,17 @@ def command(**given: Any) -> None:
     if given["output"] is not None:
         found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
-    options.answer(found, lambda fleet, paper: blocks(fleet, paper, written, before))
+    exports = folder_exports(given["output"], folders, given["facts"], force=given["force"])
+
+    def text(fleet: Assessment, paper: Screen) -> Iterator[str]:
+        yield from blocks(fleet, paper, written, before)
+        for one in exports:
+            yield from one.blocks(paper)
+
+    def as_json(fleet: Assessment) -> dict[str, Any]:
+        return {**plain(fleet), **({"exported": [one.document() for one in exports]} if exports else {})}
+
+    options.answer(found, text, as_json)
     if not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)
 

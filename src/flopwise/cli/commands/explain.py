@@ -41,7 +41,7 @@ NOT_EXPLAINED = ("compare", "weak", "sweep")
 
 @click.command(
     "explain",
-    cls=options.Command,
+    cls=options.QuestionCommand,
     examples=(
         "flopwise explain gpt2-xl --gpu a100-80gb --batch 8",
         "flopwise explain train Llama-3.1-8B --gpu h100 --gpus 8",
@@ -102,7 +102,7 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: A
 command.forms = (shapes,)
 
 
-def _forward(other: options.Command, arguments: list[str]) -> None:
+def _forward(other: options.QuestionCommand, arguments: list[str]) -> None:
     """Run another command on what stands after `explain`."""
     here = click.get_current_context()
     wants_json = here.meta.get("flopwise.json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
 
 if TYPE_CHECKING:
+    from flopwise.cli.commands.export import FolderExport
     from flopwise.provenance import Figure
     from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures
     from flopwise.search.sweep import Planned, Sweep
@@ -56,13 +57,15 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @add("-o --output-file", FILE, "Write the whole plan as JSON.")
 @add("--from", FILE, "Show a plan written before.", field="from_file")
 @add("--compare", FILE, "Compare with a plan written before.")
+@options.to_flag
+@options.force_flag
 @add("--address", name("address"), "Sweep on Ray: the cluster's address (default: RAY_ADDRESS, or auto).")
 @add("--workers", DEGREE, "Sweep in processes: how many at once (default: all cores).")
 @flags(SourceSpec, "assume_family facts")
 @options.explain_flag
 def command(
     *, workload: str | None, top: int, output_file: Path | None, from_file: Path | None, compare: Path | None,
-    explain: bool, **given: Any,
+    to: tuple[str, ...], force: bool, explain: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Rank the ways of running a workload over all offers.
 
@@ -71,7 +74,9 @@ def command(
     none is given), processes or ray, says what runs them.
     """
     from flopwise.api import plan as api
+    from flopwise.api.export import check_targets
 
+    check_targets(to)
     source, how = (
         options.values({name: given.pop(name) for name in names})
         for names in (("assume_family", "facts"), ("address", "workers"))
@@ -80,7 +85,7 @@ def command(
     how |= {} if runner is None else {"engine": runner}
     many = _points(workload, changes) if workload is not None and from_file is None else None
     if many is not None:
-        options.refuse(["explain", "compare"], "for one workload; this file holds a sweep")
+        options.refuse(["explain", "compare", "to"], "for one workload; this file holds a sweep")
         _sweep(many, output_file, **source, **how)
         return
     if how:
@@ -101,7 +106,9 @@ def command(
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)
     best = answer.plans[0] if explain and answer.plans else None
-    _show(answer, other, top, None if best is None else api.explain_candidate(answer, best, facts=source.get("facts")))
+    figure = None if best is None else api.explain_candidate(answer, best, facts=source.get("facts"))
+    exports = _exports(answer, output_file or from_file, to, force=force, facts=source.get("facts"))
+    _show(answer, other, top, figure, exports)
     if not answer.plans:
         raise InfeasibleError("no plan meets every target", reasons(answer))
 
@@ -144,7 +151,22 @@ def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
         raise InfeasibleError("no workload of the sweep has a plan that meets every target", missing[:10])
 
 
-def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None) -> None:
+def _exports(
+    answer: Plan, file: Path | None, targets: tuple[str, ...], *, force: bool, facts: Path | None
+) -> list[FolderExport]:
+    """Plan 1 as the files of these targets, in folders beside the plan's file; none where nothing meets the targets."""
+    from flopwise.cli.commands.export import folder_exports
+    from flopwise.export.deployment import resource_name
+
+    if not targets or not answer.plans:
+        return []
+    stem = Path(resource_name(str(answer.workload.get("name") or answer.workload["model"])))
+    stem = stem if file is None else file.with_suffix("")
+    folders = {target: stem.with_name(f"{stem.name}-{target}") for target in targets}
+    return folder_exports(answer, folders, facts, force=force)
+
+
+def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exports: Sequence[FolderExport]) -> None:
     from flopwise.api.prices import stale_notes
     from flopwise.provenance import to_json
 
@@ -152,9 +174,12 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None) -> 
         yield from blocks(plan, paper, top) if other is None else comparison(plan, other, paper)
         if figure is not None:
             yield tree(figure, paper)
+        for one in exports:
+            yield from one.blocks(paper)
 
     def document(plan: Plan) -> dict[str, Any]:
-        compared = {} if other is None else {"compared_with": other}
+        compared: dict[str, Any] = {} if other is None else {"compared_with": other}
+        compared |= {"exported": [one.document() for one in exports]} if exports else {}
         return {**plain(plan), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
     options.answer(answer, text, document)

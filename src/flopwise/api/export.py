@@ -1,0 +1,123 @@
+"""`export_plan`: from a plan or an assessment to the files of other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import SpecError
+
+if TYPE_CHECKING:
+    from flopwise.export.exported import Exported
+    from flopwise.export.fleet import FleetDeployment
+    from flopwise.export.spec import ExportSettings
+    from flopwise.facts.catalog import Facts
+    from flopwise.fleet.assessment import Assessment
+    from flopwise.search.answer import Plan
+
+PROGRAMS = (".sh", ".sbatch")
+"""Endings of files that can be run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetInfo:
+    """A target: the tasks it is `for`, its files, and what they are checked with, of which version."""
+
+    name: str
+    tasks: tuple[str, ...]
+    summary: str
+    expresses: str
+    files: tuple[str, ...]
+    validator: str
+    version: str
+
+
+def export_targets() -> list[TargetInfo]:
+    """Every target with what it can express."""
+    from dataclasses import fields
+
+    from flopwise.export.targets import TARGETS, Target
+
+    return [
+        TargetInfo(name=name, **{field.name: getattr(target, field.name) for field in fields(Target)})
+        for name, target in TARGETS.items()
+    ]
+
+
+def check_targets(targets: Iterable[str]) -> None:
+    """Whether there are such targets: asked before a plan takes its time. Raises UnknownNameError."""
+    from flopwise.export.targets import target_module
+
+    for target in targets:
+        target_module(target)
+
+
+def export_plan(
+    target: str,
+    plan: Plan | Assessment | str | Path,
+    *,
+    rank: int = 1,
+    facts: str | Path | None = None,
+    **settings: Any,
+) -> Exported:
+    """The files of a plan (or of its file, or of a whole report) for a target; `write_export` writes them.
+
+    `rank`: the candidate of a plan. `settings`: names, images, places and references to secrets, as `ExportSettings`;
+    what is not given is a placeholder in the files, and listed in `to_fill`.
+
+    Raises:
+        SpecError: no such plan, target, candidate or setting.
+        InfeasibleError: the target cannot express the plan; says why.
+    """
+    from flopwise.export.deployment import Deployment
+    from flopwise.export.spec import ExportSettings
+    from flopwise.export.targets import exported_assessment, exported_plan
+    from flopwise.facts.catalog import load_facts
+    from flopwise.options import take
+    from flopwise.search.answer import Plan
+
+    (known,), facts_known = take(settings, ExportSettings), load_facts(facts)
+    if isinstance(plan, str | Path) and not _is_report(Path(plan)):
+        from flopwise.api.plan import read_plan
+
+        plan = read_plan(plan)
+    if isinstance(plan, Plan):
+        return exported_plan(target, Deployment.of_rank(plan, rank, facts_known, known))
+    return exported_assessment(target, _fleet(plan, facts_known, known))
+
+
+def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -> list[Path]:
+    """Write the files of an export below a folder, all or none, and only over others with `force`; their places.
+
+    Raises:
+        SpecError: a file stands there, or the folder cannot be written to.
+    """
+    from flopwise.files import write_folder
+
+    files = {path: text.encode("utf-8", errors="replace") for path, text in answer.files.items()}
+    return write_folder(folder, files, programs=[path for path in files if path.endswith(PROGRAMS)], replace=force)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a path is the folder of a report, or its assessment."""
+    return path.is_dir() or path.name == "assessment.json"
+
+
+def _fleet(source: Assessment | str | Path, facts: Facts, settings: ExportSettings) -> FleetDeployment:
+    """The deployments of an assessment; its plans lie in its folder.
+
+    Raises:
+        SpecError: an assessment without its folder, or one that cannot be read.
+    """
+    from flopwise.api.plan import read_plan
+    from flopwise.export.fleet import FleetDeployment
+    from flopwise.report.write import read_assessment
+
+    if not isinstance(source, str | Path):
+        raise SpecError("an assessment is exported from the folder of its report, where its plans are; give its path")
+    assessment = read_assessment(source)
+    folder = Path(source) if Path(source).is_dir() else Path(source).parent
+    plans = {w.name: read_plan(folder / w.plan_file) for w in assessment.workloads if w.plan_file}
+    return FleetDeployment.of(assessment, plans, facts, settings)

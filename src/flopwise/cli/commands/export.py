@@ -1,0 +1,110 @@
+"""`flopwise export`: a plan as the files of other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.cli import options
+from flopwise.cli.jsonout import plain
+from flopwise.cli.options import add, flags, usage_error
+from flopwise.cli.parts import bullets
+from flopwise.cli.render import Screen, heading, table
+from flopwise.export.spec import ExportSettings
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import FILE, FLAG, whole
+
+if TYPE_CHECKING:
+    from flopwise.api.export import TargetInfo
+    from flopwise.export.exported import Exported
+    from flopwise.search.answer import Plan
+
+
+@options.command("export", "flopwise export --list")
+@options.argument("target", required=False)
+@options.argument("plan", FILE, required=False)
+@add("-o --output-folder", FILE, "Write the files into this folder.")
+@add("--list", FLAG, "The targets with what each can express.", field="listed", default=False)
+@add("--rank", whole(high=10**6), "The candidate of the plan.", default=1)
+@options.force_flag
+@flags(ExportSettings)
+@flags(SourceSpec, "facts")
+def command(
+    *, target: str | None, plan: Path | None, output_folder: Path | None, listed: bool, rank: int, force: bool,
+    facts: Path | None, **settings: Any,
+) -> None:  # fmt: skip
+    """Files of other tools that deploy a plan.
+
+    PLAN is a file of `flopwise plan -o`, one of the plans/ of a report, or the folder of a report (`assess -o`). What a
+    plan cannot know (names, images, places, secrets) is said by options; a placeholder stands for what is left out, and
+    is listed at the end: flopwise export kubernetes plan.json -o deploy --namespace chat
+    """
+    from flopwise.api import export as api
+
+    if listed:
+        options.answer(api.export_targets(), _targets, lambda rows: [_target_document(row) for row in rows])
+        return
+    if target is None or plan is None or output_folder is None:
+        raise usage_error("give a target, a plan file or a report's folder, and -o FOLDER; --list shows the targets")
+    answer = api.export_plan(target, plan, rank=rank, facts=facts, **options.values(settings))
+    api.write_export(answer, output_folder, force=force)
+    options.answer(FolderExport(answer, output_folder), FolderExport.blocks, FolderExport.document)
+
+
+def _target_document(row: TargetInfo) -> dict[str, Any]:
+    return {
+        "name": row.name, "for": [*row.tasks], "summary": row.summary, "expresses": row.expresses,
+        "files": [*row.files], "validator": row.validator, "version": row.version,
+    }  # fmt: skip
+
+
+def _targets(rows: Sequence[TargetInfo], paper: Screen) -> Iterator[str]:
+    headers = ("target", "what", "for", "can express", "checked with")
+    cells = [(r.name, r.summary, ", ".join(r.tasks), r.expresses, f"{r.validator} ({r.version})") for r in rows]
+    yield table(headers, cells, paper)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderExport:
+    """An export with the folder that its files are in."""
+
+    exported: Exported
+    folder: Path
+
+    def document(self) -> dict[str, Any]:
+        """Its files, how they are applied, and what is left to fill in, as JSON has it."""
+        one = self.exported
+        return {
+            "target": one.target, "folder": str(self.folder), "files": [*one.files], "apply": [*one.apply],
+            "to_fill": [plain(row) for row in one.to_fill], "assumptions": [*one.assumptions],
+        }  # fmt: skip
+
+    def blocks(self, paper: Screen) -> Iterator[str]:
+        """What was written, what is to be filled in, and the commands that apply it."""
+        one = self.exported
+        count = f"{len(one.files)} file{'s' * (len(one.files) != 1)}"
+        yield heading(f"{one.target}: {count} in {self.folder}", paper)
+        yield "\n".join(f"  {path}" for path in one.files)
+        if one.assumptions:
+            yield bullets("Assumed:", one.assumptions)
+        if one.to_fill:
+            rows = [(fill.option, fill.meaning, fill.text, ", ".join(fill.files)) for fill in one.to_fill]
+            yield "To fill in, by these options of `flopwise export` or in the files:\n" + table(
+                ("option", "what", "stands as", "in"), rows, paper
+            )
+        if one.apply:
+            yield bullets(f"Then, in {self.folder}:", one.apply)
+
+
+def folder_exports(
+    plan: Plan | Path, folders: Mapping[str, Path], facts: Path | None, *, force: bool
+) -> list[FolderExport]:
+    """A plan, or the report in a folder, as the files of several targets, each in its folder: all or none are made."""
+    from flopwise.api import export as api
+
+    exports = [FolderExport(api.export_plan(target, plan, facts=facts), folder) for target, folder in folders.items()]
+    for one in exports:
+        api.write_export(one.exported, one.folder, force=force)
+    return exports

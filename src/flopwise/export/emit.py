@@ -1,0 +1,112 @@
+"""Text of structured files from plain data: every value quoted by the format's own rules, the same bytes each time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+"""Text that means itself in YAML without quotes, whatever the version."""
+WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"})
+"""Words that some YAML readers take for something else."""
+SHELL_WIDTH = 100
+"""Columns from which a command is written over several lines."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes lists indented, long text as blocks, and quotes what could be read as anything but text."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        del indentless
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    tag = "tag:yaml.org,2002:str"
+    lines = text.split("\n")
+    if len(lines) > 1 and text.isprintable() is False and _is_block(lines):
+        return dumper.represent_scalar(tag, text, style="|")
+    plain = PLAIN.fullmatch(text) is not None and text.lower() not in WORDS
+    return dumper.represent_scalar(tag, text, style=None if plain else '"')
+
+
+def _is_block(lines: Sequence[str]) -> bool:
+    """Whether lines can stand in a literal block: printable, without blanks at their ends, not empty at the start."""
+    return all(line.isprintable() and line == line.rstrip() for line in lines) and lines[0] == lines[0].lstrip() != ""
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def yaml_text(*documents: Any) -> str:
+    """YAML of one or several documents."""
+    return "---\n".join(
+        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True) for document in documents
+    )
+
+
+def json_text(document: Any) -> str:
+    """JSON, indented."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """TOML of tables by their (dotted) names, of plain values and lists of them; a table named "" comes first."""
+    parts = []
+    for name, values in tables.items():
+        head = f"[{'.'.join(_toml_key(part) for part in name.split('.'))}]\n" if name else ""
+        parts.append(head + "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in values.items()))
+    return "\n".join(parts)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
+def _toml_value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes as JSON does
+        case list() | tuple():
+            return f"[{', '.join(_toml_value(part) for part in value)}]"
+        case _:
+            raise TypeError(f"no TOML value: {value!r}")
+
+
+def command_text(args: Iterable[str], env: Mapping[str, str] | None = None) -> str:
+    """A command for a shell, every word quoted; over several lines where it is long, an option and its value a line."""
+    words = [f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()]
+    words += [shlex.quote(arg) for arg in args]
+    whole = " ".join(words)
+    if len(whole) <= SHELL_WIDTH:
+        return whole
+    lines = [words[0]]
+    for before, word in itertools.pairwise(words):
+        new = word.startswith("-") or not before.startswith("-") or "=" in before
+        lines[-1:] = [lines[-1], word] if new else [f"{lines[-1]} {word}"]
+    return " \\\n  ".join(lines)
+
+
+def script_text(*parts: str) -> str:
+    """A bash script that stops at the first fault, of parts with an empty line between them."""
+    return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", *(f"\n{part}" for part in parts)]) + "\n"
+
+
+def comment_text(text: str, mark: str = "#") -> str:
+    """`text` as a comment: each of its lines behind the `mark`, other line ends as blanks."""
+    lines = (" ".join(line.split()) for line in re.split(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", text))
+    return "\n".join(f"{mark} {line}".rstrip() for line in lines)

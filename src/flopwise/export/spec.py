@@ -1,0 +1,70 @@
+"""What an export cannot know of a plan: names, images, places and secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from flopwise import options
+from flopwise.options import Spec, option
+
+_name = partial(option, section="Names and images")
+_place = partial(option, section="Places")
+_secret = partial(option, section="Secrets, by reference")
+_cluster = partial(option, section="Clusters and clouds")
+_text = options.name("text", 4096)
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSettings(Spec):
+    """Names, images, places and references to secrets. None: not said; a file then holds a placeholder to fill in."""
+
+    name: str | None = _name("--name", _text, "Of what is deployed (default: the workload's name).")
+    image: str | None = _name(
+        "--image", _text, "Container image (serving: default the engine's own release; training: yours to build).",
+    )
+    script: str | None = _name("--script", _text, "Training program, instead of the one that is exported.")
+    model_path: str | None = _place(
+        "--model-path", _text, "Weights: a hub id, a folder or a URI (default: the model's hub id).",
+    )
+    data: str | None = _place("--data", _text, "Training or batch data: a path, a hub id or a URI.")
+    output: str | None = _place("--output", _text, "Checkpoints and results: a path or a URI.")
+    weights_secret: str | None = _secret(
+        "--weights-secret", _text, "Secret that holds the token for gated weights, under the key `token`.",
+    )
+    pull_secret: str | None = _secret("--pull-secret", _text, "Secret that holds the registry's credentials.")
+    alert_secret: str | None = _secret(
+        "--alert-secret", _text, "File or secret that holds the address alerts are sent to (a webhook's URL).",
+    )
+    namespace: str | None = _cluster("--namespace", _text, "Kubernetes namespace (default: that of the context).")
+    queue: str | None = _cluster("--queue", _text, "Kueue's local queue, or SLURM's partition.")
+    priority: str | None = _cluster("--priority", _text, "Kubernetes priority class, or SLURM's QOS.")
+    cluster: str | None = _cluster("--cluster", _text, "Name of the Kubernetes cluster that node pools belong to.")
+    account: str | None = _cluster(
+        "--account", _text, "Cloud account: a GCP project, an Azure resource group, a SLURM account.",
+    )
+    hostname: str | None = _cluster("--hostname", _text, "Host name under which a gateway serves.")
+    contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
+# fmt: on
+
+
+PLACEHOLDERS: Mapping[str, str] = {
+    "image": "change-me-image",
+    "script": "change-me-script.py",
+    "model_path": "change-me-model-path",
+    "data": "/change-me-data",
+    "output": "/change-me-output",
+    "weights_secret": "change-me-weights-secret",
+    "pull_secret": "change-me-pull-secret",
+    "alert_secret": "change-me-alert-secret",
+    "namespace": "change-me-namespace",
+    "queue": "change-me-queue",
+    "priority": "change-me-priority",
+    "cluster": "change-me-cluster",
+    "account": "change-me-account",
+    "hostname": "change-me-hostname.example.com",
+    "contact": "change-me-contact@example.com",
+}
+"""What stands in a file for a setting that is not said; each is valid where such a value is."""

@@ -1,0 +1,115 @@
+"""The targets: each a module here of the same name (`-` as `_`), a line of TARGETS, and a page in docs/export/.
+
+A module has `export(deployment) -> Files` and may have `refusals(deployment) -> Iterator[str]`, why a plan cannot be
+expressed; and `export_fleet(fleet) -> Files`, where a whole assessment is more than a folder for each workload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import InfeasibleError, UnknownNameError
+from flopwise.export.exported import Exported, Files
+
+if TYPE_CHECKING:
+    from flopwise.export.deployment import Deployment
+    from flopwise.export.fleet import FleetDeployment
+
+TRAINING = ("pretrain", "finetune")
+SERVING = ("serve", "encode")
+ONLINE = ("serve",)
+BATCH = ("batch",)
+EVERY = (*TRAINING, *SERVING, *BATCH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a target is for, in one line, and what it can express; what its files are checked with, of which version."""
+
+    summary: str
+    tasks: tuple[str, ...]
+    expresses: str
+    files: tuple[str, ...]
+    validator: str
+    version: str
+
+
+GROUPS: dict[str, dict[str, Target]] = {
+    "Training": {},
+    "Training on Kubernetes": {},
+    "Serving": {
+        "vllm": Target(
+            summary="vLLM's server",
+            tasks=(*SERVING, *BATCH),
+            expresses="tp, pp, ep, dp; formats of weights and cache; batch and prefill limits; prefix cache; drafts",
+            files=("serve.sh",),
+            validator="vLLM's own argument parser; shellcheck",
+            version="vLLM 0.32.0",
+        ),
+    },
+    "Serving on Kubernetes": {},
+    "Batch": {},
+    "Clouds": {},
+    "Monitoring": {},
+    "Everything": {},
+}
+"""The sections of `flopwise export --list`."""
+TARGETS = {name: target for targets in GROUPS.values() for name, target in targets.items()}
+
+
+def exported_plan(target: str, deployment: Deployment) -> Exported:
+    """The files of a plan for a target.
+
+    Raises:
+        UnknownNameError: no such target.
+        InfeasibleError: the target cannot express the plan; says why.
+    """
+    made = target_module(target)
+    if reasons := _refusals(target, deployment):
+        raise InfeasibleError(f"{target} cannot express {deployment.title[:80]!r}", reasons)
+    return Exported.of(target, made.export(deployment), deployment.settings)
+
+
+def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
+    """The files of a whole assessment for a target: its own, or a folder for each workload that it can express.
+
+    Raises:
+        UnknownNameError: no such target.
+        InfeasibleError: the target can express no workload; says why.
+    """
+    made = target_module(target)
+    if hasattr(made, "export_fleet"):
+        return Exported.of(target, made.export_fleet(fleet), fleet.settings)
+    files, apply, notes, reasons = dict[str, str](), list[str](), list[str](), list[str]()
+    for workload in fleet.workloads:
+        for number, (_, deployment) in enumerate(workload.parts, start=1):
+            title = workload.result.name[:80]
+            if refused := _refusals(target, deployment):
+                reasons += [f"{title}: {reason}" for reason in refused]
+                continue
+            folder = deployment.name if len(workload.parts) == 1 else f"{deployment.name}-{number}"
+            one: Files = made.export(deployment)
+            files |= {f"{folder}/{path}": text for path, text in one.files.items()}
+            apply += [f"(cd {folder} && {command})" for command in one.apply]
+            notes += [f"{title}: {note}" for note in one.assumptions]
+    if not files:
+        raise InfeasibleError(f"{target} can express no workload of {fleet.assessment.name[:80]!r}", reasons)
+    notes += [f"left out: {reason}" for reason in reasons]
+    return Exported.of(target, Files(files=files, apply=tuple(apply), assumptions=tuple(notes)), fleet.settings)
+
+
+def _refusals(target: str, deployment: Deployment) -> list[str]:
+    """Why a target cannot express a plan; empty where it can."""
+    tasks, made = TARGETS[target].tasks, target_module(target)
+    if deployment.task not in tasks:
+        return [f"it is for {', '.join(tasks)}; the plan's task is {deployment.task}"]
+    return list(made.refusals(deployment)) if hasattr(made, "refusals") else []
+
+
+def target_module(target: str) -> Any:
+    """The module of a target. Raises UnknownNameError."""
+    if target not in TARGETS:
+        raise UnknownNameError("export target", target, TARGETS, "`flopwise export --list` shows all")
+    return import_module(f"flopwise.export.targets.{target.replace('-', '_')}")
