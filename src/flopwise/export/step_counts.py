@@ -41,7 +41,7 @@ def step_counts(deployment: Deployment) -> StepCounts:
     steps = max(1, math.ceil(job.tokens / job.recipe.useful_tokens - 1e-9))
     step_s = deployment.candidate.figures["step_s"]
     assert step_s is not None
-    between = max(1, round(job_goodput(job)[1].interval_s / step_s))
+    between = max(1, round(float(job_goodput(job)[1].interval_s) / step_s))
     return StepCounts(
         steps=steps, accumulation=round(job.micro_batches), checkpoint_steps=min(between, steps),
     )  # fmt: skip

@@ -110,7 +110,16 @@ GROUPS: dict[str, dict[str, Target]] = {
     "Batch": {},
     "Clouds": {},
     "Monitoring": {},
-    "Everything": {},
+    "Everything": {
+        "bundle": Target(
+            summary="A folder with all of it, in the order of apply",
+            tasks=EVERY,
+            expresses="all targets that can express it, with overlays for Kubernetes; whole reports by environment",
+            files=("README.md", "Makefile", "*/"),
+            validator="those of its parts; overlays built by a Python builder; make -n",
+            version="Kustomize v1beta1",
+        ),
+    },
 }
 """The sections of `flopwise export --list`."""
 TARGETS = {name: target for targets in GROUPS.values() for name, target in targets.items()}

@@ -9,12 +9,13 @@ from flopwise.export import hugging_face
 from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Files
 from flopwise.export.launch import launched, launcher
+from flopwise.facts.software import platform
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why DeepSpeed's ZeRO cannot run the plan."""
     yield from hugging_face.refusals(deployment, "deepspeed")
-    built_for = hugging_face.platform(deployment.accelerator)
+    built_for = platform(deployment.accelerator)
     if built_for == "apple":
         yield "DeepSpeed does not run on Apple's devices; plan again with --stack hf-trainer"
 
