@@ -180,6 +180,8 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
         document["activation_checkpointing_kwargs"]["offload"] = True
     if sharding == "deepspeed":
         document["deepspeed"] = DEEPSPEED
+    if deployment.settings.learning_rate is not None:
+        document["learning_rate"] = deployment.settings.learning_rate
     return document
 
 

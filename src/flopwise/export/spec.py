@@ -26,6 +26,9 @@ class ExportSettings(Spec):
         "--image", _text, "Container image (serving: default the engine's own release; training: yours to build).",
     )
     script: str | None = _name("--script", _text, "Training program, instead of the one that is exported.")
+    learning_rate: float | None = _name(
+        "--learning-rate", options.RATIO, "Of training: no plan has it (default: the trainer's, where it has one).",
+    )
     model_path: str | None = _place(
         "--model-path", _text, "Weights: a hub id, a folder or a URI (default: the model's hub id).",
     )
@@ -55,6 +58,7 @@ class ExportSettings(Spec):
 PLACEHOLDERS: Mapping[str, str] = {
     "image": "change-me-image",
     "script": "change-me-script.py",
+    "learning_rate": "change-me-learning-rate",
     "model_path": "change-me-model-path",
     "data": "/change-me-data",
     "output": "/change-me-output",

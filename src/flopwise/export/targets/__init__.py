@@ -70,6 +70,22 @@ GROUPS: dict[str, dict[str, Target]] = {
             validator="DeepSpeed's configuration class; transformers' TrainingArguments; shellcheck",
             version="deepspeed 0.19.8",
         ),
+        "megatron": Target(
+            summary="Megatron-LM's pretrain_gpt.py",
+            tasks=TRAINING,
+            expresses="tp, pp, virtual stages, cp, ep, sequence parallelism, ZeRO 1, recompute, fp8, mxfp8, nvfp4",
+            files=("run.sh",),
+            validator="Megatron-Core's configuration classes; Megatron-LM's list of arguments; shellcheck",
+            version="Megatron-Core 0.16.1",
+        ),
+        "torchtitan": Target(
+            summary="torchtitan's trainer",
+            tasks=TRAINING,
+            expresses="FSDP2, HSDP, tp, pp and its schedules, cp, ep, recompute, compilation; the models it configures",
+            files=("run.sh",),
+            validator="torchtitan's own configuration manager; shellcheck",
+            version="torchtitan 0.3.0",
+        ),
         "peft": Target(
             summary="adapters: LoRA, DoRA, QLoRA",
             tasks=("finetune",),
