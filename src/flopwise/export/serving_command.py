@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
 
+from flopwise.errors import InfeasibleError
 from flopwise.export.command import Command
 from flopwise.export.deployment import Deployment
 
@@ -16,26 +15,21 @@ SERVERS = {
 
 
 def serving_command(deployment: Deployment) -> Command:
-    """The server of one replica of a service, or of its share of a batch, that `serving_refusals` has no word against.
+    """The server of one replica of a service, or of its share of a batch.
 
     A replica on several machines is started on each, with NODE_RANK, its number from 0, and MASTER_ADDR, the address of
     the first; a share of a batch with REPLICA, its number from 0.
+
+    Raises:
+        InfeasibleError: the engine has no server here, or cannot run the plan; says why.
     """
-    made: Command = _server(deployment).command(deployment)
+    assert deployment.serving is not None
+    engine, title = deployment.serving.engine.name, repr(deployment.title[:80])
+    if engine not in SERVERS:
+        reason = f"{engine} has no server among the exports: plan again with --engine {', '.join(SERVERS)}"
+        raise InfeasibleError(f"no server for {title}", [reason])
+    server = import_module(f"flopwise.export.targets.{SERVERS[engine]}")
+    if reasons := list(server.refusals(deployment)):
+        raise InfeasibleError(f"{engine} cannot run {title}", reasons)
+    made: Command = server.command(deployment)
     return made
-
-
-def serving_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no server of these can run the plan."""
-    assert deployment.serving is not None
-    engine = deployment.serving.engine.name
-    if engine in SERVERS:
-        yield from _server(deployment).refusals(deployment)
-    else:
-        yield f"{engine} has no server among the exports: plan again with --engine {', '.join(SERVERS)}"
-
-
-def _server(deployment: Deployment) -> Any:
-    """The module of the target that is the plan's engine."""
-    assert deployment.serving is not None
-    return import_module(f"flopwise.export.targets.{SERVERS[deployment.serving.engine.name]}")
