@@ -29,6 +29,7 @@ class FleetDeployment:
 
     assessment: Assessment
     workloads: tuple[WorkloadDeployments, ...]
+    facts: Facts
     settings: ExportSettings
 
     @classmethod
@@ -45,7 +46,8 @@ class FleetDeployment:
             for result in assessment.workloads
             if (plan := plans.get(result.name)) is not None
         )
-        return cls(assessment=assessment, workloads=tuple(w for w in workloads if w.parts), settings=settings)
+        with_parts = tuple(w for w in workloads if w.parts)
+        return cls(assessment=assessment, workloads=with_parts, facts=facts, settings=settings)
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:

@@ -47,6 +47,11 @@ class ExportSettings(Spec):
     )
     hostname: str | None = _cluster("--hostname", _text, "Host name under which a gateway serves.")
     contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
+
+    def value(self, name: str) -> str:
+        """A setting, or the placeholder that stands for it."""
+        given: str | None = getattr(self, name)
+        return PLACEHOLDERS[name] if given is None else given
 # fmt: on
 
 
