@@ -31,6 +31,7 @@ class FleetDeployment:
 
     assessment: Assessment
     workloads: tuple[WorkloadDeployments, ...]
+    facts: Facts
     settings: ExportSettings
 
     @classmethod
@@ -47,7 +48,8 @@ class FleetDeployment:
             for result in assessment.workloads
             if (plan := plans.get(result.name)) is not None
         )
-        return cls(assessment=assessment, workloads=tuple(w for w in workloads if w.parts), settings=settings)
+        with_parts = tuple(w for w in workloads if w.parts)
+        return cls(assessment=assessment, workloads=with_parts, facts=facts, settings=settings)
 
     def within(self, environment: str) -> FleetDeployment:
         """The part of the fleet that one environment is: its workloads, their rows of the bill and their alerts."""

@@ -55,6 +55,11 @@ class ExportSettings(Spec):
     gateway: str | None = _cluster("--gateway", _text, "Gateway (Gateway API) that routes attach to.")
     prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus that scalers ask.")
     contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
+
+    def value(self, name: str) -> str:
+        """A setting, or the placeholder that stands for it."""
+        given: str | float | None = getattr(self, name)
+        return PLACEHOLDERS[name] if given is None else str(given)
 # fmt: on
 
 
