@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from flopwise.export.deployment import Deployment, resource_name
 
 if TYPE_CHECKING:
@@ -46,6 +48,18 @@ class FleetDeployment:
             if (plan := plans.get(result.name)) is not None
         )
         return cls(assessment=assessment, workloads=tuple(w for w in workloads if w.parts), settings=settings)
+
+    def within(self, environment: str) -> FleetDeployment:
+        """The part of the fleet that one environment is: its workloads, their rows of the bill and their alerts."""
+        whole, names = self.assessment, {w.name for w in self.assessment.workloads if w.environment == environment}
+        part = msgspec.structs.replace(
+            whole, name=f"{whole.name} {environment}",
+            workloads=[w for w in whole.workloads if w.name in names],
+            allocation=[row for row in whole.allocation if row.workload in names],
+            monitoring=[alert for alert in whole.monitoring if alert.workload in names],
+        )  # fmt: skip
+        workloads = tuple(w for w in self.workloads if w.result.name in names)
+        return FleetDeployment(assessment=part, workloads=workloads, settings=self.settings)
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:

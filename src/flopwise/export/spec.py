@@ -46,6 +46,8 @@ class ExportSettings(Spec):
         "--account", _text, "Cloud account: a GCP project, an Azure resource group, a SLURM account.",
     )
     hostname: str | None = _cluster("--hostname", _text, "Host name under which a gateway serves.")
+    gateway: str | None = _cluster("--gateway", _text, "Gateway (Gateway API) that routes attach to.")
+    prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus that scalers ask.")
     contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
 # fmt: on
 
@@ -65,6 +67,8 @@ PLACEHOLDERS: Mapping[str, str] = {
     "cluster": "change-me-cluster",
     "account": "change-me-account",
     "hostname": "change-me-hostname.example.com",
+    "gateway": "change-me-gateway",
+    "prometheus": "http://change-me-prometheus:9090",
     "contact": "change-me-contact@example.com",
 }
 """What stands in a file for a setting that is not said; each is valid where such a value is."""

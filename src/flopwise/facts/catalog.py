@@ -40,6 +40,7 @@ from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
+    from flopwise.facts.kubernetes import NodeRecord
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
@@ -53,7 +54,8 @@ CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "cove
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "offers.MARKETPLACES",
     "spot_prices.DISCOUNTS", "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
-    "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED", "price_book.HARDWARE",
+    "kubernetes.NODES", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
+    "price_book.HARDWARE",
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
     "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
@@ -383,7 +385,8 @@ class Facts:
         kind = _one_of("kind of accelerator", kind, KINDS)
         vendor = _one_of("vendor", vendor, (a.vendor for a in self.accelerators.values()))
         canonical = None if accelerator is None else self.accelerator(accelerator).name
-        if region is not None and not known_region(region, regions := region_names(self.offers)):
+        own = region is not None and any(o.region.lower() == region.lower() for o in self.offers)
+        if region is not None and not own and not known_region(region, regions := region_names(self.offers)):
             raise UnknownNameError("region", region, regions)
         priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
         limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
@@ -486,6 +489,8 @@ class Facts:
     def start_s(self, *names: str) -> float:
         """Seconds of those records together."""
         return sum(record.seconds for record in self.start_records if record.name in names)
+
+    kubernetes_nodes: tuple[NodeRecord, ...] = _all_rows("kubernetes.NODES")  # resources, labels and taints of nodes
 
     @_lookup_once
     def spot(self, provider: str, accelerator: str) -> SpotRecord:

@@ -37,7 +37,48 @@ class Target:
 
 
 GROUPS: dict[str, dict[str, Target]] = {
-    "Training": {},
+    "Training": {
+        "torchrun": Target(
+            summary="PyTorch's launcher with the program of the plan's stack",
+            tasks=TRAINING,
+            expresses="what the stack's program does: a train.py of Hugging Face's Trainer, Megatron-LM or torchtitan",
+            files=("run.sh", "train.py", "training_arguments.json", "job.json"),
+            validator="transformers' TrainingArguments; shellcheck; runs on CPUs",
+            version="torch 2.13, transformers 5.23",
+        ),
+        "slurm": Target(
+            summary="a batch script of SLURM that starts torchrun on each node",
+            tasks=TRAINING,
+            expresses="as torchrun; time limit from the plan's interval, a checkpoint before it, queueing anew",
+            files=("run.sbatch", "train.py", "training_arguments.json", "job.json"),
+            validator="bash -n; shellcheck; a run with stand-ins for srun, scontrol and scancel",
+            version="Slurm 22.05 and later",
+        ),
+        "accelerate": Target(
+            summary="Hugging Face's Trainer under Accelerate",
+            tasks=TRAINING,
+            expresses="data parallelism, FSDP2 and HSDP, ZeRO by DeepSpeed, offloading, recompute, adapters",
+            files=("accelerate.yaml", "run.sh", "train.py", "training_arguments.json", "job.json"),
+            validator="Accelerate's configuration loader; transformers' TrainingArguments; shellcheck; runs on CPUs",
+            version="accelerate 1.15, transformers 5.23",
+        ),
+        "deepspeed": Target(
+            summary="DeepSpeed's ZeRO with Hugging Face's Trainer",
+            tasks=TRAINING,
+            expresses="ZeRO 0 to 3, offloading, loss scaling, accumulation, recompute, adapters",
+            files=("deepspeed.json", "run.sh", "train.py", "training_arguments.json", "job.json"),
+            validator="DeepSpeed's configuration class; transformers' TrainingArguments; shellcheck",
+            version="deepspeed 0.19.8",
+        ),
+        "peft": Target(
+            summary="adapters: LoRA, DoRA, QLoRA",
+            tasks=("finetune",),
+            expresses="rank, projections, formats of frozen weights (nf4, nf4-dq, llm-int8), whole tensors beside",
+            files=("adapter_config.json", "quantization.json", "run.sh", "train.py", "training_arguments.json"),
+            validator="PEFT's LoraConfig on the model; transformers' BitsAndBytesConfig; runs on CPUs",
+            version="peft 0.21.2",
+        ),
+    },
     "Training on Kubernetes": {},
     "Serving": {
         "vllm": Target(
@@ -53,7 +94,16 @@ GROUPS: dict[str, dict[str, Target]] = {
     "Batch": {},
     "Clouds": {},
     "Monitoring": {},
-    "Everything": {},
+    "Everything": {
+        "bundle": Target(
+            summary="A folder with all of it, in the order of apply",
+            tasks=EVERY,
+            expresses="all targets that can express it, with overlays for Kubernetes; whole reports by environment",
+            files=("README.md", "Makefile", "*/"),
+            validator="those of its parts; overlays built by a Python builder; make -n",
+            version="Kustomize v1beta1",
+        ),
+    },
 }
 """The sections of `flopwise export --list`."""
 TARGETS = {name: target for targets in GROUPS.values() for name, target in targets.items()}
