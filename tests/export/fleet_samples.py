@@ -39,7 +39,7 @@ FLEET: dict[str, Any] = {
 
 
 @cache
-def sample_fleet(**settings: str) -> FleetDeployment:
+def sample_fleet(**settings: Any) -> FleetDeployment:
     """The small fleet, ready to be written down."""
     found = assess_with_plans(FLEET, scenarios=0, today="2026-11-21")
     return FleetDeployment.of(found.assessment, found.plans, load_facts(), ExportSettings(**settings))

@@ -49,7 +49,7 @@ def _fleet() -> Exported:
 def _built(files: Mapping[str, str], folder: str) -> list[dict[str, Any]]:
     """What `kubectl kustomize FOLDER` builds, as far as resources, namespace, labels and JSON patches go."""
     rules = yaml.safe_load(files[f"{folder}/kustomization.yaml"])
-    objects = []
+    objects = list[dict[str, Any]]()
     for resource in rules["resources"]:
         path = os.path.normpath(f"{folder}/{resource}")
         below = f"{path}/kustomization.yaml" in files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,7 +61,7 @@ class FleetDeployment:
             monitoring=[alert for alert in whole.monitoring if alert.workload in names],
         )  # fmt: skip
         workloads = tuple(w for w in self.workloads if w.result.name in names)
-        return FleetDeployment(assessment=part, workloads=workloads, settings=self.settings)
+        return replace(self, assessment=part, workloads=workloads)
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:
