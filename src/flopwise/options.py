@@ -8,6 +8,7 @@ of a file, and `flopwise.cli.options` makes flags of the same fields.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, cached_property
@@ -178,6 +179,15 @@ class Option:
             raise _wrong_value("a list", value, what)
         return tuple(self.kind.parse(part, f"{what}.{number}") for number, part in enumerate(value))
 
+    def arguments(self, value: Any) -> list[str]:
+        """The words of a command line that say `value`, in base units; none for None."""
+        if value is None or not self.flags:
+            return []
+        on, _, off = self.flags[0].partition("/")
+        if self.kind.is_flag:
+            return [on] if value else [off] if off else []
+        return [word for one in (value if self.repeated else (value,)) for word in (on, _argument(one))]
+
     @property
     def words(self) -> str:
         """What it may be, for the pages."""
@@ -188,6 +198,16 @@ class Option:
         """What it may be, as JSON Schema."""
         one = dict(self.kind.schema)
         return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
+
+
+def _argument(value: Any) -> str:
+    """A value in base units as a command line says it; reading it gives the same value."""
+    if isinstance(value, tuple):
+        return ",".join(map(_argument, value))
+    if isinstance(value, float):
+        text = next(text for text in (f"{value:g}", f"{value:.12g}", repr(value)) if float(text) == value)
+        return re.sub(r"e\+0*", "e", text)
+    return str(value)
 
 
 def option(flags: str, kind: ValueKind, text: str, *, default: Any = None, **parts: Any) -> Any:

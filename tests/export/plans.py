@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from flopwise.api.plan import plan
-from flopwise.export.deployment import Deployment, of_candidate
+from flopwise.export.deployment import Deployment
 from flopwise.export.spec import ExportSettings
 from flopwise.facts.catalog import load_facts
 from flopwise.search.answer import Plan
@@ -58,7 +58,7 @@ def deployment_of(document: dict[str, Any], changes: dict[str, Any] | None = Non
     if "layout" in new:
         new["layout"] = chosen.layout | new["layout"]
     chosen = msgspec.structs.replace(chosen, **new)
-    return of_candidate(found, chosen, load_facts(), ExportSettings(**settings))
+    return Deployment.of(found, chosen, load_facts(), ExportSettings(**settings))
 
 
 def constrained(document: dict[str, Any], **constraints: Any) -> dict[str, Any]:

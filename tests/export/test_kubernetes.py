@@ -60,7 +60,9 @@ def test_taints_are_tolerated_as_the_nodes_have_them() -> None:
 
 def test_a_node_keeps_what_gke_keeps() -> None:
     deployment = deployment_of(SERVE)  # g6e.xlarge: 4 CPUs, 32 GiB
-    cpus, memory = kubernetes.allocatable(deployment)
+    there = kubernetes.allocatable(deployment)
+    assert there is not None
+    cpus, memory = there
     gib = 1024**3
     assert cpus == pytest.approx(4 - (0.06 + 0.01 + 2 * 0.005) - 0.5)
     kept = 0.25 * 4 + 0.2 * 4 + 0.1 * 8 + 0.06 * 16

@@ -75,7 +75,7 @@ def test_a_layout_that_may_fit_is_kept_where_nothing_is_surer() -> None:
     """Llama-7B trained on one L40S: about as likely to fit as not; at a confidence of 0.4 it is a plan like others."""
     asked = {
         "task": "pretrain", "model": "Llama-7B", "data": {"tokens": "1B", "seq_len": 2048, "global_batch": 64},
-        "constraints": {"gpus": ["l40s"], "max_gpus": 1},
+        "constraints": {"gpus": ["l40s"], "max_gpus": 1, "stack": "megatron-te"},
     }  # fmt: skip
     (risky, *_) = plan(workload_from(asked), load_facts(None)).plans
     assert 0.35 <= risky.meets["memory"] < 0.8

@@ -245,7 +245,8 @@ def test_the_plan_is_the_best_row_of_a_space_that_is_tried_whole() -> None:
     held = {"deadline": "6h", "budget": "$1M", "confidence": 0.8}
     data = {"tokens": "2G", "seq_len": 4096, "global_batch": 24}
     wanted = workload_from({
-        "model": "Llama-3.1-8B", "task": "pretrain", "data": data, "constraints": limits, "targets": held,
+        "model": "Llama-3.1-8B", "task": "pretrain", "data": data, "targets": held,
+        "constraints": limits | {"stack": "megatron-te"},
     })  # fmt: skip
     node = node_kinds(wanted, facts(), RejectionLog())[0]
     recipe = recipe_with(seq_len=4096, global_batch=24, stack="megatron-te")

@@ -6,9 +6,9 @@ import pytest
 
 from flopwise.api.serve import serve
 from flopwise.api.train import train
+from flopwise.cost.money import run_cost_usd
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.search.plan import plan
-from flopwise.search.run_start import run_cost_usd
 from flopwise.search.workload_file import workload_from
 from flopwise.training.start import training_start_s
 
@@ -31,11 +31,13 @@ def test_the_start_of_a_training_run_by_hand() -> None:
 
 def test_time_is_paid_as_the_provider_rounds_it() -> None:
     """By the second on aws, at least a minute; by the hour at paperspace."""
-    aws = next(o for o in FACTS.offers if o.provider == "aws")
-    hourly = next(o for o in FACTS.offers if o.provider == "paperspace")
-    assert run_cost_usd(3000.2, 100.0, 36.0, aws, FACTS) == pytest.approx(31.01)
-    assert run_cost_usd(5.0, 1.0, 36.0, aws, FACTS) == pytest.approx(0.6)
-    assert run_cost_usd(3500.0, 101.0, 36.0, hourly, FACTS) == pytest.approx(72.0)
+    aws, hourly = (
+        next(FACTS.terms_of(o.provider, o.instance) for o in FACTS.offers if o.provider == name)
+        for name in ("aws", "paperspace")
+    )
+    assert run_cost_usd(3000.2, 100.0, 36.0, aws) == pytest.approx(31.01)
+    assert run_cost_usd(5.0, 1.0, 36.0, aws) == pytest.approx(0.6)
+    assert run_cost_usd(3500.0, 101.0, 36.0, hourly) == pytest.approx(72.0)
 
 
 def test_a_hundred_seconds_on_eight_accelerators_do_not_beat_one() -> None:
@@ -113,14 +115,42 @@ def test_every_stack_of_the_table_is_one() -> None:
             assert name == "any" or FACTS.stack(name).name == name
 
 
-def test_train_shows_the_start_beside_time_and_cost() -> None:
+def test_train_pays_for_the_start_as_a_plan_does() -> None:
     """gpt2 on a machine of eight: 354 s, 12 layers of compilation, 200 MB; at the price of its hour."""
-    answer = train("gpt2", gpu="a100", gpus=8, tokens="100M", price=2)
-    run = answer.estimate.run
+    run = train("gpt2", gpu="a100", gpus=8, tokens="100M", price=2).estimate.run
     assert run is not None
-    assert run.cost_usd is not None
-    assert answer.start_s is not None
-    assert answer.start_s == pytest.approx(354 + 12 * 2.35 + 200e6 / 8e9)
-    assert answer.start_usd == pytest.approx(16 * answer.start_s / 3600)
-    assert run.cost_usd == pytest.approx(16 * run.seconds / 3600), "as before, without it"
-    assert train("gpt2", gpu="a100", gpus=8).start_s is None
+    assert run.start_s == pytest.approx(354 + 12 * 2.35 + 200e6 / 8e9)
+    assert run.start_usd == pytest.approx(16 * run.start_s / 3600)
+    assert run.cost_usd == pytest.approx(16 * (run.start_s + run.seconds) / 3600)
+    assert train("gpt2", gpu="a100", gpus=8).estimate.run is None
+
+
+def test_train_is_billed_as_the_named_offer_bills() -> None:
+    """By the hour, of a provider with such terms: 0.1 h and the start are one hour."""
+    offer = next(o for o in FACTS.offers if o.provider == "paperspace" and o.on_demand_usd_per_hour and o.count == 1)
+    named = {"provider": offer.provider, "instance": offer.instance, "region": offer.region}
+    run = train("gpt2", seq=1024, tokens="1M", **named).estimate.run
+    assert run is not None
+    assert 0 < run.start_s + run.seconds < 3600
+    assert run.cost_usd == pytest.approx(offer.on_demand_usd_per_hour)
+
+
+def test_the_interval_of_what_train_costs_leaves_its_start_alone() -> None:
+    """2 $/h: start 382.2 s, and the run at 1.25 and at 0.8 of the throughput."""
+    run = train("gpt2", gpu="a100", tokens="100M", price=2).estimate.run
+    assert run is not None
+    ends = run.ends(0.8, 1.25)
+    assert ends["cost_usd"] == pytest.approx([2 / 3600 * (run.start_s + run.seconds / rate) for rate in (1.25, 0.8)])
+    assert ends["seconds"] == pytest.approx([run.seconds / 1.25, run.seconds / 0.8])
+
+
+def test_weights_of_what_is_tuned_are_brought_whether_by_adapters_or_not() -> None:
+    """2 bytes for each of 8.03e9 weights at 850 MB/s: 18.9 s more than from scratch."""
+    asked = {"gpu": "a100", "gpus": 8, "tokens": "10M", "seq": 2048, "global_batch": 64}
+    starts = {}
+    for name, more in (("scratch", {}), ("whole", {"finetune": True}), ("lora", {"lora": 8, "stack": "fsdp-compile"})):
+        run = train("Llama-3.1-8B", **asked, **more).estimate.run
+        assert run is not None
+        starts[name] = run.start_s
+    assert starts["whole"] - starts["scratch"] == pytest.approx(2 * 8_030_261_248 / 850e6)
+    assert starts["lora"] == starts["whole"]

@@ -65,7 +65,7 @@ def test_checkpoints_as_a_workload_says_make_spot_runs_longer() -> None:
     assert plain.layout == rare.layout
     assert rare.seconds > 1.02 * plain.seconds
     longer = (rare.start_s + rare.seconds) / (plain.start_s + plain.seconds)
-    assert rare.start_s == plain.start_s == pytest.approx(60 + 270 + 24 + 200e9 * 4 / (8 * 8e9))
+    assert rare.start_s == plain.start_s == pytest.approx(60 + 270 + 24 + 32 * 2.35 + 200e9 * 4 / (8 * 8e9))
     assert rare.cost_usd == pytest.approx(plain.cost_usd * longer, rel=1e-4), "billed by the second"
     usual = conditions("spot", "aws", "H100-SXM-80", 8, FACTS).reliability
     nbytes = 14 * 8.03e9  # 2 + 12 bytes a parameter

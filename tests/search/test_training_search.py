@@ -470,7 +470,8 @@ def test_plans_and_front_hold_the_energy_of_the_single_estimate_and_nothing_beat
 def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
     workload = {
         "model": "Llama-3.1-8B", "task": "pretrain", "data": {"tokens": "1B", "seq_len": 4096, "global_batch": 64},
-        "constraints": {"gpus": ["H100-SXM-80", "A100-SXM-80", "b200"], "max_gpus": 16, "precision": ["any"]},
+        "constraints": {"gpus": ["H100-SXM-80", "A100-SXM-80", "b200"], "max_gpus": 16, "precision": ["any"],
+                        "stack": "megatron-te"},
     }  # fmt: skip
     answer = plan(workload)
     best = {one.gpu: one.layout["precision"] for one in answer.plans}
@@ -504,14 +505,14 @@ def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
 
 def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
     asked = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "1B"}}
-    stacks = {"h100": "megatron-te", "mi300x": "megatron-te", "gaudi2": "fsdp-compile", "tpu-v6e": "xla", "trn1": "xla"}
+    stacks = {"h100": "fsdp-compile", "k80": "hf-trainer", "gaudi2": "fsdp-compile", "tpu-v6e": "xla", "trn1": "xla"}
     for gpu, usual in stacks.items():
         answer = plan(workload_from({**asked, "constraints": {"gpus": [gpu]}}))
         assert {c.layout["stack"] for c in answer.plans} == {usual}
         assert any(f"the training stack {usual}, as none was given" in told for told in answer.assumptions)
     both = plan(workload_from({**asked, "constraints": {"gpus": ["h100", "tpu-v6e"]}}))
-    assert {c.layout["stack"] for c in both.plans} == {"megatron-te", "xla"}
-    assert any("megatron-te (where it does not run, xla)" in told for told in both.assumptions)
+    assert {c.layout["stack"] for c in both.plans} == {"fsdp-compile", "xla"}
+    assert any("fsdp-compile (where it does not run, xla)" in told for told in both.assumptions)
     with pytest.raises(InfeasibleError) as error:
         plan(workload_from({**asked, "constraints": {"gpus": ["tpu-v6e"], "stack": "megatron-te"}}))
     assert "megatron-te is not known to run there" in str(error.value.reasons)

@@ -56,6 +56,6 @@ def test_train_and_plan_say_them() -> None:
     assert run.cost_usd is not None
     assert found.unit_usd["epoch"] == pytest.approx(run.cost_usd / 2)
     assert found.unit_usd["million_tokens"] == pytest.approx(run.cost_usd / 2000)
-    assert found.unit_usd["hour"] == pytest.approx(run.cost_usd / run.seconds * 3600)
+    assert found.unit_usd["hour"] == pytest.approx(run.cost_usd / (run.start_s + run.seconds) * 3600)
     best = plan(SERVICE | {"constraints": {"gpus": ["L4"]}, "simulate": False}).plans[0]
     assert best.unit_usd["million_requests"] == pytest.approx(best.cost_usd / 52.56)

@@ -52,8 +52,8 @@ def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options:
     if gpus < 2:
         raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
     found, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
-    seq_len = data.seq_len(found)
-    batch, notes = data.batch(seq_len, gpus, spec.micro_batch)
+    seq_len = data.seq_len(found, tunes=spec.tunes)
+    batch, notes = data.batch(found, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
     wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
     recipe, device_notes = recipe_on(wanted, cluster.accelerator)
     kept = f"{batch / gpus:,.4g} sequences for each accelerator" if weak else f"{batch:,} sequences a step, always"

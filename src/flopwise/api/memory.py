@@ -62,7 +62,7 @@ def _training(
 
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
-    seq_len = data.seq_len(model)
+    seq_len = data.seq_len(model, tunes=spec.tunes)
     layout = spec.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     spec = spec if chip is None else spec.on(chip, facts)
@@ -89,7 +89,8 @@ def _serving(
     length_notes = check_length(model, tokens, what="a context") if context else ()
     memory = serving_memory(
         model, layout, concurrency=each, context=tokens, hbm_bytes=None if chip is None else chip.hbm_bytes,
-        **software, memory_frac=spec.memory_fraction, device_kind="gpu" if chip is None else chip.kind,
+        **software, memory_frac=spec.memory_fraction, max_batch=spec.max_batch,
+        device_kind="gpu" if chip is None else chip.kind,
     )  # fmt: skip
     answer = memory_answer(model, spec, memory, chip, facts, context=tokens, concurrency=each)
     return replace(answer, assumptions=(*format_notes, *length_notes, *answer.assumptions))

@@ -22,11 +22,14 @@ AXES = ("concurrency", "batch", "tp")
 """What `serve_sweep` goes along."""
 
 
-def serve(model: Model | str, *, gpus: int | None = None, static: bool = False, **options: Any) -> ServeAnswer:
+def serve(
+    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, **options: Any
+) -> ServeAnswer:
     """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
 
     `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
-    load, too. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context holds.
+    load, too; with `encode` each request is one pass over its input, without an answer. Tokens that are not given are
+    `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context holds.
     `options` are those of `RequestSpec` (`rate="5/s" ...`), `MachineSpec` (`gpu="h100", provider="aws" ...`),
     `ServingSpec` (`tp=8, weights="fp8" ...`), `TechniqueRequest` (`draft="Llama-3.2-1B" ...`), `StartSpec` and
     `SourceSpec`, or whole specs.
@@ -46,7 +49,7 @@ def serve(model: Model | str, *, gpus: int | None = None, static: bool = False, 
     start.check()
     job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
     answer = serve_answer(
-        job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, notes=notes
+        job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes
     )
     return replace(answer, memory=with_remedies(answer.memory), kinds=_kinds(request, deployment, gpus))
 

@@ -41,14 +41,15 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on
     from flopwise.training.routing import check_skew
+    from flopwise.training.start import with_start
 
     data, spec, machines, run, reads, source = take(
         options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec
     )
     found, facts = source.model_with_layers(model), source.catalog
     cluster = machines.cluster(gpus, facts)
-    seq_len = data.seq_len(found)
-    batch, batch_note = data.batch(seq_len, gpus, spec.micro_batch)
+    seq_len = data.seq_len(found, tunes=spec.tunes)
+    batch, batch_note = data.batch(found, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
     wanted = spec.on(cluster.accelerator, facts).recipe(seq_len, batch, facts, data.documents(seq_len))
     recipe, device_notes = recipe_on(wanted, cluster.accelerator)
     check_skew(found, recipe)
@@ -56,10 +57,11 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     storage, tokens = reads.reads(found, facts), _run_tokens(data, recipe, run)
     conditions, notes = run.conditions(cluster, facts)
     notes = (*batch_note, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
-    notes += () if data.seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)
+    notes += data.length_note(seq_len)
     job = TrainJob(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
+    job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
     answer = train_answer(job, facts, laid_out, notes, data.epochs)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
     kinds = _kinds(data, spec, run)

@@ -25,7 +25,6 @@ from flopwise.ops.tensors import parameters
 from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
-from flopwise.search.training_option import BATCH_TOKENS
 from flopwise.training.layout import Recipe
 
 UNIT = "GPU-hours"
@@ -74,7 +73,7 @@ def row_recipe(row: Row, model: Model, facts: Facts, gpus: int) -> Recipe:
     """
     software, longest = OWN_STACKS.get(row.get("model", "").lower().split("-")[0], (STACK, MAX_SEQ))
     seq = min(model.max_position or longest, longest)
-    tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
+    tokens = next(batch for size, batch in defaults.BATCH_TOKENS if parameters(model) < size)
     precision = choice(row, "precision", PRECISIONS, "bf16")
     if software != STACK and precision == "fp8":
         precision = "fp8_block"  # DeepSeek-V3 report, section 3.3.2

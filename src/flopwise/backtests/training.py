@@ -137,7 +137,7 @@ def packed_documents(row: Row, seq: int) -> Documents | None:
 
 def row_stack(row: Row) -> str:
     """The row of data/stacks.csv: the software of that year, compiled or not."""
-    name, compiled = row.get("software") or defaults.STACK, flag(row, "compiled", default=False)
+    name, compiled = row.get("software") or defaults.STACKS[0], flag(row, "compiled", default=False)
     if name == "megatron-te" and whole(row, "year", MIXTURE_KERNELS_YEAR - 1) >= MIXTURE_KERNELS_YEAR:
         return "megatron-2026"
     if name == "fsdp-eager" and whole(row, "year", FLASH_2_YEAR) < FLASH_2_YEAR:

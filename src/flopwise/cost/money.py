@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.ops.types import Floats, Ints
 from flopwise.units import HOUR_S
+
+if TYPE_CHECKING:
+    from flopwise.facts.price_book import PurchaseTerms
 
 
 def num_instances(num_gpus: Ints, gpus_per_instance: Ints) -> Ints:
@@ -38,6 +42,17 @@ def billed_hours(hours: Floats, starts: Floats = 1.0, unit_s: Floats = 1.0, mini
     units = np.ceil(np.round(each_s / unit_s, 6))
     billed_s: Floats = np.maximum(units * unit_s, minimum_s)
     return billed_s * starts / HOUR_S
+
+
+def run_cost_usd(seconds: Floats, start_s: Floats, usd_per_hour: Floats, terms: PurchaseTerms | None = None) -> Floats:
+    """USD of a run with its start, as the provider rounds the time; broadcasts.
+
+    Source: data/purchase_terms.csv. Assumes: one start; where the terms are not known the time is paid as it is.
+    """
+    hours = (seconds + start_s) / HOUR_S
+    if terms is not None:
+        hours = billed_hours(hours, unit_s=terms.billing_unit_s, minimum_s=terms.minimum_s)
+    return hours * usd_per_hour
 
 
 def unit_usd(usd: float | None, amounts: Mapping[str, float | None]) -> dict[str, float]:

@@ -101,7 +101,9 @@ def serving_pod(deployment: Deployment, command: Command, devices: int, more: di
         }
         for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
     ]  # fmt: skip
-    many = {"topologySpreadConstraints": spread} if deployment.replicas > 1 and deployment.nodes_per_replica == 1 else {}
+    many = (
+        {"topologySpreadConstraints": spread} if deployment.replicas > 1 and deployment.nodes_per_replica == 1 else {}
+    )
     return spec | {"terminationGracePeriodSeconds": stop_s(deployment)} | many
 
 

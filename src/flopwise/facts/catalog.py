@@ -385,7 +385,8 @@ class Facts:
         kind = _one_of("kind of accelerator", kind, KINDS)
         vendor = _one_of("vendor", vendor, (a.vendor for a in self.accelerators.values()))
         canonical = None if accelerator is None else self.accelerator(accelerator).name
-        if region is not None and not known_region(region, regions := region_names(self.offers)):
+        own = region is not None and any(o.region.lower() == region.lower() for o in self.offers)
+        if region is not None and not own and not known_region(region, regions := region_names(self.offers)):
             raise UnknownNameError("region", region, regions)
         priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
         limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 ENGINE = "vllm"
 OPTIMIZER = "adamw"
-STACK = "fsdp-compile"
-ADAPTER_STACK = "hf-trainer"
-"""Training stack of adapters."""
+STACKS = ("fsdp-compile", "xla", "hf-trainer")
+ADAPTER_STACKS = ("hf-trainer", "xla")
+"""Training stacks, of adapters too: the first that runs on the device."""
+SEQ_LEN, TUNING_SEQ_LEN = 4096, 2048
+"""Tokens of a sequence to pre-train and to fine-tune, as far as the model goes."""
+BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
+"""Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
+TUNING_BATCH = 64
+"""Sequences of a global batch in fine-tuning."""
+LEAST_STEPS = 50
+"""Of a short run, whose global batch is smaller for it."""
+LORA_RANK = 16
 WEIGHTS = "bf16"
 CACHE = "bf16"
 """Formats of weights and of the key-value cache."""

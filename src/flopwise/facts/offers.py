@@ -121,10 +121,10 @@ class Offer:
 
         A place that is a pattern itself is no promise of one among its places: what is sold somewhere in `us-*` is not
         known to stand in us-east-1. What is sold at `any` place is nowhere in particular: `any` and `*` alone ask for
-        it.
+        it. The offer's own words, such as `eu-north1/us-central1`, ask for it, too.
         """
         wanted = region.lower()
-        return any(
+        return wanted == self.region.lower() or any(
             fnmatchcase(place, wanted) and (place != ANY or wanted in (ANY, "*"))
             for place in self.region.lower().split("/")
         )

@@ -88,6 +88,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Training: what each kind of link has to carry, of the first plans: `flopwise.training.network.LinkNeed`."""
     unit_usd: dict[str, float] = {}
     """What a run, an hour, a request, a million tokens or an epoch costs, as far as the task has them."""
+    reproduce: str = ""
+    """The command line that estimates it alone, of the first plans."""
     evidence: str = ""
     """The measurements behind its intervals and odds, in words."""
 

@@ -23,7 +23,13 @@ from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
-from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
+from flopwise.serving.steady import (
+    batch_sizes,
+    closed_loop,
+    in_flight_at,
+    one_pass_latency_s,
+    open_loop_percentile,
+)
 from flopwise.serving.techniques import (
     cached_tokens,
     memory_changes,
@@ -119,7 +125,9 @@ def replica_job(
     """
     job = ServeJob(
         model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine,
-        input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
+        input_tokens=workload.input_tokens,
+        output_tokens=0 if answers_in_one_pass(model, workload) else workload.output_tokens,
+        memory_frac=workload.limits.memory_fraction,
     )  # fmt: skip
     if not workload.techniques.any:
         return job
@@ -175,9 +183,8 @@ def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = 
 
 def batches(most: Floats) -> Floats:
     """Batch sizes to try on replicas that hold up to `most` sequences: shape (sizes, replicas)."""
-    top = max(1.0, float(most.max(initial=1.0)))
-    steps = np.unique(np.concatenate([powers_of_two(int(top)), 1.5 * powers_of_two(int(top / 1.5))[1:], [top]]))
-    sizes: Floats = np.minimum(steps.astype(float)[:, None], np.maximum(most, 1.0)[None, :])
+    steps = batch_sizes(float(most.max(initial=1.0)))
+    sizes: Floats = np.minimum(steps[:, None], np.maximum(most, 1.0)[None, :])
     return sizes
 
 
@@ -202,7 +209,7 @@ def deployments(
     context = workload.input_tokens + answer
     memory = serving_memory(
         model, grid, concurrency=None, context=context, answer=answer, hbm_bytes=device.hbm_bytes, weights=weights,
-        kv_dtype=kv_dtype, engine=workload.engine, device_kind=device.kind,
+        kv_dtype=kv_dtype, engine=workload.engine, memory_frac=workload.limits.memory_fraction, device_kind=device.kind,
         changes=memory_changes(replica_job(workload, model, node.cluster, weights, grid)),
     )  # fmt: skip
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
@@ -214,13 +221,14 @@ def deployments(
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=whole.size, **known, **nothing)
     sizes = batches(_in_flight(most[fit], np.asarray(grid.dp)[fit], workload))
-    batch = sizes.ravel()
     degrees: dict[str, Any] = {
         n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
     }
     job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
     if workload.instances is not None:
         least = _replicas_on(workload.instances, node.count, np.asarray(job.layout.num_gpus))
+    batch = _even_batch(sizes.ravel(), degrees["dp"], workload, least)
+    sizes = batch.reshape(sizes.shape)
     columns: dict[str, Any] = (
         _one_pass_columns(runner(job), job.layout, batch, workload, least)
         if one_pass
@@ -257,6 +265,14 @@ def _in_flight(most: Floats, ranks: Column, workload: Resolved) -> Floats:
     return users
 
 
+def _even_batch(batch: Floats, ranks: Column, workload: Resolved, least: float | Floats) -> Floats:
+    """Sequences in flight on each attention replica: no more than users are left for each of the replicas."""
+    if workload.concurrency is None or workload.requests_per_s is not None:
+        return batch
+    replicas = _replicas(batch, batch * ranks, workload, least)
+    return np.minimum(batch, np.ceil(workload.concurrency / (replicas * ranks)))
+
+
 def _memory_bytes(
     model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine: Engine, context: int
 ) -> Floats:
@@ -274,31 +290,6 @@ def _memory_bytes(
 
     held: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
     return held
-
-
-def _steady_at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
-    """Steps and latencies at an arrival rate below what the batch sustains, with fewer sequences in flight.
-
-    `batch` has shape (sizes, layouts), ascending along the first axis; `arrivals` and the columns of `steady` are flat.
-    Between the sizes everything is interpolated along the rate that each sustains.
-    """
-    shape = batch.shape
-
-    def along(values: object) -> Floats:
-        table = np.broadcast_to(np.asarray(values, dtype=float), batch.size).reshape(shape)
-        columns = [np.interp(wanted[:, c], rates[:, c], table[:, c]) for c in range(shape[1])]
-        return np.stack(columns, axis=1).ravel()
-
-    rates = np.maximum.accumulate(np.asarray(steady.requests_per_s).reshape(shape), axis=0)
-    wanted = np.asarray(arrivals).reshape(shape)
-    in_flight = along(batch.ravel()) * np.minimum(wanted / rates[:1], 1.0).ravel()  # below the first size: its share
-    return steady._replace(
-        batch=in_flight,
-        prefill_s=along(steady.prefill_s),
-        prefill_share=along(steady.prefill_share),
-        decode=steady.decode._replace(seconds=along(steady.decode.seconds), floor_s=along(steady.decode.floor_s)),
-        mixed=steady.mixed._replace(seconds=along(steady.mixed.seconds)),
-    )
 
 
 def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
@@ -328,7 +319,8 @@ def _decoding_columns(
         total = replicas * capacity * outputs
     else:
         arrivals = workload.requests_per_s / replicas / ranks
-        there = _steady_at_rate(steady, batch.reshape(-1, grids), arrivals)
+        table = (np.broadcast_to(v, batch.shape).reshape(-1, grids) for v in (batch, steady.requests_per_s, arrivals))
+        there = closed_loop(machine, layout, in_flight_at(*table).ravel(), *shape)
         wanted = _percentiles(workload)
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
         seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
@@ -393,27 +385,21 @@ def _one_pass_columns(
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
-    Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
-    Assumes: inputs of one length.
+    Source: `one_pass_latency_s`.
     """
     step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
     replicas = _replicas(capacity, batch, workload, least)
     if workload.requests_per_s is None:
-        wait, busy = np.zeros(batch.size), np.ones(batch.size)
+        latency, busy = machine.engine.request_s + service, np.ones(batch.size)
         total = replicas * capacity
     else:
         arrivals = workload.requests_per_s / replicas
         busy = np.minimum(arrivals / capacity, 0.999)
-        tail = TAILS[_percentiles(workload)["latency" if workload.latency else "ttft"]]
-        queue = busy * service / (2 * (1 - busy))
-        if tail is not None:
-            queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
-        fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (0.5 if tail is None else 1 - tail)
-        wait = np.where(arrivals < capacity, queue + fill, np.inf)
+        percentile = _percentiles(workload)["latency" if workload.latency else "ttft"]
+        latency = np.asarray(one_pass_latency_s(service, machine.engine.request_s, batch, arrivals, percentile))
         total = np.full(batch.size, workload.requests_per_s / workload.peak)
-    latency = machine.engine.request_s + wait + service
     return {
         "replicas": replicas,
         "ttft_s": latency,

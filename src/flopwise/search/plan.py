@@ -14,11 +14,13 @@ from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.spec import SourceSpec
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.provenance import Figure
 from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
+from flopwise.search.reproduce import with_commands
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
@@ -99,7 +101,10 @@ def plan(
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     shown = SHOWN if alone and workload.task in TRAINING else 0
     links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
-    parts["plans"] = [_with_unit_costs(one, workload) for one in [*links, *draft.plans[shown:]]]
+    source = SourceSpec(facts=facts.folder, assume_family=assume_family)
+    for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
+        priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
+        parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
     known = _spot_known(workload, facts)
     coverage = [coverage_text(known)] if known else []
     month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"

@@ -10,12 +10,10 @@ import msgspec
 import numpy as np
 
 from flopwise.changes.training import TrainingSetup, training_changes
-from flopwise.errors import FlopwiseError, MissingFactError, SpecError
-from flopwise.facts.accelerators import Accelerator
+from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import Candidate, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
@@ -43,11 +41,6 @@ from flopwise.training.on_device import recipe_on
 from flopwise.training.schedules import schedule_code
 from flopwise.units import format_bytes, format_seconds
 
-STACKS = {
-    "pretrain": ("megatron-te", "fsdp-compile", "xla", "hf-trainer"),
-    "finetune": ("fsdp-compile", "xla", "hf-trainer"),
-}
-"""Training software by task where none is named: the first that runs on the device."""
 Advance = Callable[[int, int], None]
 HOPELESS = 20
 """Machines whose least conceivable cost is this many times that of the best run found are not searched."""
@@ -70,19 +63,14 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
     spec = workload.training
-    found, _ = recipes(workload, model, facts.stack(spec.stack or STACKS[workload.task][0]), facts)
+    found, _ = recipes(workload, model, facts.stack(spec.stack or spec.usual_stacks[0]), facts)
     if spec.schedule is not None:
         schedule_code(spec.schedule)
     first = found[0]
     split_model(model, first.frozen)
     if first.lora is not None:
         trainable_parameters(model, first.lora)
-    if model.stacks[0].tokens_per_sample is not None:
-        return ()
-    try:
-        return check_length(model, int(first.seq_len))
-    except SpecError as error:
-        raise SpecError(f"data.seq_len: {error}") from None
+    return () if model.stacks[0].tokens_per_sample is not None else check_length(model, int(first.seq_len))
 
 
 def plan_training(
@@ -167,17 +155,6 @@ def _best_rows(option: TrainingOption, rows: Index) -> Index:
     return rows[np.lexsort((option.num_gpus[rows], option.seconds[rows], option.score[rows]))[:1]]
 
 
-def _stack_on(workload: Resolved, accelerator: Accelerator, facts: Facts) -> TrainingStack | None:
-    """The training software on a device: the one asked for, or the usual one there; None where it does not run.
-
-    Raises:
-        UnknownNameError: an unknown stack is asked for.
-    """
-    asked = workload.training.stack
-    stacks = map(facts.stack, STACKS[workload.task] if asked is None else (asked,))
-    return next((stack for stack in stacks if stack.runs_on(accelerator)), None)
-
-
 def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
     """The kinds of nodes by the training software that they run; nodes without any that is wanted are counted.
 
@@ -187,7 +164,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     asked, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
-        software = _stack_on(workload, device, facts)
+        software = workload.training.stack_on(device, facts)
         if software is None:
             why = "no usual training stack is known" if asked is None else f"{asked} is not known"
             draft.ruled_out.add(f"{why} to run there", len(node.priced), device.name, unit="offers")
@@ -196,10 +173,12 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     if not groups:
         raise nothing_left(draft.ruled_out)
     if asked is None:
-        groups = {name: groups[name] for name in STACKS[workload.task] if name in groups}  # the usual one first
+        groups = {
+            name: groups[name] for name in workload.training.usual_stacks if name in groups
+        }  # the usual one first
         first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""
-        draft.assumptions.append(f"the training stack {first}{else_}, as none was given (constraints.stack)")
+        draft.assumptions.append(f"the training stack {first}{else_}, as none was given (--stack, constraints.stack)")
     return groups
 
 

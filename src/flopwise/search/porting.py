@@ -47,7 +47,9 @@ def cheapest_by_software(candidates: Iterable[Candidate], facts: Facts) -> list[
     """The cheapest of `candidates` with each software, the cheapest first."""
     best: dict[str, Candidate] = {}
     for one in candidates:
-        software = software_of(facts.accelerators[one.gpu]) or ""
+        software = software_of(facts.accelerators[one.gpu])
+        if software is None:
+            continue  # hypothetical: what would have to be ported is not known
         if software not in best or one.cost_usd < best[software].cost_usd:
             best[software] = one
     return sorted(best.items(), key=lambda item: item[1].cost_usd)

@@ -11,16 +11,17 @@ import numpy as np
 
 from flopwise.cost.energy import facility_joules
 from flopwise.cost.intervals import ErrorBand, WholeBand
+from flopwise.cost.money import run_cost_usd
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat
 from flopwise.facts.offers import Offer
+from flopwise.facts.price_book import PurchaseTerms
 from flopwise.search.answer import Candidate
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, Priced, offer_cluster
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
-from flopwise.search.run_start import run_cost_usd
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
@@ -196,7 +197,7 @@ def serving_options(
     return [
         ServingOption(
             workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
-            cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, priced.offer, workload.facts)) if batch
+            cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, _terms(workload, priced))) if batch
             else hourly * HOURS_PER_MONTH, start_s=start_s, energy_joules=energy,
             memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
             kv_dtype=kv_dtype, memo=memo,
@@ -204,6 +205,12 @@ def serving_options(
         for priced in bought
         for hourly in (instances * priced.usd_per_hour,)
     ]  # fmt: skip
+
+
+def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:
+    """How the machines are billed."""
+    terms: PurchaseTerms | None = workload.facts.terms_of(priced.offer.provider, priced.offer.instance)
+    return terms
 
 
 def _start_s(workload: Resolved, model: Model, node: NodeKind, found: Deployments) -> Floats:
@@ -236,6 +243,6 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         replica_job(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
         kv_dtype=facts.cache_format(document["kv_dtype"]),
         engine=facts.engine(document["engine"]),
-        concurrency=document["max_batch"] * int(layout.dp),
+        max_batch=document["max_batch"],
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )

@@ -10,11 +10,12 @@ from flopwise import options
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts import defaults
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FIELD, FileFormat, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
-from flopwise.training.spec import LORA_RANK, DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 from flopwise.units import parse_share
 
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
@@ -104,7 +105,7 @@ class AdaptersSpec(Spec):
         "", options.choice("full", "lora", "qlora"), "All weights, adapters, or adapters on a quantised model.",
         default="full", key="method.",
     )
-    rank: int = option("", options.whole(high=65536), "Of adapters.", default=LORA_RANK, key="method.")
+    rank: int = option("", options.whole(high=65536), "Of adapters.", default=defaults.LORA_RANK, key="method.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

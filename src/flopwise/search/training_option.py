@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import run_cost_usd
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.software import TrainingStack
-from flopwise.ops.tensors import parameters
 from flopwise.options import OptionError, changed_options
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import NodeKind, offer_cluster
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
-from flopwise.search.run_start import run_cost_usd
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
 from flopwise.training.estimate import training_band
@@ -32,34 +31,7 @@ from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import NAMES, schedule_code
-from flopwise.training.spec import SEQ_LEN, divisible_batch
-from flopwise.training.start import training_start_s
-
-FINETUNE_SEQ_LEN = 2048
-"""Tokens of a sequence of fine-tuning where none are given."""
-BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
-"""Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
-FINETUNE_BATCH = 64
-
-
-def seq_len(workload: Resolved, model: Model) -> int:
-    """Tokens of a sequence: as given, else 4,096 to pre-train, 2,048 to fine-tune, as far as the model goes."""
-    usual = SEQ_LEN if workload.task == "pretrain" else FINETUNE_SEQ_LEN
-    return workload.data.seq or min(usual, model.max_position or usual)
-
-
-def global_batch(workload: Resolved, model: Model, seq: int) -> int:
-    """Sequences of an optimizer step: as given, else near the tokens that runs of this size use."""
-    try:
-        sequences = workload.data.sequences(seq)
-    except OptionError as error:
-        raise SpecError(f"data.{error.name}: {error.reason}") from None
-    if sequences is not None:
-        return sequences
-    if workload.task == "finetune":
-        return FINETUNE_BATCH
-    tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
-    return divisible_batch(tokens / seq)
+from flopwise.training.start import training_start_s, with_start
 
 
 def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:
@@ -94,15 +66,14 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
     """
     data, spec = workload.data, replace(workload.training, stack=software.name)
     wanted, chosen = precisions(workload, software)
-    seq = seq_len(workload, model)
-    batch = global_batch(workload, model, seq)
-    notes = [chosen] if chosen else []
-    if data.seq is None:
-        notes.append(f"sequences of {seq:,} tokens, as none were given (data.seq_len)")
-    if data.global_batch_tokens is not None and batch * seq != data.global_batch_tokens:
-        notes.append(f"a global batch of {batch:,} sequences, near the tokens asked for and shared evenly among ranks")
-    if data.global_batch_tokens is None and data.global_batch is None:
-        notes.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
+    try:
+        seq = data.seq_len(model, tunes=spec.tunes)
+        batch, batch_notes = data.batch(model, seq, tunes=spec.tunes)
+    except OptionError as error:
+        raise SpecError(f"data.{error.name}: {error.reason}") from None
+    except SpecError as error:
+        raise SpecError(f"data.seq_len: {error}") from None
+    notes = [*([chosen] if chosen else []), *data.length_note(seq), *batch_notes]
     documents = data.documents(seq)
     found = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
     check_skew(model, found[0])
@@ -205,14 +176,14 @@ def training_options(
             undisturbed = goodput_frac(gpus, nbytes, search.reliability)
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
-        different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.task == "finetune"
+        different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.training.tunes
         stack = search.recipe.stack.name
         start_s = np.asarray(training_start_s(search.model, stack, different, instances, facts, pretrained=tuned))
-        hourly = instances * priced.usd_per_hour
+        hourly, terms = instances * priced.usd_per_hour, facts.terms_of(priced.offer.provider, priced.offer.instance)
         options.append(
             TrainingOption(
                 workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
-                cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, priced.offer, facts)), start_s=start_s,
+                cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, terms)), start_s=start_s,
                 energy_joules=seconds * layouts.watts,
                 memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
                 search=search, layouts=layouts, conditions=surroundings,
@@ -250,7 +221,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         "schedule": schedule_code(document["schedule"]),
         **{f"offload_{part}": True for part in document.get("offload", ())},
     }
-    return TrainJob(
+    job = TrainJob(
         model=model,
         recipe=replace(recipe, global_batch=document["global_batch"], seq_len=document["seq_len"]),
         layout=Layout(**degrees),
@@ -261,3 +232,4 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
             reliability(workload),
         ),
     )  # fmt: skip
+    return with_start(job, facts, epochs=workload.data.epochs, pretrained=workload.training.tunes)

@@ -167,7 +167,7 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     adapters, techniques = values[specs.AdaptersSpec], values[TechniqueRequest]
     training = replace(
         values[TrainingSpec], lora=None if adapters.kind == "full" else adapters.rank, qlora=adapters.kind == "qlora",
-        stack=limits.stack, schedule=limits.schedule, shard=limits.shard,
+        finetune=what.task == "finetune", stack=limits.stack, schedule=limits.schedule, shard=limits.shard,
     )  # fmt: skip
     training.check_adapters()
     data.check_packing()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flopwise.cost.memory_answer import MemoryAnswer
+from flopwise.cost.money import num_instances
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
@@ -19,13 +20,20 @@ from flopwise.options import OptionError
 from flopwise.provenance import Kind
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import estimate, job_memory
-from flopwise.serving.iteration import StepLoad, prompt
+from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import memory_answer
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
-from flopwise.serving.steady import Percentile, closed_loop, open_loop, open_loop_percentile
+from flopwise.serving.steady import (
+    Percentile,
+    batch_sizes,
+    closed_loop,
+    one_pass_latency_s,
+    open_loop,
+    open_loop_percentile,
+)
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
 from flopwise.units import format_price
@@ -89,14 +97,14 @@ class ServeAnswer:
 
 
 def _loaded_replica(
-    job: ServeJob, request: RequestSpec, gpus: int | None, *, static: bool
+    job: ServeJob, request: RequestSpec, gpus: int | None, *, static: bool, encode: bool
 ) -> tuple[ServeJob, int, tuple[str, ...]]:
     """(one replica under its share of the load, replicas, what was assumed of the requests) on `gpus` accelerators.
 
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
-    inputs, outputs, notes = _request_tokens(job.model, request)
+    inputs, outputs, notes = _request_tokens(job.model, request, encode=encode)
     total = job.num_gpus if gpus is None else gpus
     if total % job.num_gpus:
         raise SpecError(f"{total} GPUs do not hold whole replicas of {job.layout.text}: {job.num_gpus} each")
@@ -111,21 +119,51 @@ def _loaded_replica(
     loaded = replace(
         job, input_tokens=inputs, output_tokens=outputs, static=static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
-        arrivals_per_s=None if rate is None else rate / replicas,
+        arrivals_per_s=None if rate is None else rate / replicas, paid_gpus=_paid_gpus(job, replicas),
     )  # fmt: skip
+    if rate is not None and not loaded.decodes:
+        loaded = replace(loaded, concurrency=_batch_at_rate(loaded))
     return loaded, replicas, notes
+
+
+def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
+    """Accelerators that each replica pays for, those that idle in its instances included; None without an offer.
+
+    Source: arithmetic; clouds rent whole machines. Assumes: a replica has machines of its own, or a share of one.
+    """
+    if job.cluster.offer is None:
+        return None
+    node = job.cluster.gpus_per_node
+    packed = node // job.num_gpus
+    machines = num_instances(replicas, packed) if packed else replicas * num_instances(job.num_gpus, node)
+    return float(machines * node / replicas)
+
+
+def _batch_at_rate(job: ServeJob) -> int:
+    """Inputs that go through at once, over all attention replicas: of the batches that memory holds the quickest.
+
+    Of a `max_batch` that is given as many. Source: `one_pass_latency_s` at its mean.
+    """
+    ranks, most = int(job.layout.dp), max(1, int(job_memory(job).max_concurrency))
+    if job.max_batch is not None or job.arrivals_per_s is None:
+        return most * ranks
+    sizes, machine = np.floor(batch_sizes(most)), runner(job)
+    step_s = np.asarray(machine.step(whole_prompts(job.model, sizes, job.input_tokens), job.layout).seconds)
+    latency_s = one_pass_latency_s(step_s, machine.engine.request_s, sizes, job.arrivals_per_s / ranks, "mean")
+    quickest = int(np.argmin(latency_s)) if np.isfinite(latency_s).any() else -1
+    return int(sizes[quickest]) * ranks
 
 
 def serve_answer(
     job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec, facts: Facts,
-    *, gpus: int | None = None, static: bool = False, notes: tuple[str, ...] = (),
+    *, gpus: int | None = None, static: bool = False, encode: bool = False, notes: tuple[str, ...] = (),
 ) -> ServeAnswer:  # fmt: skip
     """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
 
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
-    job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static)
+    job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
     result, rate, in_flight, cluster = estimate(job), request.rate, request.concurrency, job.cluster
     at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
     memory = memory_answer(
@@ -175,7 +213,7 @@ def _storage_of(start: StartSpec, facts: Facts) -> Storage:
     return Storage(name="given", read_bytes_per_s=start.storage_bandwidth, source="given", date="")
 
 
-def _request_tokens(model: Model, request: RequestSpec) -> tuple[int, int, tuple[str, ...]]:
+def _request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple[int, int, tuple[str, ...]]:
     """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
     drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
     mean = (f"requests of mean length, not drawn ({' and '.join(drawn)}): `flopwise simulate` draws them",)
@@ -187,6 +225,8 @@ def _request_tokens(model: Model, request: RequestSpec) -> tuple[int, int, tuple
     if own is not None:
         same = inputs in (None, own)
         return own, 0, () if same else (f"{model.name} makes {own:,} tokens of every input, whatever is given",)
+    if encode and generates(model):
+        return min(inputs or DEFAULT_INPUT, made or DEFAULT_INPUT), 0, notes
     most, decodes, reads = made or DEFAULT_INPUT + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
     fixed, apart = reads.own == 2 and reads.encoder, reads.own == 1  # sound beside the text; text on either side
     answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
@@ -222,18 +262,18 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
 
 
 def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad:
-    """Percentiles of what requests see that arrive at random, `rate` a second over all replicas.
-
-    Raises: SpecError: the model does not generate.
-    """
-    if not generates(job.model):
-        raise SpecError(
-            f"{job.model.name} does not generate; percentiles under load need a model that does: leave the rate out"
-        )
+    """Percentiles of what requests see that arrive at random, `rate` a second over all replicas."""
     assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
     each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
-    sustained, waits = percentiles(job, most, each, PERCENTILES)
+    if job.decodes:
+        sustained, waits = percentiles(job, most, each, PERCENTILES)
+    else:
+        batch, machine = estimate.concurrency / ranks, runner(job)
+        step_s = float(np.asarray(machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout).seconds))
+        sustained = batch / step_s
+        seen = (one_pass_latency_s(step_s, machine.engine.request_s, batch, each, p) for p in PERCENTILES)
+        waits = {p: Percentile(one, 0.0) for p, one in zip(PERCENTILES, seen, strict=True)}
     over = each >= sustained
     return UnderLoad(
         requests_per_s=rate,

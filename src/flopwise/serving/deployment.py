@@ -26,5 +26,8 @@ def replica_of(
     software = spec.software(source.catalog)
     check_layout(model, spec.layout())
     cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
-    job = ServeJob(model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction)
+    job = ServeJob(
+        model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction,
+        max_batch=spec.max_batch,
+    )  # fmt: skip
     return replace(job, techniques=resolve_techniques(techniques, job, source.catalog, source.model)), notes

@@ -17,7 +17,7 @@ from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, one_pass_latency_s, open_loop
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import memory_changes, per_token, request_work, runner, tokens_a_round
 
@@ -72,7 +72,7 @@ def estimate(job: ServeJob) -> ServeEstimate:
     check(job)
     memory = job_memory(job)
     machine = runner(job)
-    if not generates(job.model):
+    if not job.decodes:
         return _encoder_estimate(job, machine, memory, max(_in_flight(job, memory), 1.0))
     return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory))
 
@@ -171,10 +171,14 @@ def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, bat
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
     step = StepTime(*(_number(part) for part in step))
     latency_s, floor_s = float(machine.engine.request_s + step.seconds), float(step.floor_s)
-    inputs = batch * int(job.layout.dp)
+    ranks, arrivals = int(job.layout.dp), job.arrivals_per_s
+    inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
+    if arrivals is not None and arrivals < rate:
+        latency_s = _number(one_pass_latency_s(step.seconds, machine.engine.request_s, batch, arrivals / ranks, "mean"))
+        rate = arrivals
     return _serve_estimate(
         job, memory, step, ttft_s=latency_s, least_ttft_s=floor_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
-        requests_per_s=inputs / float(step.seconds), most_per_s=inputs / floor_s, concurrency=inputs, prefill_frac=1.0,
+        requests_per_s=rate, most_per_s=inputs / floor_s, concurrency=inputs, prefill_frac=1.0,
     )  # fmt: skip
 
 
@@ -216,7 +220,8 @@ def _serve_estimate(
 ) -> ServeEstimate:
     """The estimate of a replica, from what the queue model says of all its attention replicas together."""
     rate, lines, gpus, ranks = requests_per_s, step_lines(step), job.num_gpus, int(job.layout.dp)
-    hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
+    paid = job.cluster.usd_per_gpu_hour
+    hourly = None if paid is None else paid * (gpus if job.paid_gpus is None else job.paid_gpus)
     inputs = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)

@@ -14,7 +14,6 @@ from flopwise.provenance import Figure, fact, setting, term
 from flopwise.serving.estimate import steady_state, step_lines
 from flopwise.serving.iteration import StepLoad, StepTime, TimedKernel, layer_kinds, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
-from flopwise.serving.memory import generates
 from flopwise.serving.steady import Steady
 from flopwise.serving.techniques import prefix_tokens, runner, tokens_a_round
 from flopwise.units import HOUR_S
@@ -148,7 +147,7 @@ class _Tree:
     def _mean_step(self) -> Figure:
         """One step of the engine, with its average share of prefill."""
         mean = sum(seconds for _, seconds in self.estimate.breakdown)
-        if generates(self.job.model):
+        if self.job.decodes:
             steady = steady_state(self.job, self.machine, self.estimate.memory)[0]
             share = number(steady.prefill_share)
             first, second = number(steady.decode.seconds), number(steady.mixed.seconds)

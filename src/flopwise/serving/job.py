@@ -76,6 +76,7 @@ class ServeJob:
     static: bool = False  # a fixed batch: all prompts first, then all answers
     memory_frac: float | None = None
     max_batch: int | None = None
+    paid_gpus: float | None = None  # those that stand idle in its machines included; None: those that it uses
     prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
     techniques: Techniques = PLAIN
 
@@ -93,8 +94,8 @@ class ServeJob:
 
     @property
     def decodes(self) -> bool:
-        """Whether answers are made token by token."""
-        return generates(self.model)
+        """Whether answers are made token by token; without any, a request is one pass over its input."""
+        return self.output_tokens > 0 and generates(self.model)
 
     @property
     def context(self) -> int:
@@ -164,7 +165,7 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     name = quantity.split(".", maxsplit=1)[0]
     if job.engine.local:
         return f"serving.{name}.local"
-    fixed = job.static or not generates(job.model)  # one pass over a batch, as an encoder answers
+    fixed = job.static or not job.decodes  # one pass over a batch, as an encoder answers
     if name == "ttft":
         return f"serving.ttft.{'batch' if fixed else 'queued' if queued else 'server'}"
     how = "batch" if fixed else "rate" if job.arrivals_per_s is not None else "server"

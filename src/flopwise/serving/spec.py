@@ -89,6 +89,8 @@ class ServingSpec(Spec):
         "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=defaults.ENGINE)
     memory_fraction: float | None = _format(
         "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).")
+    max_batch: int | None = _format(
+        "--max-batch", options.BATCH, "Sequences that run at once, of each attention replica (default: the engine's).")
     tp: int = same(SharedSpec, "tp", default=1)
     pp: int = same(SharedSpec, "pp", default=1)
     ep: int = same(SharedSpec, "ep", default=1)
@@ -232,8 +234,6 @@ class Scheduling(Spec):
         "Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded")
     step_tokens: int | None = _scheduling(
         "--step-tokens", options.TOKENS, "Tokens of an engine step (default: the engine's).")
-    max_batch: int | None = _scheduling(
-        "--max-batch", options.BATCH, "Sequences that run at once (default: the engine's).")
     mix: bool = _scheduling(
         "--mix/--no-mix", options.FLAG, "Prompts and answers share steps, or prompts go first.", default=True)
     preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),

@@ -10,12 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopwise.ops.types import Floats
+from flopwise.ops.types import Array, Floats
 from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout
 
-GRID = 64
-"""Points on which the number in flight is looked up."""
 PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3263}
 """Standard normal quantiles."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
@@ -172,6 +170,31 @@ def fixed_batch(
     )
 
 
+def batch_sizes(most: float) -> Array:
+    """Sizes of a batch up to `most` that figures are looked up between: powers of two, half way between, and `most`.
+
+    Source: no formula; between neighbours, at most half apart, the rate is nearly straight. Assumes: nothing more.
+    """
+    top = max(1.0, float(most))
+    powers = 2.0 ** np.arange(int(np.log2(top)) + 1)
+    return np.unique(np.concatenate([powers, 1.5 * powers[1:], [top]]).clip(max=top))
+
+
+def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
+    """Sequences in flight at an arrival rate, from the rates that batches of `sizes` sustain: shape of the arrivals.
+
+    `sizes` and `rates` have shape (sizes, layouts), ascending; `arrivals_per_s` (any, layouts). Straight between the
+    sizes; below the first its share, above the last as the last.
+
+    Source: Little's law, with the response times of `closed_loop`.
+    Assumes: a larger batch sustains no lower rate.
+    """
+    rising = np.maximum.accumulate(rates, axis=0)
+    columns = [np.interp(arrivals_per_s[:, c], rising[:, c], sizes[:, c]) for c in range(rising.shape[1])]
+    found: Array = np.stack(columns, axis=1) * np.minimum(arrivals_per_s / rising[:1], 1.0)
+    return found
+
+
 def open_loop(
     runner: Runner,
     layout: ServingLayout,
@@ -187,18 +210,37 @@ def open_loop(
     Source: Little's law, with the response times of `closed_loop`; mean waits as `open_loop_percentile`.
     Assumes: Poisson arrivals of requests of one length.
     """
-    grid = np.geomspace(1.0, max(most_in_flight, 1.0), GRID)
-    rates = np.maximum.accumulate(closed_loop(runner, layout, grid, input_tokens, output_tokens).requests_per_s)
-    if arrivals_per_s >= rates[-1]:
+    sizes = batch_sizes(most_in_flight)
+    rates = np.asarray(closed_loop(runner, layout, sizes, input_tokens, output_tokens).requests_per_s)
+    if arrivals_per_s >= rates.max():
         return closed_loop(runner, layout, max(most_in_flight, 1.0), input_tokens, output_tokens)
-    below = arrivals_per_s <= rates[0]
-    in_flight = arrivals_per_s / rates[0] if below else np.interp(arrivals_per_s, rates, grid)
+    in_flight = float(in_flight_at(sizes[:, None], rates[:, None], np.array([[arrivals_per_s]]))[0, 0])
     steady = closed_loop(runner, layout, float(in_flight), input_tokens, output_tokens)
     mean = open_loop_percentile(runner, layout, steady, arrivals_per_s, input_tokens, output_tokens, "mean")
     tokens_per_s = arrivals_per_s * output_tokens
     return steady._replace(
         ttft_s=mean.ttft_s, tpot_s=mean.tpot_s, requests_per_s=arrivals_per_s, output_tokens_per_s=tokens_per_s
     )
+
+
+def one_pass_latency_s(
+    step_s: Floats, request_s: Floats, batch: Floats, arrivals_per_s: Floats, percentile: str
+) -> Floats:
+    """Time of a request that is one pass over its input, in batches that fill, wait for the device and run; broadcasts.
+
+    Infinite where the replica cannot keep up.
+
+    Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
+    Assumes: inputs of one length.
+    """
+    capacity, tail = batch / step_s, TAILS[percentile]
+    busy = np.minimum(arrivals_per_s / capacity, 0.999)
+    queue = busy * step_s / (2 * (1 - busy))
+    if tail is not None:
+        queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
+    fill = (batch - 1) / np.maximum(arrivals_per_s, 1e-9) * (0.5 if tail is None else 1 - tail)
+    latency: Floats = request_s + step_s + np.where(arrivals_per_s < capacity, queue + fill, np.inf)
+    return latency
 
 
 class Percentile(NamedTuple):

@@ -18,7 +18,6 @@ from flopwise.training.job import TrainJob
 from flopwise.training.memory_answer import layout_text, memory_answer
 from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules, token_rules
-from flopwise.training.start import training_start_s
 from flopwise.units import HOUR_S, format_percent, format_price
 
 
@@ -39,15 +38,6 @@ class TrainAnswer:
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
-    start_s: float | None = None  # paid before the first step of a run, beside its time and cost
-
-    @property
-    def start_usd(self) -> float | None:
-        """What the start costs; None where a price or the run is not known."""
-        run = self.estimate.run
-        if run is None or run.cost_usd is None or self.start_s is None:
-            return None
-        return run.cost_usd * self.start_s / run.seconds
 
 
 def train_answer(
@@ -60,18 +50,17 @@ def train_answer(
     result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster
     memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
-    machines = -(-result.num_gpus // max(1, cluster.gpus_per_node))
-    start_s = None
-    if job.tokens is not None:
-        pretrained, stack = recipe.lora is not None, recipe.stack.name
-        start_s = float(training_start_s(job.model, stack, job.tokens / epochs, machines, facts, pretrained=pretrained))
     run, costs = result.run, dict[str, float]()
     if run is not None:
-        amounts = {"hour": run.seconds / HOUR_S, "million_tokens": run.tokens / 1e6, "epoch": epochs, "step": run.steps}
+        amounts = {
+            "hour": (run.start_s + run.seconds) / HOUR_S,
+            "million_tokens": run.tokens / 1e6,
+            "epoch": epochs,
+            "step": run.steps,
+        }
         costs = unit_usd(run.cost_usd, amounts)
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
     return TrainAnswer(
-        start_s=start_s,
         estimate=result,
         memory=memory,
         fits=bool(memory.fits),

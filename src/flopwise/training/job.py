@@ -11,6 +11,7 @@ from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
+    from flopwise.facts.price_book import PurchaseTerms
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.storage import Reads
 
@@ -24,6 +25,8 @@ class Conditions:
     validate_every: int | None = None  # steps
     validate_batches: int = 1  # global batches of one validation
     loader_samples_per_s: float | None = None  # sequences/s that the CPU workers of one GPU deliver
+    start_s: float = 0.0  # paid before the first step
+    terms: PurchaseTerms | None = None  # how the provider rounds what is paid; None: not at all
     origins: tuple[tuple[str, str], ...] = field(default=())
 
     def __post_init__(self) -> None:

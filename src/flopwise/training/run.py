@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules
-from flopwise.cost.money import num_instances, run_usd
+from flopwise.cost.money import num_instances, run_cost_usd, run_usd
 from flopwise.ops.types import Array, Floats
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
 from flopwise.training.layer_sums import MemoryTable
@@ -30,13 +30,18 @@ _REACH, _POINTS = 9.0, 3601  # the tails beyond nine standard deviations hold 1e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The whole run. Money and energy are None where a price or a power limit is not known."""
+    """The whole run; its time and energy are of the steps and what interrupts them, its cost holds the start as well.
+
+    Money and energy are None where a price or a power limit is not known.
+    """
 
     tokens: float
     steps: float
     seconds: float
     gpu_hours: float
     goodput_frac: float  # time of the steps alone over all time
+    start_s: float  # paid before the first step
+    start_usd: float | None  # in the cost
     cost_usd: float | None
     energy_joules: float | None
     breakdown: tuple[tuple[str, float], ...]  # seconds; the lines add up to `seconds`
@@ -56,18 +61,33 @@ class Run:
         steps = job.tokens / recipe.useful_tokens
         seconds = steps * one.seconds / float(good.frac)
         machines = num_instances(gpus, cluster.gpus_per_node) + job.conditions.reliability.spares
-        cost = None
+        start_s, cost, start_usd = job.conditions.start_s, None, None
         if cluster.usd_per_gpu_hour is not None:
-            cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
+            hourly = cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node
+            cost = float(run_cost_usd(seconds, start_s, hourly, job.conditions.terms))
+            start_usd = float(run_usd(start_s, hourly))
         energy = None if watts is None else float(facility_joules(cluster.accelerator, gpus, watts, seconds))
         lines = run_lines(one, steps, good, seconds)
         return cls(
             tokens=job.tokens, steps=steps, seconds=seconds, gpu_hours=seconds / HOUR_S * gpus,
-            goodput_frac=steps * one.step_s / seconds, cost_usd=cost, energy_joules=energy, breakdown=lines,
+            goodput_frac=steps * one.step_s / seconds, start_s=start_s, start_usd=start_usd,
+            cost_usd=cost, energy_joules=energy, breakdown=lines,
             checkpoint_bytes=nbytes, checkpoint_write_s=float(good.write_s),
             checkpoint_interval_s=float(good.interval_s), mtbf_s=float(good.mtbf_s),
             interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
         )  # fmt: skip
+
+    def ends(self, low: float, high: float) -> dict[str, tuple[float, float] | None]:
+        """Time, cost and energy at the ends of the interval of the throughput over its estimate.
+
+        Source: arithmetic. Assumes: the start takes as long as it is estimated; what rounding adds grows alike.
+        """
+        found: dict[str, tuple[float, float] | None] = {}
+        for name in ("seconds", "cost_usd", "energy_joules"):
+            value, first = getattr(self, name), self.start_s if name == "cost_usd" else 0.0
+            slow, fast = ((first + self.seconds / rate) / (first + self.seconds) for rate in (low, high))
+            found[name] = None if value is None else (value * fast, value * slow)
+        return found
 
     @property
     def checkpoint_bytes_per_s(self) -> float:

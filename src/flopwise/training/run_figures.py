@@ -56,7 +56,7 @@ class RunFigures(StepFigures):
         time = self.add("run time", run.seconds, "s", f"steps x {whole.name} / {lasting.name}")
         good = self.add("goodput", run.goodput_frac, "frac", "steps x step time / run time")
         hours = self.add("GPU-hours", run.gpu_hours, "h", f"run time / {HOUR_S:g} x GPUs")
-        return [good, hours, *self._paid(run), *self._energy(run, time)]
+        return [good, hours, *self._paid(run, time), *self._energy(run, time)]
 
     def _step_in_run(self, one: StepInRun) -> Figure:
         """A step with what stragglers, the loader and validation add to it."""
@@ -178,7 +178,7 @@ class RunFigures(StepFigures):
             inputs.append(writes)
         return self.add(_INTERVAL, value, "s", formula, *inputs, source=source)
 
-    def _paid(self, run: Run) -> list[Figure]:
+    def _paid(self, run: Run, time: Figure) -> list[Figure]:
         cluster = self.job.cluster
         paid = price(cluster)
         if paid is None:
@@ -188,8 +188,12 @@ class RunFigures(StepFigures):
         count = int(num_instances(self.estimate.num_gpus, cluster.gpus_per_node))
         self.add_count("nodes", count, "", "whole machines that hold the GPUs", self.gpus, per_node)
         self.add_given("spare nodes", self.reliability.spares)
-        formula = f"run time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs a node"
         assert run.cost_usd is not None
+        hourly = number(paid.value) * (count + self.reliability.spares) * cluster.gpus_per_node
+        what = "machines that boot, image, weights, data, compilation (data/run_start.csv)"
+        start, billed_s = self.add_count("start", run.start_s, "s", what), run.cost_usd / hourly * HOUR_S
+        self.add_count("billed time", billed_s, "s", "start and run time, rounded as the provider bills", start, time)
+        formula = f"billed time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs a node"
         return [self.add("cost", run.cost_usd, "USD", formula)]
 
     def _energy(self, run: Run, time: Figure) -> list[Figure]:

@@ -21,22 +21,12 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.software import TrainingStack
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.goodput import Reliability
     from flopwise.training.job import Conditions
     from flopwise.training.layout import Attention, Layout, Lora, Recipe
     from flopwise.training.storage import Reads
-
-SEQ_LEN = 4096
-"""Tokens of a sequence where none are given, or what the model is made for if that is less."""
-BATCH_TOKENS = 2**22
-"""Tokens of a step that large runs seldom exceed."""
-SEQUENCES_PER_GPU = 16
-"""Sequences of a step for each GPU where none are given."""
-LORA_RANK = 16
-"""LoRA rank where none is given."""
-OTHER_STACKS = ("xla", "hf-trainer")
-"""Where the usual one does not run."""
 
 _data = partial(option, section="Data and batches")
 _recipe = partial(option, section="Recipe")
@@ -78,8 +68,8 @@ class DataSpec(Spec):
         key="data.lengths")
     # fmt: on
 
-    def seq_len(self, model: Model, default: int = SEQ_LEN) -> int:
-        """Tokens of a sequence: as given, as the model has it fixed, or the default as far as the model goes.
+    def seq_len(self, model: Model, *, tunes: bool = False) -> int:
+        """Tokens of a sequence: as given, as the model has it fixed, or the usual as far as the model goes.
 
         Raises:
             SpecError: more than the model can be asked about.
@@ -90,7 +80,8 @@ class DataSpec(Spec):
         if fixed is not None:
             return fixed
         if self.seq is None:
-            return min(default, model.max_position or default)
+            usual = defaults.TUNING_SEQ_LEN if tunes else defaults.SEQ_LEN
+            return min(usual, model.max_position or usual)
         check_length(model, self.seq)
         return self.seq
 
@@ -118,15 +109,29 @@ class DataSpec(Spec):
         if self.global_batch is not None and self.global_batch_tokens is not None:
             raise OptionError("global_batch_tokens", "the global batch is given in sequences, too; give one of them")
 
-    def batch(self, seq_len: int, gpus: int, micro_batch: int | None) -> tuple[int, tuple[str, ...]]:
-        """Sequences of a step on `gpus`, and what was assumed."""
+    def batch(self, model: Model, seq_len: int, *, tunes: bool, unit: int = 1) -> tuple[int, tuple[str, ...]]:
+        """Sequences of a step, and what was assumed: as given, else the usual, as a multiple of `unit`.
+
+        Source: `defaults.BATCH_TOKENS`, near the tokens that published runs of the model's size use.
+        Assumes: fine-tuning takes `defaults.TUNING_BATCH` sequences, whatever their length; a run has some steps.
+        """
+        from flopwise.ops.tensors import parameters
+
         sequences = self.sequences(seq_len)
         if sequences is None:
-            unit = gpus * (micro_batch or 1)
-            each = max(1, min(SEQUENCES_PER_GPU, BATCH_TOKENS // (seq_len * unit)))
-            return unit * each, (f"global batch of {unit * each:,} sequences: none was given",)
+            tokens = next(batch for size, batch in defaults.BATCH_TOKENS if parameters(model) < size)
+            usual = defaults.TUNING_BATCH if tunes else tokens / seq_len
+            whole = self.samples or (self.tokens or math.inf) / seq_len
+            usual = min(usual, max(1.0, whole * self.epochs / defaults.LEAST_STEPS))
+            sequences = unit * divisible_batch(usual / unit)
+            note = f"a global batch of {sequences:,} sequences, as none was given ({_spelling('global_batch')})"
+            return sequences, (note,)
         exact = self.global_batch_tokens in (None, sequences * seq_len)
-        return sequences, () if exact else (f"global batch rounded to {sequences:,} sequences",)
+        return sequences, () if exact else (f"a global batch of {sequences:,} sequences, near the tokens asked for",)
+
+    def length_note(self, seq_len: int) -> tuple[str, ...]:
+        """What was assumed of the length of sequences."""
+        return () if self.seq else (f"sequences of {seq_len:,} tokens, as none were given ({_spelling('seq')})",)
 
     def run_tokens(self, sample_tokens: float | None) -> float | None:
         """Tokens that the run goes through, padding included; None where no length is given.
@@ -172,6 +177,12 @@ class DataSpec(Spec):
         return lognormal(self.mean_length or 0.0, self.length_spread, seq_len, packing)
 
 
+def _spelling(option: str) -> str:
+    """How an option of the data is said on the command line and in a file."""
+    declared = options.options_of(DataSpec)[option]
+    return f"{declared.flags[0]}, {declared.key}"
+
+
 def divisible_batch(sequences: float) -> int:
     """A whole batch within an eighth of `sequences` that ranks can share: at most three significant bits."""
     exact = max(1.0, sequences)
@@ -202,8 +213,12 @@ class TrainingSpec(Spec):
         "A separate fp32 copy of the weights (default: the stack's).", key="master_weights")
     lora: int | None = _recipe(
         "--lora", options.whole(high=65536), "Train adapters of this rank on a frozen base.", metavar="RANK")
+    finetune: bool = _recipe(
+        "--finetune", options.FLAG,
+        "All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.",
+        default=False)
     qlora: bool = _recipe(
-        "--qlora", options.FLAG, f"Adapters on a 4-bit base, of rank {LORA_RANK} unless --lora says another.",
+        "--qlora", options.FLAG, f"Adapters on a 4-bit base, of rank {defaults.LORA_RANK} unless --lora says another.",
         default=False)
     lora_targets: tuple[str, ...] = _recipe(
         "--lora-targets", options.NAMES, "all-linear (default), attention, qv, or a list such as q,k,v,o.",
@@ -269,15 +284,28 @@ class TrainingSpec(Spec):
         return self.qlora or self.lora is not None
 
     @property
-    def usual_stack(self) -> str:
-        """The training software where none is named."""
-        return defaults.ADAPTER_STACK if self.adapts else defaults.STACK
+    def tunes(self) -> bool:
+        """Whether a pretrained model is trained on, by adapters or as a whole."""
+        return self.finetune or self.adapts
+
+    @property
+    def usual_stacks(self) -> tuple[str, ...]:
+        """The training software where none is named, the usual first."""
+        return defaults.ADAPTER_STACKS if self.adapts else defaults.STACKS
+
+    def stack_on(self, accelerator: Accelerator, facts: Facts) -> TrainingStack | None:
+        """The training software on a device: as named, or the usual one that runs there; None where none does.
+
+        Raises:
+            UnknownNameError: an unknown one is named.
+        """
+        stacks = map(facts.stack, self.usual_stacks if self.stack is None else (self.stack,))
+        return next((stack for stack in stacks if stack.runs_on(accelerator)), None)
 
     def on(self, accelerator: Accelerator, facts: Facts) -> TrainingSpec:
-        """The spec with a training stack that runs on a device, where none is named and the usual one does not."""
-        if self.stack is not None or facts.stack(self.usual_stack).runs_on(accelerator):
-            return self
-        return replace(self, stack=next((s for s in OTHER_STACKS if facts.stack(s).runs_on(accelerator)), None))
+        """The spec with the training stack of a device, where none is named."""
+        stack = self.stack_on(accelerator, facts) if self.stack is None else None
+        return self if stack is None else replace(self, stack=stack.name)
 
     def recipe(self, seq_len: int, global_batch: int, facts: Facts, documents: Documents | None = None) -> Recipe:
         """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
@@ -290,7 +318,7 @@ class TrainingSpec(Spec):
 
         return Recipe(
             seq_len=seq_len, global_batch=global_batch, precision=self.precision,
-            optimizer=facts.optimizer(self.optimizer), stack=facts.stack(self.stack or self.usual_stack),
+            optimizer=facts.optimizer(self.optimizer), stack=facts.stack(self.stack or self.usual_stacks[0]),
             attention=cast("Attention", self.attention), grad_dtype=self.grad_dtype,
             master_weights=self.master_weights, lora=self.adapters(facts), expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor, documents=documents,
@@ -322,7 +350,7 @@ class TrainingSpec(Spec):
         targets = tuple(t for name in self.lora_targets or ("all-linear",) for t in TARGET_SETS.get(name, (name,)))
         named = self.base_format or ("nf4" if self.qlora else None)
         base = BF16 if named is None else facts.weight_format(named)
-        return Lora(rank=self.lora or LORA_RANK, targets=tuple(dict.fromkeys(targets)), base=base)
+        return Lora(rank=self.lora or defaults.LORA_RANK, targets=tuple(dict.fromkeys(targets)), base=base)
 
     def layout(self, model: Model, seq_len: int, num_gpus: int | None = None) -> Layout:
         """The layout as said, degrees that are not said being 1; with `num_gpus` replicas fill them.

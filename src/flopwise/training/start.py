@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flopwise.cost.money import num_instances
 from flopwise.facts import defaults
 from flopwise.facts.formats import BF16
 from flopwise.facts.tables import ANY
@@ -16,9 +18,26 @@ from flopwise.training.corpus import corpus
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.training.job import TrainJob
 
 OBJECT_STORE = "s3"
 """Kind of storage that weights and data are brought from."""
+
+
+def with_start(job: TrainJob, facts: Facts, *, epochs: float, pretrained: bool) -> TrainJob:
+    """The job of a run with what it pays for before its first step, and how its machines are billed.
+
+    Source: `training_start_s`; data/purchase_terms.csv. Assumes: without an offer time is paid as it is.
+    """
+    if job.tokens is None:
+        return job
+    cluster, offer = job.cluster, job.cluster.offer
+    machines = num_instances(int(job.layout.num_gpus), max(1, cluster.gpus_per_node))
+    start_s = training_start_s(
+        job.model, job.recipe.stack.name, job.tokens / epochs, machines, facts, pretrained=pretrained
+    )
+    terms = None if offer is None else facts.terms_of(offer.provider, offer.instance)
+    return replace(job, conditions=replace(job.conditions, start_s=float(start_s), terms=terms))
 
 
 def training_start_s(

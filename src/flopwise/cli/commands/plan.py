@@ -235,9 +235,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield table(*_candidates(shown, plan), paper)
     if plan.floors:
         yield bullets("What physics allows:", map(floor, plan.floors))
-    if plan.plans:
-        yield _best(plan.plans[0], paper)
-        yield from _network(plan.plans[0], paper)
+    yield from _first(plan, paper)
     yield from _fronts(plan, paper) if plan.fronts else (_front(plan, paper),)
     if any(row.cost_usd is not None for row in plan.target_costs):
         yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
@@ -250,6 +248,17 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
     if plan.assumptions:
         yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
     yield f"{plan.evaluated:,} candidates evaluated in {units.format_seconds(plan.elapsed_s)}"
+
+
+def _first(plan: Plan, paper: Screen) -> Iterator[str]:
+    """The best plan in full, the command that asks for it alone (or for the nearest miss), and what its links carry."""
+    if plan.plans:
+        yield _best(plan.plans[0], paper)
+    for one in (plan.plans or plan.misses)[:1]:
+        if one.reproduce:
+            yield f"Row 1 by itself, with the same figures:\n{one.reproduce}"
+    if plan.plans:
+        yield from _network(plan.plans[0], paper)
 
 
 def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -387,12 +396,11 @@ def _best(best: Candidate, paper: Screen) -> str:
         ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
         ("price", _price(best)),
     ]
+    rows += _interval_rows(best)
     if best.start_s:
         what = "machines that boot, image, weights, data, compilation"
-        rows.append(
-            ("start", f"{units.format_seconds(best.start_s)}, {units.format_usd(best.start_usd)} of the cost: {what}")
-        )
-    rows += _interval_rows(best)
+        share = f"{units.format_usd(best.start_usd)} of the cost"
+        rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 @flags(ServingSpec, "tp pp ep dp", section="")
 @flags(RequestSpec, section="")
 @add("--static", FLAG, "A fixed batch: all prompts first, then all answers.", default=False)
+@add(
+    "--encode", FLAG, "One pass over each input and no answer: embeddings, of models that generate, too.", default=False
+)
 @add("--sweep", name("axis"), "Instead: the curve of latency against throughput along concurrency, batch or tp.")
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(TechniqueRequest)
@@ -143,9 +146,11 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(_speed_rows(answer), paper)
     if load is not None and answer.keeps_up:
         share = units.format_percent(load.utilisation_frac)
-        rows = [(p, units.format_seconds(load.ttft_s[p]), units.format_seconds(load.tpot_s[p])) for p in load.ttft_s]
+        columns = [load.ttft_s, load.tpot_s] if found.tpot_s is not None else [load.ttft_s]
+        rows = [(p, *(units.format_seconds(column[p]) for column in columns)) for p in load.ttft_s]
+        headers = ["percentile", ">TTFT", ">TPOT"] if len(columns) == 2 else ["percentile", ">latency"]
         title = heading(f"At {load.requests_per_s:g} requests/s: {share} of what it sustains", paper)
-        yield f"{title}\n{table(['percentile', '>TTFT', '>TPOT'], rows, paper)}"
+        yield f"{title}\n{table(headers, rows, paper)}"
     yield heading(f"One step of the engine, bound by {found.bound}", paper)
     yield parts.shares(found.breakdown, units.format_seconds, paper)
     share = units.format_percent(found.lower_bound_s / sum(seconds for _, seconds in found.breakdown))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
     from flopwise.search.scaling import ScalingPoint
     from flopwise.training.answer import TrainAnswer
+    from flopwise.training.run import Run
 
 OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(RunConditionsSpec), "explain")
 """Options that mean nothing to --compare."""
@@ -123,7 +124,7 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         return None
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
-        **attributes(answer, "start_s start_usd"),
+        **attributes(run, "start_s start_usd"),
         "unit_usd": answer.unit_usd,
         **_run_ends(answer),
         "breakdown": entries(run.breakdown, "seconds"),
@@ -139,12 +140,15 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
 
 
 def _run_ends(answer: TrainAnswer) -> dict[str, float | None]:
-    """The ends of the 80 % intervals of time, cost and energy, which all go with the throughput."""
+    """The ends of the 80 % intervals of time, cost and energy, which go with the throughput."""
     run, band = answer.estimate.run, answer.estimate.band
+    if run is None:
+        return {}
+    found = run.ends(band.low, band.high)
     return {
-        f"{name}_{end}": None if (value := getattr(run, name)) is None else value / throughput
-        for name in ("seconds", "cost_usd", "energy_joules")
-        for end, throughput in (("low", band.high), ("high", band.low))
+        f"{name}_{end}": None if ends is None else ends[place]
+        for name, ends in found.items()
+        for place, end in enumerate(("low", "high"))
     }
 
 
@@ -213,7 +217,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("corpus", _corpus_text(answer)),
         ("cost", with_ends("cost_usd", parts.price)),
         *([("cost of one", one_of)] if one_of else []),
-        ("start", _start(answer)),
+        ("start", _start(run)),
         ("energy", with_ends("energy_joules", parts.energy)),
     ]
     yield pairs(rows, paper)
@@ -222,11 +226,11 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         yield "\n".join(f"  - {note}" for note in answer.rules.notes)
 
 
-def _start(answer: TrainAnswer) -> str:
+def _start(run: Run) -> str:
     """What is paid before the first step."""
-    usd = "" if answer.start_usd is None else f", {parts.price(answer.start_usd)} more"
-    what = "machines, image, weights, data, compilation"
-    return f"{units.format_seconds(answer.start_s or 0.0)} before the first step ({what}){usd}"
+    usd = "" if run.start_usd is None else f", {parts.price(run.start_usd)} of the cost"
+    what = "machines that boot, image, weights, data, compilation"
+    return f"{units.format_seconds(run.start_s)} before the time above{usd}: {what}"
 
 
 def _corpus_text(answer: TrainAnswer) -> str | None:

@@ -19,7 +19,10 @@ FAILURES = 3
 
 def export(deployment: Deployment) -> Files:
     """`keda.yaml`: the ScaledObject."""
-    notes = (*rule_notes(deployment), "KEDA 2.14 or later is installed; where Prometheus is away, the plan's replicas run")
+    notes = (
+        *rule_notes(deployment),
+        "KEDA 2.14 or later is installed; where Prometheus is away, the plan's replicas run",
+    )
     return parts.manifests("keda.yaml", _scaled(deployment), assumptions=notes)
 
 

@@ -237,7 +237,6 @@ def _request_of(
         job,
         input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
         output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
-        max_batch=scheduling.max_batch,
     )
     longest = int((trace.prompt + trace.output).max())
     built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)

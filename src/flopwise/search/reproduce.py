@@ -1,0 +1,125 @@
+"""The command that asks for one plan alone: `flopwise train` or `flopwise serve` with all that it was found with.
+
+It gives the plan's own figures: both rest on the same formulas. What is not said is what the command takes by default.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.custom import PREFIX
+from flopwise.facts.spec import SourceSpec
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import changed_options, defaults_of, options_of
+from flopwise.search.answer import Candidate
+from flopwise.search.deployments import DEGREES
+from flopwise.search.nodes import network_of
+from flopwise.search.spec import TRAINING
+from flopwise.search.workload import Resolved
+from flopwise.serving.memory import generates
+from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
+from flopwise.training.layout import Layout
+from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+
+SHOWN = 10
+"""Plans of which the command is shown."""
+TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, SourceSpec)
+SERVE = (MachineSpec, ServingSpec, RequestSpec, TechniqueRequest, SharedSpec, SourceSpec)
+"""Whose options the commands take, in the order in which they are said."""
+_NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name != "dp"}
+_NEUTRAL |= {"recompute": "none", "schedule": "1f1b"}
+"""Settings of a layout that need not be said."""
+
+
+def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: SourceSpec) -> str:
+    """The command line that estimates `chosen`, a plan of `workload`, by itself.
+
+    Of a service that is given a rate its percentiles under load are the plan's; of a batch its throughput.
+    """
+    said = _values(source) | _machines(workload, chosen, facts)
+    if workload.task in TRAINING:
+        return _line("train", workload.model, said | _training(workload, chosen), TRAIN)
+    extra = ["--encode"] if workload.task == "encode" and generates(model) else []
+    return _line("serve", workload.model, said | _service(workload, chosen), SERVE, extra)
+
+
+def _line(
+    verb: str, model: str, said: Mapping[str, Any], specs: tuple[type, ...], extra: list[str] | None = None
+) -> str:
+    words, left = ["flopwise", verb, model], dict(said)
+    for spec in specs:
+        defaults = defaults_of(spec)
+        for name, declared in options_of(spec).items():
+            if name in left and (value := left.pop(name)) != defaults[name]:
+                words += declared.arguments(value)
+    assert not left, left
+    return shlex.join([*words, *(extra or [])])
+
+
+def _values(spec: Any) -> dict[str, Any]:
+    """What a spec says beyond its defaults, by option."""
+    return {name: getattr(spec, name) for name in changed_options(spec)}
+
+
+def _machines(workload: Resolved, chosen: Candidate, facts: Facts) -> dict[str, Any]:
+    """The offer, how it is bought, and what the workload or the search says of it besides."""
+    place = chosen.provider, chosen.instance, chosen.region
+    offer = next(one for one in facts.offers if one.key == place)
+    assumed = chosen.purchase == "spot" and offer.spot_band_usd_per_hour is not None
+    each_usd = chosen.usd_per_hour / chosen.num_gpus if assumed else None
+    hypothetical = (text for text in workload.limits.gpus if text.lower().startswith(PREFIX))
+    custom = {text for text in hypothetical if offer.accelerator in facts.with_custom([text]).accelerators}
+    return {
+        "gpu": next(iter(custom), None) if chosen.provider == "custom" else None,
+        "instance": chosen.instance, "provider": chosen.provider, "region": chosen.region,
+        "purchase": chosen.purchase, "price": each_usd, "network": network_of(workload, offer),
+        "gpus": chosen.num_gpus,
+    }  # fmt: skip
+
+
+def _training(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
+    """Data, recipe, layout and conditions of a training plan."""
+    said = _values(workload.data) | _values(workload.training) | _values(workload.conditions)
+    layout = dict(_layout(chosen.layout))
+    layout["seq"] = layout.pop("seq_len")
+    for name in ("global_batch_tokens", *(["finetune"] if workload.training.adapts else [])):
+        said.pop(name, None)
+    return said | layout
+
+
+def _layout(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        if name not in _NEUTRAL or value != _NEUTRAL[name]:
+            yield name, tuple(value) if isinstance(value, list) else value
+
+
+def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
+    """Deployment, requests and techniques of a plan that serves."""
+    document = chosen.layout
+    degrees = {name: document.get(name, 1) for name in DEGREES}
+    each = degrees["tp"] * degrees["pp"] * degrees["dp"]
+    answer = None if workload.task == "encode" else workload.outputs or workload.output_tokens
+    return {
+        **_values(workload.techniques), **degrees,
+        **{name: document[name] for name in ("weights", "kv_dtype", "engine", "max_batch")},
+        "memory_fraction": workload.limits.memory_fraction, "gpus": each * document["replicas"],
+        "input_tokens": workload.inputs or workload.input_tokens, "output_tokens": answer,
+        "rate": workload.requests_per_s, "concurrency": workload.concurrency,
+    }  # fmt: skip
+
+
+def with_commands(
+    some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: SourceSpec
+) -> list[Candidate]:
+    """The candidates, the first of them with their commands."""
+    lines = [command(workload, model, one, facts, source) for one in some[:SHOWN]]
+    named = [msgspec.structs.replace(one, reproduce=line) for one, line in zip(some[:SHOWN], lines, strict=True)]
+    return [*named, *some[SHOWN:]]
