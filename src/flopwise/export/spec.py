@@ -29,6 +29,9 @@ class ExportSettings(Spec):
     model_path: str | None = _place(
         "--model-path", _text, "Weights: a hub id, a folder or a URI (default: the model's hub id).",
     )
+    draft_path: str | None = _place(
+        "--draft-path", _text, "Weights of the draft that speculates (default: its hub id, where it is a model).",
+    )
     data: str | None = _place("--data", _text, "Training or batch data: a path, a hub id or a URI.")
     output: str | None = _place("--output", _text, "Checkpoints and results: a path or a URI.")
     weights_secret: str | None = _secret(
@@ -61,6 +64,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "image": "change-me-image",
     "script": "change-me-script.py",
     "model_path": "change-me-model-path",
+    "draft_path": "change-me-draft-path",
     "data": "/change-me-data",
     "output": "/change-me-output",
     "weights_secret": "change-me-weights-secret",
