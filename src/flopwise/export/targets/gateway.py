@@ -39,8 +39,10 @@ def export(deployment: Deployment) -> Files:
     pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve"
     pool = _pool(deployment, command) if pooled else []
     notes = [
-        f"a request is given up after {_timeout_s(deployment)} s: {SLACK:g} times the longest that is planned, or its "
-        "target; clients should stream, and gateways before this one wait as long",
+        (
+            f"a request is given up after {_timeout_s(deployment)} s: {SLACK:g} times the longest that is planned, or its "
+            "target; clients should stream, and gateways before this one wait as long"
+        ),
         "TLS ends at the gateway's listener: the engine speaks plain HTTP inside the cluster",
         "the pods that answer are those of `flopwise export kubernetes` or `leaderworkerset`",
     ]

@@ -53,8 +53,8 @@ def export(deployment: Deployment) -> Files:
             + (f" --namespace {shlex.quote(deployment.settings.namespace)}" if deployment.settings.namespace else ""),
         ),
         assumptions=(
-            f"{IMAGE} keeps {_data_bytes(deployment) / parts.GIB:,.1f} GiB, which the caches of all replicas hold "
-            "together: the least recently used prompts go first, and nothing survives its pod",
+            (f"{IMAGE} keeps {_data_bytes(deployment) / parts.GIB:,.1f} GiB, which the caches of all replicas hold "
+            "together: the least recently used prompts go first, and nothing survives its pod"),
             f"the engine's image has LMCache (lmcache/vllm-openai has both); chunks of {CHUNK_TOKENS} tokens",
             "only pods of the service may reach Redis, where the cluster's network has policies; it asks for no password",
         ),
