@@ -59,13 +59,7 @@ def server_files(deployment: Deployment, command: Command) -> Files:
     files, apply = {name: script, **command.files}, [f"bash {name}"]
     if batch:
         files["requests.example.jsonl"] = _request_lines(deployment)
-        files["split-requests.sh"] = script_text(
-            comment_text("Deals requests out: each replica gets a file of its own."),
-            'requests="${1:?file of requests, one JSON object a line}"',
-            'folder="${2:?folder for the shares}"',
-            f'awk -v count={deployment.replicas} -v folder="$folder" '
-            '\'{ print > (folder "/requests-" (NR - 1) % count ".jsonl") }\' "$requests"',
-        )
+        files["split-requests.sh"] = split_script(deployment.replicas)
         folder = shlex.quote(deployment.value("data"))
         apply = [f"bash split-requests.sh requests.jsonl {folder}", *apply]
         if deployment.replicas > 1:
@@ -73,6 +67,17 @@ def server_files(deployment: Deployment, command: Command) -> Files:
     if deployment.nodes_per_replica > 1:
         apply = [f"NODE_RANK={rank} MASTER_ADDR=machine-0 bash {name}" for rank in range(deployment.nodes_per_replica)]
     return Files(files=files, apply=tuple(apply), assumptions=command.assumptions)
+
+
+def split_script(count: int) -> str:
+    """The script that deals requests out to so many files."""
+    return script_text(
+        comment_text(f"Deals requests out to {count} files: each share gets one of its own."),
+        'requests="${1:?file of requests, one JSON object a line}"',
+        'folder="${2:?folder for the shares}"',
+        f'awk -v count={count} -v folder="$folder" '
+        '\'{ print > (folder "/requests-" (NR - 1) % count ".jsonl") }\' "$requests"',
+    )
 
 
 def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
