@@ -78,9 +78,9 @@ def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[s
     layout = deployment.candidate.layout
     offload, on_cpu = layout.get("offload", ()), platform(deployment.accelerator) == "cpu"
     if layout["shard"] and (sharding != "fsdp" or layout["zero"] != 3):
-        yield "only FSDP shards within groups (HSDP), and fully; plan again without --shard, or with --stack fsdp-compile"
+        yield "only FSDP shards within groups (HSDP), and fully; plan again without --shard"
     if sharding == "fsdp" and on_cpu:
-        yield "accelerate runs FSDP on GPUs alone: on CPUs a plan of ZeRO 0, or one for --stack deepspeed-zero3, can be run"
+        yield "accelerate runs FSDP on GPUs alone: on CPUs plan with --stack deepspeed-zero3"
     if sharding == "fsdp" and "parameters" in offload and "optimizer" not in offload:
         yield "FSDP offloads parameters together with optimizer states; plan again with --stack deepspeed-zero3"
     if "activations" in offload and on_cpu:
