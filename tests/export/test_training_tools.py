@@ -346,10 +346,12 @@ def test_an_exported_job_trains(
     deployment = tiny(corner, layout, tmp_path / "out", **more)
     made = exported_plan(target, deployment)
     folder = written(made, tmp_path / "job")
+    assert "export OMP_NUM_THREADS=96" in made.files["run.sh"]  # of a socket of the planned machine
+    here = made.files["run.sh"].replace("OMP_NUM_THREADS=96", "OMP_NUM_THREADS=1")
+    (folder / "run.sh").write_text(here, encoding="utf-8")
     binaries = Path(sys.executable).parent
     environment = os.environ | {
         "PATH": f"{binaries}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"),
-        "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     done = subprocess.run(
         ["/bin/bash", str(folder / "run.sh"), "--logging_steps", "1"],
