@@ -30,8 +30,10 @@ def export(deployment: Deployment) -> Files:
     return Files(
         files={"hpa.yaml": yaml_text(_autoscaler(deployment)), "prometheus-adapter.yaml": yaml_text(rules)},
         apply=(
-            "helm upgrade --install prometheus-adapter prometheus-community/prometheus-adapter --reuse-values "
-            "--values prometheus-adapter.yaml",
+            (
+                "helm upgrade --install prometheus-adapter prometheus-community/prometheus-adapter --reuse-values "
+                "--values prometheus-adapter.yaml"
+            ),
             "kubectl apply -f hpa.yaml",
         ),
         assumptions=(*rule_notes(deployment), "prometheus-adapter reads a Prometheus that labels series by their pod"),
