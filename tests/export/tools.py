@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flopwise"
+"""Where `make exports` keeps what is too large to install in each run."""
+
 
 class RefusedError(AssertionError):
     """What its tool would not take, with the reasons."""
@@ -35,3 +38,10 @@ def accepted(command: list[str], text: str | None = None, folder: Path | None = 
     if done.returncode:
         raise RefusedError(f"{Path(command[0]).name}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def interpreter(environment: str) -> Path:
+    """Python of an environment that `make exports` makes: skypilot, training or vllm."""
+    python = CACHE / "tools" / environment / "bin" / "python"
+    need(python.exists(), f"the environment {environment}", "make exports")
+    return python

@@ -22,11 +22,12 @@ from typing import Any
 
 import hcl2
 import yaml
+from engine_arguments import engine_args
 from kubernetes_api import kubernetes
 from tools import RefusedError, accepted, program
 
 __all__ = [
-    "RefusedError", "alertmanager", "kubernetes", "metrics_page", "prometheus_server", "promtool_config",
+    "RefusedError", "alertmanager", "engine_args", "kubernetes", "metrics_page", "prometheus_server", "promtool_config",
     "promtool_rules", "promtool_test", "query", "shell", "terraform",
 ]  # fmt: skip
 
