@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+import validators
 import yaml
 from export_samples import expressible, sample_deployment, sample_export
 from fleet_samples import sample_fleet
@@ -18,7 +19,6 @@ from flopwise.export.targets import exported_assessment
 
 def objects(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The node class and the node pool of a file, which Karpenter's schemas take."""
-    validators = pytest.importorskip("validators")
     validators.kubernetes(text)
     node_class, node_pool = yaml.safe_load_all(text)
     return node_class, node_pool
@@ -45,7 +45,6 @@ def test_nodes_of_runs_go_when_they_are_empty_and_those_of_services_stay() -> No
 
 
 def test_karpenter_refuses_a_pool_that_its_schema_does_not_know() -> None:
-    validators = pytest.importorskip("validators")
     text = sample_export("karpenter", "serve").files["karpenter.yaml"]
     with pytest.raises(AssertionError):
         validators.kubernetes(text.replace("consolidationPolicy: WhenEmpty", "consolidationPolicy: WhenTired"))

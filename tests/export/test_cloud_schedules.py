@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import validators
 import yaml
 from export_samples import expressible, sample_deployment, sample_export
 from fleet_samples import sample_fleet
@@ -38,7 +39,6 @@ def test_hours_as_cron_has_them(hours: dict[str, Any], crons: list[tuple[str, st
 
 
 def test_services_of_a_fleet_are_scaled_by_their_hours() -> None:
-    validators = pytest.importorskip("validators")
     text = exported_assessment("schedules", sample_fleet()).files["aws/us-east-1/keda.yaml"]
     validators.kubernetes(text)
     found = {one["metadata"]["annotations"]["flopwise.dev/title"]: one["spec"] for one in yaml.safe_load_all(text)}
@@ -65,7 +65,6 @@ def test_a_node_group_follows_the_services_on_it() -> None:
 
 
 def test_a_plan_has_usual_hours_and_says_so() -> None:
-    validators = pytest.importorskip("validators")
     for sample in expressible("schedules"):
         deployment, exported = sample_deployment(sample), sample_export("schedules", sample)
         validators.kubernetes(exported.files["keda.yaml"])

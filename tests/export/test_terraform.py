@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import validators
 from export_samples import expressible, sample_deployment, sample_export
 from fleet_samples import sample_fleet
 from terraform_arguments import unknown_arguments
@@ -22,7 +23,6 @@ TARGETS = ("terraform-aws", "terraform-gcp", "terraform-azure")
 
 def parsed(exported: Exported, folder: str = "") -> dict[str, Any]:
     """The configuration of a folder, which the strictest reader takes."""
-    validators = pytest.importorskip("validators")
     texts = [text for path, text in exported.files.items() if path.startswith(folder) and path.endswith(".tf")]
     found: dict[str, Any] = validators.terraform("\n".join(texts))
     return found

@@ -25,7 +25,7 @@ def run_title(deployment: Deployment) -> str:
     return f"{deployment.title}: {chosen.num_instances} x {chosen.instance}, {chosen.num_gpus} processes."
 
 
-def launched(deployment: Deployment, one: Command, *, here: bool = True) -> Files:
+def launch_files(deployment: Deployment, one: Command, *, here: bool = True) -> Files:
     """`run.sh`, to be started on each machine, with what the command reads; its arguments go to the program.
 
     `here`: it runs in the folder of its files, else in that from which it is started.

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
     from flopwise.export.fleet import FleetDeployment
     from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Allotment, WorkloadResult
 
 SYSTEM_GB = 100
 """Disk of a node for its system, images and logs. Assumed: images of engines and trainers have 10 to 30 GB unpacked."""
 DISK_STEP_GB = 50
+GKE_LABEL = "cloud.google.com/gke-accelerator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class NodePool:
     instance: str
     accelerator: Accelerator
     gpus_per_node: int
+    resource: str  # that counts the accelerators of a node, and taints it; empty of CPUs
+    gke_name: str  # of the accelerator; empty where it has none
     purchase: str
     nodes: int
     first: int
@@ -62,11 +66,6 @@ class NodePool:
         return self.purchase.startswith("reserved")
 
     @property
-    def on_cpu(self) -> bool:
-        """Whether its nodes have no accelerator beside their processors."""
-        return self.accelerator.kind in {"cpu", "soc"}
-
-    @property
     def disk_gb(self) -> int:
         """Disk of a node: its system and the weights that it reads, in whole steps."""
         return math.ceil((SYSTEM_GB + self.weights_gb) / DISK_STEP_GB) * DISK_STEP_GB
@@ -78,6 +77,7 @@ def plan_pool(deployment: Deployment) -> NodePool:
     return NodePool(
         name=deployment.name, region=candidate.region, instance=candidate.instance,
         accelerator=deployment.accelerator, gpus_per_node=deployment.gpus_per_node, purchase=candidate.purchase,
+        **_names_of(deployment.facts, candidate.provider, candidate.gpu),
         nodes=deployment.num_nodes, first=deployment.num_nodes,
         least=deployment.num_nodes if deployment.task in {"serve", "encode"} else 0,
         together=_spans_nodes(deployment), trains=deployment.training is not None,
@@ -124,12 +124,23 @@ def _fleet_pool(
         name=resource_name("-".join(part for part in (first.instance, first.purchase, own) if part)),
         region=first.region, instance=first.instance, accelerator=fleet.facts.accelerators[first.gpu],
         gpus_per_node=first.num_gpus // first.count, purchase=first.purchase,
+        **_names_of(fleet.facts, first.provider, first.gpu),
         nodes=int(most_at_once(slots(hours), counts)), first=sum(steady), least=sum(steady),
         together=any(_spans_nodes(one) for one in mine), trains=any(one.training is not None for one in mine),
         local_disk=bool(offer and offer.local_disk_bytes), vcpus=offer.vcpus if offer else None,
         weights_gb=max(map(_weights_gb, mine), default=0.0),
         workloads=tuple(dict.fromkeys(row.workload for row in rows)),
     )  # fmt: skip
+
+
+def _names_of(facts: Facts, provider: str, gpu: str) -> dict[str, str]:
+    """What Kubernetes calls an accelerator: as a resource, and as GKE's label."""
+    chip = facts.accelerators[gpu]
+    rows = [row for row in facts.kubernetes_nodes if row.fits(provider, (gpu, f"{chip.vendor} {chip.kind}"))]
+    return {
+        "resource": next((row.key for row in rows if row.role == "resource"), ""),
+        "gke_name": next((row.value for row in rows if row.key == GKE_LABEL), ""),
+    }
 
 
 def workload_hours(result: WorkloadResult | None) -> WeeklySchedule | None:

@@ -17,19 +17,19 @@ from flopwise.export.launch import launcher
 from flopwise.export.targets import megatron, torchtitan
 
 
-class Program(NamedTuple):
+class TrainingProgram(NamedTuple):
     """What torchrun may start: its command without the launcher, and why it cannot run a plan."""
 
     command: Callable[[Deployment], Command]
     refusals: Callable[[Deployment], Iterator[str]]
 
 
-TRAINER = Program(hugging_face.trainer_command, hugging_face.refusals)
-MEGATRON = Program(megatron.command, megatron.refusals)
-TORCHTITAN = Program(torchtitan.command, torchtitan.refusals)
+TRAINER = TrainingProgram(hugging_face.trainer_command, hugging_face.refusals)
+MEGATRON = TrainingProgram(megatron.command, megatron.refusals)
+TORCHTITAN = TrainingProgram(torchtitan.command, torchtitan.refusals)
 
 
-def programs(deployment: Deployment) -> tuple[Program, ...]:
+def programs(deployment: Deployment) -> tuple[TrainingProgram, ...]:
     """What may train a plan, best first: the program of its stack, then transformers' Trainer where it fits."""
     stack = deployment.candidate.layout["stack"]
     if stack.startswith("megatron"):

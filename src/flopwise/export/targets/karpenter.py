@@ -15,7 +15,6 @@ from flopwise.export.spec import ExportSettings
 from flopwise.export.terraform import TAG
 
 PROVIDER = "aws"
-TAINTS = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "AWS": "aws.amazon.com/neuron", "Intel": "habana.ai/gaudi"}
 IDLE = "5m"
 """For how long a node that carries no run is kept: those of a queue follow one another."""
 BUDGET = "10%"
@@ -71,15 +70,14 @@ def _node_pool(pool: NodePool, title: str) -> Object:
         ("karpenter.sh/capacity-type", _capacity_types(pool)),
         ("topology.kubernetes.io/region", [pool.region]),
     ]
-    vendor = pool.accelerator.vendor
-    taints = [] if pool.on_cpu else [{"key": TAINTS[vendor], "value": "present", "effect": "NoSchedule"}]
+    taints = [{"key": pool.resource, "value": "present", "effect": "NoSchedule"}] if pool.resource else []
     runs = pool.least == 0
     disruption: Object = {
         "consolidationPolicy": "WhenEmpty", "consolidateAfter": IDLE if runs else "Never",
         "budgets": [{"nodes": "100%", "reasons": ["Empty"]}, {"nodes": "0", "reasons": ["Drifted", "Underutilized"]}]
         if runs else [{"nodes": BUDGET}],
     }  # fmt: skip
-    limits = {TAINTS[vendor]: pool.nodes * pool.gpus_per_node} if taints else {"cpu": pool.nodes * (pool.vcpus or 0)}
+    limits = {pool.resource: pool.nodes * pool.gpus_per_node} if taints else {"cpu": pool.nodes * (pool.vcpus or 0)}
     spec: Object = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
         "requirements": [{"key": key, "operator": "In", "values": values} for key, values in requirements],

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flopwise.export.command import Command
-from flopwise.export.decoder_shape import DecoderShape, decoder_shape, shape_reasons
+from flopwise.export.decoder_shape import DecoderShape
 from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Files
-from flopwise.export.launch import launched, launcher
+from flopwise.export.launch import launch_files, launcher
 from flopwise.export.step_counts import step_counts, train_job
 from flopwise.training.job import TrainJob
 from flopwise.training.widths import resident_grad_dtype
@@ -35,7 +35,7 @@ PLAIN_STACKS = ("megatron-te", "megatron-2026", "megatron-2021")
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why Megatron-LM cannot train the plan."""
     job, layout = train_job(deployment), deployment.candidate.layout
-    yield from shape_reasons(deployment.model, layout["seq_len"])
+    yield from DecoderShape.reasons(deployment.model, layout["seq_len"])
     if job.recipe.lora is not None or job.recipe.frozen is not None:
         yield "pretrain_gpt.py trains all weights; plan adapters and frozen parts with --stack fsdp-compile"
     if layout["zero"] > 1:
@@ -47,7 +47,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     if layout["schedule"] != "1f1b":
         yield f"Megatron-Core has no schedule {layout['schedule']}; plan again with --schedule 1f1b"
     if set(layout.get("offload", ())) - {"optimizer"}:
-        yield "Megatron-LM offloads optimizer states alone; plan again without other --offload"
+        yield "Megatron-LM offloads optimizer states alone; plan again with --stack deepspeed-zero3"
     if deployment.accelerator.vendor.lower() not in {"nvidia", "amd"}:
         yield f"Megatron-LM runs on NVIDIA and AMD GPUs, not on {deployment.accelerator.name}"
     if any(getattr(item, "gated", False) and item.kind != "silu" for item in deployment.model.stacks[0].items):  # type: ignore[union-attr]  # gates alone are gated
@@ -60,7 +60,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 def command(deployment: Deployment) -> Command:
     """pretrain_gpt.py with its arguments, without its launcher."""
     job, model = train_job(deployment), deployment.model
-    shape = decoder_shape(model)
+    shape = DecoderShape.of(model)
     groups = (
         _network(shape, job), _attention(shape), _experts(shape, job), _parallel(deployment, shape), _precision(job),
         _recompute(job, shape), _training(deployment), _data(deployment, shape),
@@ -75,7 +75,7 @@ def command(deployment: Deployment) -> Command:
 def export(deployment: Deployment) -> Files:
     """`run.sh`, which is started in Megatron-LM's folder on each machine."""
     one = command(deployment)
-    return launched(deployment, replace(one, args=(*launcher(deployment), *one.args)), here=False)
+    return launch_files(deployment, replace(one, args=(*launcher(deployment), *one.args)), here=False)
 
 
 def _flag(name: str, value: object) -> tuple[str, ...]:

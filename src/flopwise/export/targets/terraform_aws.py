@@ -46,7 +46,6 @@ spec:
 --//--
 """
 """Local disks as one, under containers and images: what nodeadm of Amazon Linux 2023 reads."""
-TAINTS = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "AWS": "aws.amazon.com/neuron", "Intel": "habana.ai/gaudi"}
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
@@ -140,8 +139,8 @@ def _pool(pool: NodePool) -> Iterator[HclBlock]:
         yield block("resource", "aws_placement_group", label, name=pool.name, strategy="cluster")
     yield _launch_template(pool, label)
     taints = [
-        block("taint", key=TAINTS[pool.accelerator.vendor], value="present", effect="NO_SCHEDULE"),
-    ] if _taint(pool) else []  # fmt: skip
+        block("taint", key=pool.resource, value="present", effect="NO_SCHEDULE"),
+    ] if pool.resource else []  # fmt: skip
     capacity: str | Expression = "SPOT" if pool.spot else "ON_DEMAND"
     if pool.has_commitment:
         capacity = Expression('var.capacity_blocks ? "CAPACITY_BLOCK" : "ON_DEMAND"')
@@ -225,15 +224,11 @@ def _lustre() -> HclBlock:
     )  # fmt: skip
 
 
-def _taint(pool: NodePool) -> bool:
-    return not pool.on_cpu and pool.accelerator.vendor in TAINTS
-
-
 def _image(pool: NodePool) -> str:
     """The type of AMI, of Amazon Linux 2023. Source: EKS API reference, Nodegroup, amiType (read 2026-11-22)."""
     machine = "ARM_64" if pool.accelerator.name.startswith(ARM) else "x86_64"
     software = {"NVIDIA": "NVIDIA", "AWS": "NEURON"}.get(pool.accelerator.vendor, "STANDARD")
-    return f"AL2023_{machine}_{'STANDARD' if pool.on_cpu else software}"
+    return f"AL2023_{machine}_{software if pool.resource else 'STANDARD'}"
 
 
 def _variables(pools: Sequence[NodePool], settings: ExportSettings, trains: bool) -> Iterator[Variable]:
@@ -286,7 +281,7 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings, trains: bool
 
 def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
     yield "the EKS cluster exists, with its network; nodes get a role of their own"
-    if any(_taint(pool) for pool in pools):
+    if any(pool.resource for pool in pools):
         yield "the device plugin of the accelerators' vendor runs in the cluster: images of Amazon Linux 2023 lack it"
     if any(pool.has_commitment for pool in pools):
         yield (

@@ -29,7 +29,6 @@ SOURCE = ("hashicorp/azurerm", "~> 4.0")
 LONGEST = 12
 """Characters of a node pool's name, lower-case letters and digits alone."""
 SPOT = "kubernetes.azure.com/scalesetpriority"
-TAINTS = {"NVIDIA": "nvidia.com/gpu=present:NoSchedule", "AMD": "amd.com/gpu=present:NoSchedule"}
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
@@ -75,8 +74,7 @@ def _pool(pool: NodePool) -> Iterator[HclBlock]:
     """The node pool, behind a proximity placement group where its nodes work together."""
     label, known = resource_label(pool.name), "data.azurerm_kubernetes_cluster.this"
     taints = [f"{SPOT}=spot:NoSchedule"] if pool.spot else []
-    if not pool.on_cpu and pool.accelerator.vendor in TAINTS:
-        taints.append(TAINTS[pool.accelerator.vendor])
+    taints += [f"{pool.resource}=present:NoSchedule"] if pool.resource else []
     arguments: dict[str, Any] = {
         "name": short_name(pool.name.replace("-", ""), LONGEST),
         "kubernetes_cluster_id": Expression(f"{known}.id"), "vm_size": pool.instance, "mode": "User",
@@ -148,7 +146,7 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings) -> Iterator[
 
 def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
     yield "the AKS cluster exists; pools take the operating system and network of its choice"
-    if any(not pool.on_cpu for pool in pools):
+    if any(pool.resource for pool in pools):
         yield "AKS installs the driver; the vendor's device plugin runs in the cluster"
     if any(pool.has_commitment for pool in pools):
         yield "a reserved price is a reservation or savings plan that is bought apart"

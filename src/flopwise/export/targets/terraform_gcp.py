@@ -28,14 +28,6 @@ PROVIDER = "gcp"
 SOURCE = ("hashicorp/google", ">= 6.20, < 8.0")
 LONGEST = 40
 """Characters of a node pool's name."""
-ACCELERATORS: Mapping[str, str] = {
-    "P4": "nvidia-tesla-p4", "T4": "nvidia-tesla-t4", "P100-PCIe-16": "nvidia-tesla-p100",
-    "V100-SXM2-16": "nvidia-tesla-v100", "L4": "nvidia-l4", "A100-SXM-40": "nvidia-tesla-a100",
-    "A100-SXM-80": "nvidia-a100-80gb", "H100-SXM-80": "nvidia-h100-80gb", "H200-SXM-141": "nvidia-h200-141gb",
-    "B200": "nvidia-b200", "RTX PRO 6000 Blackwell": "nvidia-rtx-pro-6000",
-}  # fmt: skip
-"""Accelerators as Compute Engine calls them. Source: `gcloud compute accelerator-types list`, GKE's page "About GPUs"
-(read 2026-11-22)."""
 MEGA = "nvidia-h100-mega-80gb"
 """The H100 of a3-megagpu-8g."""
 TPU_MACHINES: Mapping[str, tuple[str, str]] = {
@@ -53,7 +45,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     candidate = deployment.candidate
     if candidate.provider != PROVIDER:
         yield f"the plan is for {candidate.provider}; plan again with --provider gcp"
-    elif (why := _unknown(candidate.instance, deployment.accelerator.name, deployment.accelerator.kind)) is not None:
+    elif (why := _unknown(plan_pool(deployment))) is not None:
         yield why
 
 
@@ -68,7 +60,7 @@ def export_fleet(fleet: FleetDeployment) -> Files:
     """The node pools of all workloads, a folder for each region. Raises InfeasibleError: nothing stands on GCP."""
     regions = fleet_pools(fleet, PROVIDER)
     pools = [pool for own in regions.values() for pool in own]
-    reasons = [_unknown(pool.instance, pool.accelerator.name, pool.accelerator.kind) for pool in pools]
+    reasons = [_unknown(pool) for pool in pools]
     if not pools or any(reasons):
         why = [reason for reason in reasons if reason] or ["no machine of the plan is one of GCP"]
         raise InfeasibleError("terraform-gcp cannot express the plan", why)
@@ -79,11 +71,12 @@ def export_fleet(fleet: FleetDeployment) -> Files:
     return region_files(folders, list(_notes(pools)))
 
 
-def _unknown(instance: str, accelerator: str, kind: str) -> str | None:
-    if kind == "tpu" and instance not in TPU_MACHINES:
-        return f"{instance} is a slice of many machines; plan for {', '.join(TPU_MACHINES)}"
-    if kind == "gpu" and accelerator not in ACCELERATORS:
-        return f"GKE's name of the {accelerator} is not known"
+def _unknown(pool: NodePool) -> str | None:
+    """Why GKE has no such nodes."""
+    if pool.accelerator.kind == "tpu" and pool.instance not in TPU_MACHINES:
+        return f"{pool.instance} is a slice of many machines; plan with --instance {', '.join(TPU_MACHINES)}"
+    if pool.accelerator.kind == "gpu" and not pool.gke_name:
+        return f"GKE's name of the {pool.accelerator.name} is not known; plan with another --gpu"
     return None
 
 
@@ -126,7 +119,7 @@ def _node_config(pool: NodePool, machine: str) -> HclBlock:
     }  # fmt: skip
     blocks = [block("gvnic", enabled=True), block("workload_metadata_config", mode="GKE_METADATA")]
     if pool.accelerator.kind == "gpu":
-        kind = MEGA if machine.startswith("a3-megagpu") else ACCELERATORS[pool.accelerator.name]
+        kind = MEGA if machine.startswith("a3-megagpu") else pool.gke_name
         driver = block("gpu_driver_installation_config", gpu_driver_version="LATEST")
         blocks.append(block("guest_accelerator", type=kind, count=pool.gpus_per_node, blocks=[driver]))
     if pool.has_commitment:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from flopwise.export.command import Command
 from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Files
-from flopwise.export.launch import launched, launcher
+from flopwise.export.launch import launch_files, launcher
 from flopwise.export.step_counts import step_counts, train_job
 
 CONFIGS = {
@@ -80,7 +80,7 @@ def command(deployment: Deployment) -> Command:
 def export(deployment: Deployment) -> Files:
     """`run.sh`, to be started on each machine."""
     one = command(deployment)
-    return launched(deployment, replace(one, args=(*launcher(deployment), *one.args)), here=False)
+    return launch_files(deployment, replace(one, args=(*launcher(deployment), *one.args)), here=False)
 
 
 def _options(deployment: Deployment) -> Iterator[tuple[str, str]]:
