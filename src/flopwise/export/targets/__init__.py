@@ -279,6 +279,14 @@ GROUPS: dict[str, dict[str, Target]] = {
         ),
     },
     "Batch": {
+        "skypilot": Target(
+            summary="SkyPilot's managed job or service",
+            tasks=EVERY,
+            expresses="machines, regions and other candidates of the layout, spot with recovery, replicas, buckets",
+            files=("task.yaml",),
+            validator="SkyPilot's own Task.from_yaml",
+            version="SkyPilot 0.14.1",
+        ),
         "ray-data": Target(
             summary="Ray Data's batch inference with vLLM",
             tasks=BATCH,
