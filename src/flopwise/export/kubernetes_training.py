@@ -112,9 +112,14 @@ def run_notes(deployment: Deployment) -> Iterator[str]:
     """What is taken for granted of a run."""
     yield from kubernetes.placement_notes(deployment)
     yield (
-        f"a run may start again {restarts(deployment)} times, from its last checkpoint: as often as machines of the plan "
-        "are expected to fail, and three deviations more"
+        f"a run may start again {restarts(deployment)} times, from its last checkpoint: as often as its machines are "
+        "expected to fail, and three deviations more"
     )
+    if deployment.num_nodes > 1:
+        yield (
+            "pods meet over the cluster's own network: cards for EFA, InfiniBand or TCPX are asked for as the provider "
+            "says, and without them steps between machines take longer than planned"
+        )
     yield from folder_notes(deployment)
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster on Kubernetes: a head without work, a pod for each machine of the plan, and what starts runs on them."""
+"""A Ray cluster on Kubernetes: a head without work, a pod for each machine of the plan, and what starts runs there."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def launch_refusals(deployment: Deployment) -> Iterator[str]:
         yield from training.run_refusals(deployment)
         return
     if deployment.nodes_per_replica > 1:
-        yield f"a replica takes {deployment.nodes_per_replica} machines, and its share runs on one: plan with larger ones"
+        yield f"a replica takes {deployment.nodes_per_replica} machines, and its share runs on one: plan with larger"
     yield from serving.server_refusals(deployment)
 
 

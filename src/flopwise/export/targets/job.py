@@ -22,11 +22,11 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def export(deployment: Deployment) -> Files:
     """`job.yaml`: the Job, with its files and the claims of its folders."""
-    command = training.trainer(deployment)
+    command, queue = training.trainer(deployment), training.queued(deployment)
     one = {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": parts.metadata(deployment, more=training.queued(deployment)),
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": parts.metadata(deployment, more=queue),
         "spec": {
-            **({"suspend": True} if training.queued(deployment) else {}),
+            **({"suspend": True} if queue else {}),
             **training.tolerant(training.restarts(deployment)),
             "template": {
                 "metadata": {"labels": parts.labels(deployment)}, "spec": training.run_pod(deployment, command),
