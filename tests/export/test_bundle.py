@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import yaml
 from export_samples import sample_export
+from kubernetes_api import kubernetes
 
 from flopwise.api.assess import assess_with_plans
+from flopwise.export.emit import yaml_text
 from flopwise.export.exported import Exported
 from flopwise.export.fleet import FleetDeployment
 from flopwise.export.kustomize import OVERLAYS
@@ -96,6 +98,7 @@ def test_overlays_build_and_leave_production_as_planned(sample: str) -> None:
     }
     assert len(set(names.values())) == 3
     for overlay, objects in found.items():
+        kubernetes(yaml_text(*objects))
         assert {o["metadata"].get("namespace", names[overlay]) for o in objects} == {names[overlay]}
         assert all(o["metadata"]["labels"]["flopwise.dev/environment"] == overlay for o in objects)
         assert len({(o["kind"], o["metadata"]["name"]) for o in objects}) == len(objects), "no object stands twice"
