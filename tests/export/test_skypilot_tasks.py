@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from skypilot import GPUS, skypilot
+from skypilot_tasks import GPUS, skypilot
 from tools import RefusedError
 
 from named import FACTS
