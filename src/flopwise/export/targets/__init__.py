@@ -428,15 +428,14 @@ def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
         return Exported.of(target, made.export_fleet(fleet), fleet.settings)
     files, apply, notes, reasons = dict[str, str](), list[str](), list[str](), list[str]()
     for workload in fleet.workloads:
-        for number, (_, deployment) in enumerate(workload.parts, start=1):
+        for _, deployment in workload.parts:
             title = workload.result.name[:80]
             if refused := _refusals(target, deployment):
                 reasons += [f"{title}: {reason}" for reason in refused]
                 continue
-            folder = deployment.name if len(workload.parts) == 1 else f"{deployment.name}-{number}"
             one: Files = made.export(deployment)
-            files |= {f"{folder}/{path}": text for path, text in one.files.items()}
-            apply += [f"(cd {folder} && {command})" for command in one.apply]
+            files |= {f"{deployment.name}/{path}": text for path, text in one.files.items()}
+            apply += [f"(cd {deployment.name} && {command})" for command in one.apply]
             notes += [f"{title}: {note}" for note in one.assumptions]
     if not files:
         raise InfeasibleError(f"{target} can express no workload of {fleet.assessment.name[:80]!r}", reasons)
