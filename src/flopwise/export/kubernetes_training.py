@@ -51,7 +51,7 @@ def run_refusals(deployment: Deployment) -> Iterator[str]:
 def restarts(deployment: Deployment) -> int:
     """How often a run may start again: its expected interruptions and three deviations, at least three.
 
-    Source: a Poisson process at the rate of `flopwise.training.goodput.interruptions_per_s`. Assumes: an interruption is
+    Source: a Poisson process at the rate of `training.goodput.interruptions_per_s`. Assumes: an interruption is
     independent of the others; faults of the program end sooner.
     """
     job, chosen = deployment.training, deployment.candidate
