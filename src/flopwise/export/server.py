@@ -47,7 +47,7 @@ def batch_places(deployment: Deployment) -> dict[str, str]:
 
 def program_text(name: str) -> str:
     """A program that goes with exported files."""
-    return resources.files("flopwise.export.programs").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("flopwise.export").joinpath("programs", name).read_text(encoding="utf-8")
 
 
 def server_files(deployment: Deployment, command: Command) -> Files:
@@ -82,7 +82,12 @@ def split_script(count: int) -> str:
 
 def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
     """The lines that start a replica; where a machine holds several, each on its devices and at its port."""
-    text = f"exec {command_text(command.args, command.env)}"
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+    if variables:
+        yield "\n".join(variables)
+    text = f"exec {command_text(command.args)}"
+    if command.args[0] == "bash":
+        text = f"# shellcheck disable=SC2016  # the variables are those of the inner shell\n{text}"
     packed, each = deployment.gpus_per_node // deployment.gpus_per_replica, deployment.gpus_per_replica
     variable = DEVICES.get(platform(deployment.accelerator) or "")
     if packed > 1 and variable is not None:
