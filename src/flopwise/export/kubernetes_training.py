@@ -64,7 +64,7 @@ def restarts(deployment: Deployment) -> int:
     return max(LEAST_RESTARTS, math.ceil(expected + DEVIATIONS * math.sqrt(expected)))
 
 
-def queued(deployment: Deployment) -> dict[str, str]:
+def queue_label(deployment: Deployment) -> dict[str, str]:
     """The label by which Kueue admits a job, where a queue is given."""
     return {} if deployment.settings.queue is None else {QUEUE_LABEL: deployment.settings.queue}
 
@@ -100,7 +100,7 @@ def _data_bytes(job: TrainJob) -> float:
     return 0.0 if job.tokens is None else job.tokens * stored_token_bytes(job.model)
 
 
-def tolerant(number: int) -> Object:
+def restart_policy(number: int) -> Object:
     """The fields of a job that starts again so often; what a node's end or a preemption takes does not count."""
     return {
         "backoffLimit": number,
