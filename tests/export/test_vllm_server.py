@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -143,9 +142,9 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
         write_files({"rules.yaml": hastened(rules), "prometheus.yml": scraped(url)}, watch)
         with prometheus_server(watch) as watcher:
             assert seconds_until(watcher, fires=False) < ALERT_S
-            drive(tiny, url, tmp_path / "load")
-            assert seconds_until(watcher, fires=True) < ALERT_S
-            assert seconds_until(watcher, fires=False) < ALERT_S
+            with load(tiny, url, tmp_path / "load"):
+                assert seconds_until(watcher, fires=True) < ALERT_S
+                assert seconds_until(watcher, fires=False) < ALERT_S
 
 
 def hastened(rules: str) -> str:
@@ -181,19 +180,29 @@ def seconds_until(watcher: str, *, fires: bool) -> float:
     return ALERT_S
 
 
-def drive(tiny: Deployment, url: str, folder: Path) -> None:
-    """Start the exported load, at several times the plan's rate."""
+@contextmanager
+def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
+    """The exported load, at several times the plan's rate; in the end it has to have gone well."""
     write_files(exported_plan("load-test", tiny).files, folder)
     scenario = json.loads((folder / "guidellm.json").read_text())
     assert scenario["spec"]["profile"]["rate"] == RATE
     scenario["spec"]["profile"]["rate"] = TIMES * RATE
     scenario["spec"]["constraints"][0]["seconds"] = LOAD_S
     (folder / "guidellm.json").write_text(json.dumps(scenario))
-    assert shutil.which("bash")
-    subprocess.Popen(
-        ["bash", "load-guidellm.sh", url, "--disable-console"], cwd=folder, env=tools_of_vllm(folder),  # noqa: S607
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            ["bash", "load-guidellm.sh", url], cwd=folder, env=tools_of_vllm(folder), stdout=log, stderr=log,  # noqa: S607
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield
+            assert process.wait(120) == 0, (folder / "log").read_text()[-4000:]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    report = json.loads((folder / "guidellm-report.json").read_text())
+    assert report["benchmarks"][0]["metrics"]["request_totals"]["successful"] > LOAD_S * RATE
 
 
 def test_the_samples_cover_every_way_to_use_vllm() -> None:
