@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import math
 import os
 import random
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -256,9 +258,8 @@ def tiny(corner: Path, layout: dict[str, Any], output: Path, **more: Any) -> Dep
         ("torchrun", {}, {}),
         ("accelerate", {"micro_batch": 8, "recompute": "full"}, {}),
         ("accelerate", {"micro_batch": 2}, {"task": "finetune", "method": {"kind": "lora", "rank": 4}}),
-        ("deepspeed", {"zero": 1}, {}),
     ],
-    ids=["torchrun", "accelerate", "adapters", "deepspeed"],
+    ids=["torchrun", "accelerate", "adapters"],
 )
 def test_an_exported_job_trains(
     target: str, layout: dict[str, Any], more: dict[str, Any], corner: Path, tmp_path: Path
@@ -273,10 +274,12 @@ def test_an_exported_job_trains(
     environment = os.environ | {
         "PATH": f"{binaries}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"),
     }  # fmt: skip
-    done = subprocess.run(
-        ["/bin/bash", str(folder / "run.sh"), "--logging_steps", "1"],
-        env=environment, capture_output=True, text=True, check=False, timeout=500,
-    )  # fmt: skip
+    with (Path(tempfile.gettempdir()) / "flopwise-torchrun.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # launchers meet at one port of the machine
+        done = subprocess.run(
+            ["/bin/bash", str(folder / "run.sh"), "--logging_steps", "1"],
+            env=environment, capture_output=True, text=True, check=False, timeout=500,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
     losses = [line["loss"] for line in state["log_history"] if "loss" in line]
