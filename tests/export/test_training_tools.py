@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import importlib.util
 import json
 import math
 import os
 import random
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 from test_training import arguments_of
-from tools import RefusedError, accepted, interpreter
+from tools import RefusedError, accepted, need
 from training_samples import DATA_PARALLEL, FINETUNE, FULL, PRETRAIN, deployment_of, spread
 
 from flopwise.export.adapters import adapter_config
@@ -45,9 +47,11 @@ commit 000c4ac24f61159c138b0975def722c65245983c, of Megatron-Core 0.16."""
 
 
 def taken(reader: str, document: dict[str, Any]) -> dict[str, Any]:
-    """What a library of the environment `training` understands of a document."""
+    """What a library of the group `training` understands of a document."""
     program = str(Path(__file__).with_name("training_readers.py"))
-    printed = accepted([str(interpreter("training")), program, reader], json.dumps(document))
+    for library in ("accelerate", "datasets", "deepspeed", "megatron", "peft", "torchtitan", "triton"):
+        need(importlib.util.find_spec(library) is not None, library, "make exports")
+    printed = accepted([sys.executable, program, reader], json.dumps(document))
     understood: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
     return understood
 
@@ -140,7 +144,7 @@ def test_bitsandbytes_settings_are_read_by_transformers() -> None:
 
 # --- Megatron
 
-MEGATRON_LAYOUTS: dict[str, dict[str, Any]] = {
+MEGATRON_LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("Llama-3.1-8B", {"dp": 2, "tp": 2, "pp": 2, "zero": 1, "interleave": 2, "recompute": "full"}),
     "context": ("Llama-3.1-8B", {"dp": 2, "tp": 2, "cp": 2, "zero": 1, "recompute": "selective"}),
     "experts": ("Mixtral-8x7B", {"dp": 8, "ep": 8, "zero": 1}),
@@ -270,7 +274,7 @@ def test_an_exported_job_trains(
     assert "export OMP_NUM_THREADS=96" in made.files["run.sh"]  # of a socket of the planned machine
     here = made.files["run.sh"].replace("OMP_NUM_THREADS=96", "OMP_NUM_THREADS=1")
     (folder / "run.sh").write_text(here, encoding="utf-8")
-    binaries = interpreter("training").parent
+    binaries = Path(sys.executable).parent
     environment = os.environ | {
         "PATH": f"{binaries}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"),
     }  # fmt: skip
