@@ -58,7 +58,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     if lora.base.name not in (*SIXTEEN_OR_MORE, *QUANTIZED):
         yield f"bitsandbytes has no {lora.base.name}; plan again with --base-format {' or '.join(QUANTIZED)}"
     if lora.method == "lora-fa" or lora.scales_outputs:
-        yield "PEFT's LoRA trains both matrices and scales no results; plan again with the method lora"
+        yield "PEFT's LoRA trains both matrices and scales no results; plan again with --lora"
     down, out = "down" in lora.targets, "o" in lora.targets
     if MODULES.get(model.model_type) is _BERT and down and not out:
         yield "PEFT tells modules apart by the ends of their names: down (output.dense) takes o with it; target both"
@@ -83,6 +83,7 @@ def adapter_config(deployment: Deployment) -> dict[str, Any]:
         "target_modules": sorted({names[target] for target in lora.targets if target in names}),
         "modules_to_save": whole or None,
         "bias": "none",
+        "fan_in_fan_out": deployment.model.model_type == "gpt2",  # whose layers are convolutions of width 1
     }
 
 

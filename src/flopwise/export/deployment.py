@@ -128,8 +128,7 @@ class Deployment:
 
     def value(self, setting: str) -> str:
         """A setting, or the placeholder that stands for it."""
-        given: str | None = getattr(self.settings, setting)
-        return PLACEHOLDERS[setting] if given is None else given
+        return self.settings.value(setting)
 
 
 def resource_name(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +31,7 @@ class FleetDeployment:
 
     assessment: Assessment
     workloads: tuple[WorkloadDeployments, ...]
+    facts: Facts
     settings: ExportSettings
 
     @classmethod
@@ -47,7 +48,8 @@ class FleetDeployment:
             for result in assessment.workloads
             if (plan := plans.get(result.name)) is not None
         )
-        return cls(assessment=assessment, workloads=tuple(w for w in workloads if w.parts), settings=settings)
+        with_parts = tuple(w for w in workloads if w.parts)
+        return cls(assessment=assessment, workloads=with_parts, facts=facts, settings=settings)
 
     def within(self, environment: str) -> FleetDeployment:
         """The part of the fleet that one environment is: its workloads, their rows of the bill and their alerts."""
@@ -59,7 +61,7 @@ class FleetDeployment:
             monitoring=[alert for alert in whole.monitoring if alert.workload in names],
         )  # fmt: skip
         workloads = tuple(w for w in self.workloads if w.result.name in names)
-        return FleetDeployment(assessment=part, workloads=workloads, settings=self.settings)
+        return replace(self, assessment=part, workloads=workloads)
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:

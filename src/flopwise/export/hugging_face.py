@@ -13,7 +13,6 @@ from flopwise.export.command import Command
 from flopwise.export.deployment import Deployment
 from flopwise.export.emit import json_text
 from flopwise.export.step_counts import LEFT_TO_USER, step_counts, train_job
-from flopwise.export.zero import deepspeed_config
 from flopwise.facts.models.sizes import size_of, typical_config
 from flopwise.facts.software import platform
 from flopwise.training.layout import Recipe
@@ -36,6 +35,10 @@ OPTIMIZERS = {
     "adagrad": "adagrad", "lion": "lion_32bit", "lion-8bit": "lion_8bit",
 }  # fmt: skip
 """Optimizers of data/optimizers.csv as transformers names them."""
+DEGREES = {"pp": "pipeline", "tp": "tensor", "cp": "context", "ep": "expert"}
+"""Kinds of parallelism that Trainer does not have."""
+CLIPPING = 1.0
+"""Norm of the gradients: the default of transformers' Trainer, which has to say the same."""
 WORKERS = 2
 """Loader processes of each accelerator."""
 
@@ -43,9 +46,9 @@ WORKERS = 2
 def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterator[str]:
     """Why train.py cannot run the plan, sharded so (None: as the plan's stack shards)."""
     job, layout = train_job(deployment), deployment.candidate.layout
-    for degree, what in (("pp", "pipeline"), ("tp", "tensor"), ("cp", "context"), ("ep", "expert")):
+    for degree, what in DEGREES.items():
         if layout[degree] > 1:
-            yield f"Trainer has no {what} parallelism ({degree} {layout[degree]}); plan again with --{degree} 1"
+            yield f"Trainer has no {what} parallelism ({degree} {layout[degree]}); {_instead(deployment)}"
     if deployment.model.kind not in {"decoder", "encoder"} or not deployment.model.vocab:
         yield f"train.py trains decoders and encoders of text; {deployment.model.name} is a {deployment.model.kind}"
     if platform(deployment.accelerator) not in PLATFORMS:
@@ -55,7 +58,7 @@ def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterat
     if job.recipe.optimizer.name not in OPTIMIZERS:
         yield f"Trainer has no optimizer {job.recipe.optimizer.name}; it has {', '.join(OPTIMIZERS)}"
     if job.recipe.capacity_factor is not None:
-        yield "models of transformers drop no tokens; plan again without a capacity factor"
+        yield "models of transformers drop no tokens; plan again without routing.capacity_factor"
     if (frozen := job.recipe.frozen) is not None and (frozen.towers or frozen.but_last is not None):
         yield f"train.py freezes embedding, head and first layers, not {frozen.text}"
     yield from adapters.refusals(deployment)
@@ -63,19 +66,27 @@ def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterat
     yield from _memory_refusals(deployment)
 
 
+def _instead(deployment: Deployment) -> str:
+    """What to do about a layout that Trainer does not have: another candidate of the plan, or another trainer."""
+    plain = (c.rank for c in deployment.plan.plans if all(c.layout[degree] == 1 for degree in DEGREES))
+    rank = next(plain, None)
+    other = "plan again with --stack megatron-te and export it by megatron"
+    return other if rank is None else f"candidate {rank} of the plan has none (--rank {rank})"
+
+
 def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
     layout = deployment.candidate.layout
     offload, on_cpu = layout.get("offload", ()), platform(deployment.accelerator) == "cpu"
     if layout["shard"] and (sharding != "fsdp" or layout["zero"] != 3):
-        yield "only FSDP shards within groups (HSDP), and fully; plan again with --zero 3 and a stack of FSDP"
+        yield "only FSDP shards within groups (HSDP), and fully; plan again without --shard"
     if sharding == "fsdp" and on_cpu:
-        yield "accelerate runs FSDP on GPUs alone; plan again with --zero 0"
+        yield "accelerate runs FSDP on GPUs alone: on CPUs plan with --stack deepspeed-zero3"
     if sharding == "fsdp" and "parameters" in offload and "optimizer" not in offload:
-        yield "FSDP offloads parameters together with optimizer states; plan again with both in --offload"
+        yield "FSDP offloads parameters together with optimizer states; plan again with --stack deepspeed-zero3"
     if "activations" in offload and on_cpu:
-        yield "activations of a CPU are in host memory already; plan again without --offload activations"
+        yield "activations of a CPU are in host memory already: choose another candidate (--rank)"
     if sharding == "deepspeed" and layout["zero"] == 3 and adapters.quantization(deployment, sharded=True):
-        yield "DeepSpeed does not shard weights in 4 or 8 bits (ZeRO 3); plan again with --zero 2"
+        yield "DeepSpeed does not shard weights in 4 or 8 bits (ZeRO 3); plan again with --stack hf-trainer"
 
 
 def _memory_refusals(deployment: Deployment) -> Iterator[str]:
@@ -145,7 +156,8 @@ def program(deployment: Deployment, sharding: Sharding, arguments: dict[str, Any
     if sharding == "deepspeed":
         made[DEEPSPEED] = json_text(deepspeed_config(deployment))
     return Command(
-        args=(script or PROGRAM, ARGUMENTS), env=mesh(deployment), secret_env={"HF_TOKEN": "weights_secret"},
+        args=(script or PROGRAM, ARGUMENTS), env={**mesh(deployment), **threads(deployment)},
+        secret_env={"HF_TOKEN": "weights_secret"},
         files=made, assumptions=tuple(_assumptions(deployment, sharding)),
     )  # fmt: skip
 
@@ -180,6 +192,8 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
         document["activation_checkpointing_kwargs"]["offload"] = True
     if sharding == "deepspeed":
         document["deepspeed"] = DEEPSPEED
+    if deployment.settings.learning_rate is not None:
+        document["learning_rate"] = deployment.settings.learning_rate
     return document
 
 
@@ -204,6 +218,37 @@ def fsdp_config(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def deepspeed_config(deployment: Deployment) -> dict[str, Any]:
+    """The document that DeepSpeed reads; `auto` is filled in by transformers from TrainingArguments."""
+    layout = deployment.candidate.layout
+    precision, zero = layout["precision"], int(layout["zero"])
+    offload = {part for part in ("optimizer", "parameters") if part in layout.get("offload", ())}
+    config: dict[str, Any] = {
+        "train_batch_size": layout["global_batch"],
+        "train_micro_batch_size_per_gpu": layout["micro_batch"],
+        "gradient_accumulation_steps": step_counts(deployment).accumulation,
+        "gradient_clipping": CLIPPING,
+        "bf16": {"enabled": precision == "bf16"},
+        "fp16": {"enabled": precision == "fp16"},
+        "zero_optimization": {"stage": zero, "overlap_comm": True, "contiguous_gradients": True},
+    }
+    if precision == "fp16":
+        config["fp16"] |= {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "min_loss_scale": 1}
+    optimization = config["zero_optimization"]
+    if zero == 3:
+        optimization["stage3_gather_16bit_weights_on_model_save"] = True
+    if "optimizer" in offload:
+        optimization["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        adamw = dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")
+        config["optimizer"] = {"type": "AdamW", "params": adamw}
+    if "parameters" in offload:
+        optimization["offload_param"] = {"device": "cpu", "pin_memory": True}
+    if layout["recompute"] != "none":
+        on_host = "activations" in layout.get("offload", ())
+        config["activation_checkpointing"] = {"partition_activations": False, "cpu_checkpointing": on_host}
+    return config
+
+
 def mesh(deployment: Deployment) -> dict[str, str]:
     """Accelerate's variables for replicas of groups that shard (HSDP); none where all ranks shard together."""
     layout = deployment.candidate.layout
@@ -214,6 +259,14 @@ def mesh(deployment: Deployment) -> dict[str, str]:
         "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": str(layout["dp"] // layout["shard"]),
         "PARALLELISM_CONFIG_DP_SHARD_SIZE": str(layout["shard"]),
     }
+
+
+def threads(deployment: Deployment) -> dict[str, str]:
+    """Threads of a process on CPUs, all of its socket's: a launcher that is told nothing gives it one."""
+    cores = deployment.offer.vcpus
+    if platform(deployment.accelerator) != "cpu" or cores is None:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, int(cores) // deployment.gpus_per_node))}
 
 
 def own_config(deployment: Deployment) -> dict[str, Any] | None:

@@ -25,10 +25,13 @@ def run_title(deployment: Deployment) -> str:
     return f"{deployment.title}: {chosen.num_instances} x {chosen.instance}, {chosen.num_gpus} processes."
 
 
-def launched(deployment: Deployment, one: Command) -> Files:
-    """`run.sh`, to be started on each machine, with what the command reads; its arguments go to the program."""
+def launch_files(deployment: Deployment, one: Command, *, here: bool = True) -> Files:
+    """`run.sh`, to be started on each machine, with what the command reads; its arguments go to the program.
+
+    `here`: it runs in the folder of its files, else in that from which it is started.
+    """
     nodes = deployment.num_nodes
-    parts = [comment_text(run_title(deployment)), 'cd "$(dirname "$0")"']
+    parts = [comment_text(run_title(deployment)), *(['cd "$(dirname "$0")"'] if here else [])]
     start = "./run.sh"
     if nodes > 1:
         parts.append(MEETING)

@@ -26,8 +26,14 @@ class ExportSettings(Spec):
         "--image", _text, "Container image (serving: default the engine's own release; training: yours to build).",
     )
     script: str | None = _name("--script", _text, "Training program, instead of the one that is exported.")
+    learning_rate: float | None = _name(
+        "--learning-rate", options.RATIO, "Of training: no plan has it (default: the trainer's, where it has one).",
+    )
     model_path: str | None = _place(
         "--model-path", _text, "Weights: a hub id, a folder or a URI (default: the model's hub id).",
+    )
+    draft_path: str | None = _place(
+        "--draft-path", _text, "Weights of the draft that speculates (default: its hub id, where it is a model).",
     )
     data: str | None = _place("--data", _text, "Training or batch data: a path, a hub id or a URI.")
     output: str | None = _place("--output", _text, "Checkpoints and results: a path or a URI.")
@@ -49,13 +55,20 @@ class ExportSettings(Spec):
     gateway: str | None = _cluster("--gateway", _text, "Gateway (Gateway API) that routes attach to.")
     prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus that scalers ask.")
     contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
+
+    def value(self, name: str) -> str:
+        """A setting, or the placeholder that stands for it."""
+        given: str | float | None = getattr(self, name)
+        return PLACEHOLDERS[name] if given is None else str(given)
 # fmt: on
 
 
 PLACEHOLDERS: Mapping[str, str] = {
     "image": "change-me-image",
     "script": "change-me-script.py",
+    "learning_rate": "change-me-learning-rate",
     "model_path": "change-me-model-path",
+    "draft_path": "change-me-draft-path",
     "data": "/change-me-data",
     "output": "/change-me-output",
     "weights_secret": "change-me-weights-secret",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from flopwise.export import hugging_face
 from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Files
-from flopwise.export.launch import launched, launcher
+from flopwise.export.launch import launch_files, launcher
 from flopwise.facts.software import platform
 
 
@@ -24,4 +24,4 @@ def export(deployment: Deployment) -> Files:
     """`deepspeed.json`, the program with its arguments, and `run.sh`."""
     arguments = hugging_face.training_arguments(deployment, "deepspeed")
     one = hugging_face.program(deployment, "deepspeed", arguments)
-    return launched(deployment, replace(one, args=(*launcher(deployment), *one.args)))
+    return launch_files(deployment, replace(one, args=(*launcher(deployment), *one.args)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from flopwise.export import hugging_face
 from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Files
-from flopwise.export.launch import launched, launcher
+from flopwise.export.launch import launch_files, launcher
 from flopwise.export.step_counts import train_job
 
 
@@ -23,4 +23,4 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 def export(deployment: Deployment) -> Files:
     """`adapter_config.json`, `quantization.json` where weights are quantised, the program and `run.sh`."""
     one = hugging_face.trainer_command(deployment)
-    return launched(deployment, replace(one, args=(*launcher(deployment), *one.args)))
+    return launch_files(deployment, replace(one, args=(*launcher(deployment), *one.args)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Files
-from flopwise.export.launch import launched
+from flopwise.export.launch import launch_files
 from flopwise.export.training_command import training_command, training_refusals
 
 
@@ -17,4 +17,4 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def export(deployment: Deployment) -> Files:
     """`run.sh`, to be started on each machine, with what it reads."""
-    return launched(deployment, training_command(deployment))
+    return launch_files(deployment, training_command(deployment))
