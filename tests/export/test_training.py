@@ -240,6 +240,21 @@ def test_torchtitan_is_told_the_degrees() -> None:
     )
 
 
+def test_some_blocks_are_those_of_each_virtual_stage() -> None:
+    layout = {"stack": "megatron-te", "dp": 4, "pp": 2, "zero": 1, "interleave": 4, "recompute": "full"}
+    document = PRETRAIN | {"model": "Llama-3.1-8B"}
+    found = arguments_of(spread(layout | {"recompute_every": 3}, document=document))
+    assert found["--recompute-method"] == ["block"]
+    assert found["--recompute-num-layers"] == ["2"]  # of the 32 / 8 = 4 layers of a stage every third: 1 1/3
+
+
+def test_a_pipelines_local_batch_holds_all_its_micro_batches() -> None:
+    found = arguments_of(spread({"dp": 4, "pp": 2, "zero": 1}, document=PRETRAIN | {"model": "Llama-3.1-8B"}))
+    assert found["--training.local-batch-size"] == [str(1024 // 4)]
+    assert found["--parallelism.pipeline-parallel-microbatch-size"] == ["2"]
+    assert found["--parallelism.pipeline-parallel-layers-per-stage"] == ["16"]
+
+
 @pytest.mark.parametrize(
     ("target", "layout", "reason"),
     [

@@ -60,7 +60,7 @@ def written(made: Exported, folder: Path) -> Path:
     return folder
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, dict[str, Any]] = {
     "fsdp": {"recompute": "full"},
     "ddp": {"zero": 0, "stack": "hf-trainer"},
     "some blocks": {"recompute": "full", "recompute_every": 4, "zero": 0, "stack": "hf-trainer"},
@@ -169,7 +169,7 @@ def test_bitsandbytes_settings_are_read_by_transformers() -> None:
 
 def core_options(*classes: Any) -> dict[str, tuple[str, Any]]:
     """Options that Megatron-LM derives from the fields of Megatron-Core's classes: the field and its type."""
-    found = {}
+    found: dict[str, tuple[str, Any]] = {}
     for one in classes:
         hints = typing.get_type_hints(one)
         for field in dataclasses.fields(one):
@@ -189,7 +189,7 @@ def number(kind: Any, text: str) -> Any:
     return text
 
 
-MEGATRON_LAYOUTS = {
+MEGATRON_LAYOUTS: dict[str, dict[str, Any]] = {
     "dense": ("Llama-3.1-8B", {"dp": 2, "tp": 2, "pp": 2, "zero": 1, "interleave": 2, "recompute": "full"}),
     "context": ("Llama-3.1-8B", {"dp": 2, "tp": 2, "cp": 2, "zero": 1, "recompute": "selective"}),
     "experts": ("Mixtral-8x7B", {"dp": 8, "ep": 8, "zero": 1}),

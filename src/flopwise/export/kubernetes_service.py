@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError
 from flopwise.export import kubernetes
-from flopwise.fleet.alerts import BUSY_LIMIT
+from flopwise.fleet.workload_alerts import BUSY_LIMIT
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 

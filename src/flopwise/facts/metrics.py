@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flopwise.facts.tables import ANY, Confidence, Count, Day, FactTable, Positive
+from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,11 @@ class ExporterRecord:
     confidence: Confidence = "medium"
     notes: str = ""  # what it takes to have it listen
 
-    def measures(self, vendor: str, kind: str) -> bool:
-        """Whether it measures accelerators of that vendor and kind."""
-        return self.kind == kind and self.vendor in (vendor, ANY)
-
 
 METRICS = FactTable(
-    file="metrics.csv", meaning="what an exporter calls a quantity", row=MetricRecord, key=("exporter", "meaning"),
+    file="metrics.csv", meaning="what an exporter of Prometheus metrics calls a quantity", row=MetricRecord,
+    key=("exporter", "meaning"),
 )  # fmt: skip
 EXPORTERS = FactTable(
-    file="exporters.csv", meaning="where an exporter of metrics listens", row=ExporterRecord, key=("name",),
+    file="exporters.csv", meaning="where such an exporter listens", row=ExporterRecord, key=("name",),
 )  # fmt: skip

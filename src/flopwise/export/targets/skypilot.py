@@ -212,11 +212,9 @@ def _mounts(deployment: Deployment) -> tuple[Deployment, dict[str, Any]]:
         mounts[DATA] = {"source": settings.data, "mode": "MOUNT"}
     if settings.output is not None and BUCKET.fullmatch(settings.output):
         mounts[OUTPUT] = {"source": settings.output, "mode": "MOUNT_CACHED"}
-    places = {
-        "data": DATA if DATA in mounts else settings.data,
-        "output": OUTPUT if OUTPUT in mounts else settings.output,
-    }
-    return replace(deployment, settings=replace(settings, **places)), mounts
+    data = DATA if DATA in mounts else settings.data
+    output = OUTPUT if OUTPUT in mounts else settings.output
+    return replace(deployment, settings=replace(settings, data=data, output=output)), mounts
 
 
 # What it runs
