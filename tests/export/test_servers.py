@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 import yaml
+from engine_arguments import engine_args
 from export_samples import expressible, sample_deployment, sample_export, sample_plan
 from validators import shell
 
 from flopwise.api.plan import plan
-from flopwise.errors import InfeasibleError
+from flopwise.errors import InfeasibleError, SpecError
 from flopwise.export.deployment import Deployment
 from flopwise.export.emit import json_text
 from flopwise.export.serving_command import SERVERS, serving_command
@@ -165,9 +166,8 @@ def test_a_replica_on_several_machines_is_started_on_each_by_variables() -> None
 def test_replicas_of_one_machine_have_their_own_devices_and_ports() -> None:
     script = sample_export("vllm", "serve").files["serve.sh"]  # tp 2 on a machine of 8
     shown = script.replace("exec vllm", 'echo "$CUDA_VISIBLE_DEVICES"; echo vllm')
-    done = subprocess.run(
-        ["bash", "-c", shown], env={"PATH": "/usr/bin:/bin", "SLOT": "3"}, capture_output=True, text=True, check=True
-    )
+    machine = {"PATH": "/usr/bin:/bin", "SLOT": "3"}
+    done = subprocess.run(["bash", "-c", shown], env=machine, capture_output=True, text=True, check=True)  # noqa: S607
     devices, command = done.stdout.splitlines()
     assert devices == "6,7"
     assert command.endswith("--port 8003")
@@ -264,6 +264,36 @@ def test_a_plan_of_another_engine_is_refused() -> None:
         with pytest.raises(InfeasibleError) as refused:
             exported_plan(target, other)
         assert f"--engine {name}" in refused.value.reasons[0]
+
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {}, {"constraints": {"weight_formats": ["bf16"]}}, {"task": "batch", "traffic": {"requests": 1e5}},
+    {"techniques": {"draft": "ngram", "acceptance": 0.5, "shared_prefix": 300}},
+    {"techniques": {"draft": "mtp", "acceptance": 0.5}}, {"techniques": {"draft": "eagle3", "acceptance": 0.5}},
+    {"techniques": {"draft": "Llama-3.2-1B", "acceptance": 0.5, "offload_weights": 0.2}},
+    {"task": "encode", "traffic": {"requests_per_s": 2, "input_tokens": 512}},
+    {"constraints": {"weight_formats": ["nf4"]}}, {"constraints": {"weight_formats": ["Q4_K_M"]}},
+    {"model": "gpt2-xl", "traffic": {"requests_per_s": 1, "input_tokens": 800, "output_tokens": 224}},
+    {"model": "DeepSeek-V3", "constraints": {"gpus": ["h200"]}},
+)  # fmt: skip
+"""Workloads that between them take every option that is ever written."""
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_options_are_those_of_the_named_release(engine: str) -> None:
+    taken = 0
+    for way in WAYS:
+        try:
+            command = serving_command(deployed(engine, **way))
+        except (InfeasibleError, SpecError):  # what the engine cannot do
+            continue
+        first = next(i for i, word in enumerate(command.args) if word.startswith("--") and i > 0)
+        taken += 1
+        own = {"--enable-metrics"} if "run-batch" in command.args else set()  # of the batch runner, which is no server
+        engine_args(engine, [word for word in command.args[first:] if word not in own])
+    assert taken >= 5
+    with pytest.raises(AssertionError):
+        engine_args(engine, ("--no-such-option", "1"))
 
 
 @pytest.mark.parametrize("target", [*TARGETS, "load-test"])

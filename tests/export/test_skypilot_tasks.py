@@ -85,7 +85,9 @@ def test_replicas_of_one_machine_have_a_port_and_devices_each() -> None:
     port = task["resources"]["ports"]
     assert servers == [str(port + 1 + slot) for slot in range(packed)]
     assert f'--port "$(({port} + 1 + slot))"' in task["run"]
-    assert "CUDA_VISIBLE_DEVICES" in task["run"]
+    each = deployment.gpus_per_replica
+    devices = f'CUDA_VISIBLE_DEVICES="$(seq -s, "$((slot * {each}))" "$((slot * {each} + {each - 1}))")"'
+    assert devices in task["run"]
     assert task["secrets"] == {"HF_TOKEN": ""}
     done = subprocess.run(["bash", "-n"], input=task["run"], capture_output=True, text=True, check=False)  # noqa: S607
     assert done.returncode == 0, done.stderr
