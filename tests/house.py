@@ -12,7 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "flopwise"
-MODULES = sorted(SRC.rglob("*.py"))
+PROGRAMS = SRC / "export" / "programs"
+"""Programs that are exported as they are: no part of the package."""
+MODULES = sorted(path for path in SRC.rglob("*.py") if path.parent != PROGRAMS)
 LONG_FILE, LONG_FUNCTION = 600, 80
 """Lines from which a second look is worth it; no caps."""
 BARE = {

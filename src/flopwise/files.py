@@ -6,18 +6,14 @@ import contextlib
 import errno
 import os
 import secrets
-import shutil
 import stat
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable
+from pathlib import Path
 
 from flopwise.errors import SpecError
 
 PART = ".part"
-WAITING = ".flopwise-"
-"""How the folder begins in which files are made before they are moved to their places."""
 STALE_S = 3600.0
 """Age from which a temporary file or folder is one that a killed run left."""
 
@@ -85,118 +81,3 @@ def remove_stale(folder: Path, pattern: str) -> None:
                 place.rmdir()
             else:
                 place.unlink()
-
-
-def check_folder(folder: Path | str) -> None:
-    """Whether files can be written there: asked before their making takes its time.
-
-    Raises: SpecError: the folder is a file, or it or what it would stand in takes no files.
-    """
-    goal = Path(folder)
-    try:
-        if goal.exists() and not goal.is_dir():
-            raise SpecError(f"{goal} is a file; a folder is needed")
-        there = next(above for above in (goal.absolute(), *goal.absolute().parents) if above.exists())
-        for place in (there, goal.parent):
-            if place.exists():
-                tempfile.TemporaryDirectory(dir=place, prefix=WAITING).cleanup()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise SpecError(f"{str(goal)[:200]}: cannot be written ({why})") from None
-
-
-def write_folder(
-    folder: Path | str, files: Mapping[str, bytes], *, stale: Callable[[Path], Iterable[str]] = lambda _: (),
-    programs: Iterable[str] = (), replace: bool = True,
-) -> list[Path]:  # fmt: skip
-    """Write files by their paths below a folder, `/` between names, all of them or none; their places.
-
-    They are made beside the folder and moved into it at the end. `stale`: files of an earlier time that go. `programs`:
-    files that can be run. Other files in the folder stay; with `replace` False none of `files` may stand there.
-
-    Raises: SpecError: the folder is a file or cannot be written to, or a file stands there.
-    """
-    goal = Path(folder)
-    for name in files:
-        parts = PurePosixPath(name).parts
-        if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
-            raise SpecError(f"{name[:200]!r} is no path below a folder")
-    check_folder(goal)
-    if not replace and (there := [name for name in files if os.path.lexists(goal / name)]):
-        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-        raise SpecError(f"{goal / there[0]}{more} is there already; --force replaces what is there")
-    made_for_it = [above for above in goal.parents if not above.exists()]
-    try:
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(goal.parent, f"{WAITING}*")
-        with tempfile.TemporaryDirectory(dir=goal.parent, prefix=WAITING) as waiting:
-            fresh, old = Path(waiting) / "new", Path(waiting) / "old"
-            for name, data in files.items():
-                place = fresh / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(data)
-            for name in programs:
-                (fresh / name).chmod(0o755)
-            _exchange(goal, fresh, old, list(files), list(stale(goal)))
-    except OSError as error:
-        raise SpecError(f"{goal}: cannot be written ({error.strerror or error})") from None
-    finally:
-        if not goal.exists():
-            for above in made_for_it:
-                with contextlib.suppress(OSError):
-                    above.rmdir()
-    return [goal / name for name in files]
-
-
-def _exchange(goal: Path, fresh: Path, old: Path, names: Sequence[str], stale: Sequence[str]) -> None:
-    """Move `names` from `fresh` into `goal` over what stands there, which `old` keeps; all, or as it was before.
-
-    Each file is replaced at once: a run that is killed here leaves the old or the new one, never none. Folders that
-    lead elsewhere are not followed.
-    """
-    kept, placed, made = list[str](), list[str](), list[Path]()
-    try:
-        for name in dict.fromkeys([*stale, *names]):
-            _make_folders(goal, name, made)
-            if _is_file(goal / name):
-                (old / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(goal / name, old / name, follow_symlinks=False)
-                kept.append(name)
-        for name in names:
-            placed.append(name)
-            (fresh / name).replace(goal / name)
-        for name in set(stale) - set(names):
-            placed.append(name)
-            (goal / name).unlink()
-    except BaseException:  # an interruption by the user, too
-        for name in placed:
-            if name in kept:
-                (old / name).replace(goal / name)
-            else:
-                (goal / name).unlink(missing_ok=True)
-        raise
-    finally:
-        emptied = {goal, *made, *((goal / name).parent for name in stale)}
-        for folder in sorted(emptied, key=lambda place: -len(place.parts)):
-            with contextlib.suppress(OSError):
-                if not folder.is_symlink() and not any(folder.iterdir()):
-                    folder.rmdir()
-
-
-def _make_folders(goal: Path, name: str, made: list[Path]) -> None:
-    """Make the folders of a file below `goal`, and note those that were not there. Raises NotADirectoryError."""
-    place = goal
-    for part in ("", *PurePosixPath(name).parts[:-1]):
-        place = place / part
-        if place.is_symlink() and place != goal:
-            raise NotADirectoryError(errno.ENOTDIR, f"{place} leads elsewhere", str(place))
-        if not place.exists():
-            place.mkdir()
-            made.append(place)
-
-
-def _is_file(path: Path) -> bool:
-    """Whether something stands there that can be replaced. Raises: IsADirectoryError: a folder does."""
-    if path.is_dir() and not path.is_symlink():
-        raise IsADirectoryError(errno.EISDIR, f"{path.name} is a folder")
-    return path.exists() or path.is_symlink()

@@ -51,6 +51,39 @@ workloads:
 own_machines:
   - {name: box, gpu: h100, gpus: 2, count: 1, network: 100Gbps, tags: [gdpr], site: {colocation: true, pue: 1.3}}
 """
+CANDIDATE: dict[str, Any] = {
+    "rank": 1,
+    "provider": "aws",
+    "region": "us-east-1",
+    "instance": "p5.4xlarge",
+    "num_instances": 1,
+    "gpu": "H100-SXM-80",
+    "num_gpus": 1,
+    "purchase": "on_demand",
+    "layout": {
+        "tp": 1, "pp": 1, "ep": 1, "dp": 1, "replicas": 1, "max_batch": 8, "weights": "bf16", "kv_dtype": "bf16",
+        "engine": "vllm",
+    },
+    "seconds": 1.0,
+    "usd_per_hour": 7.0,
+    "cost_usd": 5000.0,
+    "energy_joules": None,
+    "meets": {},
+    "figures": {},
+    "memory_bytes": 1e9,
+    "capacity_bytes": 8e10,
+    "price_date": "2026-07-20",
+    "price_source": "a list",
+}  # fmt: skip
+PLAN: dict[str, Any] = {
+    "workload": {"model": "config.json", "task": "serve", "traffic": {"requests_per_s": 2}},
+    "task": "serve",
+    "objective": "cost",
+    "plans": [CANDIDATE],
+    **{name: [] for name in ("front", "misses", "ruled_out", "levers", "assumptions")},
+    "evaluated": 1,
+    "elapsed_s": 0.1,
+}
 HELD = b"""\
 name: platform
 workloads:
@@ -70,6 +103,7 @@ GOOD_FILES = {
     "aws.csv": PRICES,
     "fleet.yaml": FLEET,
     "held.yaml": HELD,
+    "plan.json": json.dumps(PLAN).encode(),
 }
 
 COMPARED = (
@@ -93,6 +127,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
     "prices": ("prices", "age"),
+    "export": ("export", "vllm", "plan.json", "-o", "out"),
 }
 
 SIMULATE = BASES["simulate"]
@@ -324,6 +359,8 @@ def cases() -> Iterator[Case]:
     yield from _facts_folders()
     if "plan" in commands():
         yield from _workloads()
+    if "export" in commands():
+        yield from _plan_files()
     if "assess" in commands():
         line = ("assess", "fleet.yaml", "-o", "out", "--scenarios", "20")
         yield from (Case(f"fleet: {label}", line, {"fleet.yaml": content}) for label, content in fleets())
@@ -337,6 +374,25 @@ def cases() -> Iterator[Case]:
         yield from _measurements()
 
 
+def _plan_files() -> Iterator[Case]:
+    """Plan files that no search wrote."""
+    layout = CANDIDATE["layout"]
+    changed: dict[str, dict[str, Any]] = {
+        "no layout": {"layout": {}},
+        "a degree in words": {"layout": layout | {"tp": "two"}},
+        "an engine that is not there": {"layout": layout | {"engine": "$(id)"}},
+        "a format that is not there": {"layout": layout | {"weights": "fp7"}},
+        "no machines": {"num_instances": 0},
+        "a device that is not there": {"gpu": "H9000"},
+    }
+    for label, change in changed.items():
+        plan = json.dumps(PLAN | {"plans": [CANDIDATE | change]}).encode()
+        yield Case(f"plan file: {label}", BASES["export"], {"plan.json": plan})
+    whole: dict[str, dict[str, Any]] = {"another task": {"task": "pretrain"}, "no candidate": {"plans": []}}
+    for label, change in whole.items():
+        yield Case(f"plan file: {label}", BASES["export"], {"plan.json": json.dumps(PLAN | change).encode()})
+
+
 def _command_lines() -> Iterator[Case]:
     lines = [
         ("--nothing",), ("gpsu",), ("gpus", "h100", "a100"), ("gpus", "--vendor"), ("gpus", "--json", "yes"),
@@ -346,6 +402,11 @@ def _command_lines() -> Iterator[Case]:
         ("models", "config.json", "--batch", "2"),
         ("models", "config.json", "--family", "llama"), ("models", "0B"), ("models", "-7B"), ("models", "empty"),
         ("models", "nanB"), ("models", "1e30B"), ("models", "work.yaml"), ("models", "/"), ("models", "config.json/x"),
+        ("export",), ("export", "vllm"), ("export", "vllm", "plan.json"), ("export", "vlm", "plan.json", "-o", "out"),
+        ("export", "vllm", "missing.json", "-o", "out"), ("export", "vllm", "work.yaml", "-o", "out"),
+        ("export", "vllm", "empty", "-o", "out"), ("export", "vllm", "plan.json", "-o", "plan.json"),
+        ("export", "vllm", "plan.json", "-o", "out", "--rank", "2"), ("plan", "work.yaml", "--to", "nowhere"),
+        ("assess", "fleet.yaml", "--to", "vllm"), ("assess", "fleet.yaml", "-o", "out", "--to", "nowhere"),
         ("models", "."+"/missing/config.json"), ("models", "a/b/c/d"), ("models", "https://example.org/config.json"),
     ]  # fmt: skip
     for argv in lines:
@@ -379,6 +440,8 @@ def _wrong(param: click.Option) -> tuple[str, ...]:
     if not isinstance(param.type, Value):
         return ()
     kind = param.type.kind
+    if kind.metavar == "text":
+        return ("", " ", "x" * 5000)
     if kind.choices:
         return ("", "toaster", "-1", "💥")
     if kind.words == "quantity":

@@ -30,6 +30,7 @@ KEYS: dict[str, set[str]] = {
     },
     "plan": {"plans", "ruled_out", "evaluated", "elapsed_s"},
     "check": {"holds", "workloads", "reasons", "usd_per_month", "idle_usd_per_month", "proposed_usd_per_month"},
+    "export": {"target", "folder", "files", "apply", "to_fill", "assumptions"},
     "compare": {"ways", "break_even", "cheapest", "months", "tokens_per_month", "assumptions"},
     "io": {"bytes_per_flop", "read_bytes_per_s_per_gpu", "read_bytes_per_s_per_node", "read_bytes_per_s_total"},
     "backtest": {"kind", "rows", "summary"},

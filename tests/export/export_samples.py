@@ -123,12 +123,12 @@ def sample_plan(name: str) -> Plan:
     return found
 
 
-def sample_deployment(sample: str, /, **settings: str) -> Deployment:
+def sample_deployment(sample: str, /, **settings: Any) -> Deployment:
     """The first candidate of a sample plan, with export settings."""
     return Deployment.of_rank(sample_plan(sample), 1, load_facts(), ExportSettings(**settings))
 
 
-def sample_export(target: str, sample: str, /, **settings: str) -> Exported:
+def sample_export(target: str, sample: str, /, **settings: Any) -> Exported:
     """The files of a sample plan for a target."""
     return exported_plan(target, sample_deployment(sample, **settings))
 

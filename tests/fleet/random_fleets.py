@@ -114,7 +114,7 @@ def difference(seed: int) -> str:
         lost = [] if found is None else [w.name for w in found.workloads if not w.feasible]
         return "" if found is None or lost == [d.name for n, d in enumerate(demands) if n not in carried] else f"{lost}"
     bills = list(by_hand.tried(options, demands, rules)) if len(able) == len(demands) else []
-    least = by_hand._least((b for b in bills if by_hand.holds(b, rules, 1e-9)), options, demands, rules)
+    least = by_hand._least(bills, options, demands, rules, 1e-9)
     if found is None:
         return "" if least is None else f"{seed}: refused ({refusal}), and ${least:,.2f} holds"
     if least is None:

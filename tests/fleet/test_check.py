@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.formats import BF16
 from flopwise.fleet.assess import recommended_fleet
 from flopwise.fleet.check import Check, CheckedWorkload, check
 from flopwise.fleet.existing import plan_on
 from flopwise.fleet.read import fleet_from, load_fleet
+from flopwise.search.answer import RejectionLog
+from flopwise.search.deployments import Deployments, deployments, with_facts
+from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.workload_file import workload_from
 
@@ -118,6 +124,41 @@ def test_one_machine_more_is_never_less_likely_to_hold_and_an_overload_never_hol
         assert capacity >= 100 or odds[-1] == 0.0
     assert odds == sorted(odds)
     assert odds[0] == 0.0 < odds[-1]
+
+
+def on_machines(instance: str, count: int, rate: float) -> Deployments:
+    """Every deployment of a model on so many machines, at so many requests a second."""
+    offer = next(o for o in catalog().offers if o.instance == instance)
+    facts = catalog().with_tables(offers=(offer,))
+    traffic = {"requests_per_s": rate, "input_tokens": 256, "output_tokens": 16}
+    workload = with_facts(workload_from({"model": "Llama-7B", "task": "serve", "traffic": traffic}), facts)
+    workload = replace(workload, instances=count, max_gpus=count * offer.count)
+    (node,) = node_kinds(workload, facts, RejectionLog())
+    found = deployments(facts.model("Llama-7B"), workload, node, BF16, facts.cache_format("bf16"))
+    assert found is not None
+    return found
+
+
+def test_machines_hold_as_many_replicas_as_their_devices_do() -> None:
+    """Three of four devices each: 12, 6 or 3 replicas of 1, 2 or 4 devices; one of 8, on two of the three."""
+    found = on_machines("g5.12xlarge", 3, 5.0)
+    each = found.tp * found.pp * found.dp
+    assert set(each) >= {1, 2, 4, 8}
+    by_hand = {1: 12, 2: 6, 4: 3, 8: 1}
+    assert all(
+        replicas == by_hand[gpus] for gpus, replicas in zip(each, found.replicas, strict=True) if gpus in by_hand
+    )
+
+
+def test_who_cannot_keep_up_makes_others_wait_for_ever() -> None:
+    """Where more arrive than all replicas answer there is no first token in the long run; else there is."""
+    found = on_machines("g5.12xlarge", 3, 40.0)
+    behind = found.requests_per_s * found.replicas <= 40.0
+    assert behind.any()
+    assert not behind.all()
+    for seconds in (found.ttft_s, found.tpot_s, found.e2e_s):
+        assert np.isinf(seconds[behind]).all()
+        assert np.isfinite(seconds[~behind]).all()
 
 
 def test_on_as_many_machines_as_a_plan_takes_the_odds_are_the_plans() -> None:

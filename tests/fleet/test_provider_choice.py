@@ -57,7 +57,10 @@ def test_residency_that_leaves_a_provider_out_is_named() -> None:
     assert "its data may not be in that region" in why["azure"]
 
 
-def test_plan_files_hold_the_cheapest_of_every_provider() -> None:
+@pytest.mark.parametrize("most", [4, 20])
+def test_plan_files_hold_the_cheapest_of_every_provider(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four candidates one is what is taken; the cheapest other of each of three clouds takes the rest."""
+    monkeypatch.setattr("flopwise.fleet.assess.MOST", most)
     answered = assess_with_plans(
         fleet_from({"name": "f", "workloads": [CHAT], "policies": {"purchase": ["on_demand", "spot", "reserved_1y"]}}),
         catalog(), scenarios=0, today=TODAY,

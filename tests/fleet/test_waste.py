@@ -33,14 +33,53 @@ def test_a_dearer_machine_of_the_same_provider_is_no_way_to_a_share() -> None:
     assert free.usd == 150
 
 
-def test_on_demand_instead_of_spot_is_waste_but_for_the_limit_on_spot() -> None:
-    """100 on a; b at 40 on spot or at 100 on demand. Spot is 29 % of the bill: a limit of 20 % stands against it."""
+def test_on_demand_instead_of_spot_is_waste_unless_spot_is_limited() -> None:
+    """100 on a; b at 40 on spot or at 100 on demand. With spot a has 71 %; on demand counts beside a limit on spot."""
     options = [option(0, "a", 100), option(1, "b", 40, purchase="spot"), option(1, "b", 100)]
     demands = [demand("s"), demand("t")]
-    with pytest.raises(InfeasibleError):
-        allocate(options, demands, replace(HALVES, max_spot_share=0.5))
+    with pytest.raises(InfeasibleError, match=r"71\.4 % is as near"):
+        allocate(options, demands, HALVES)
     found = allocate(options, demands, replace(HALVES, max_spot_share=0.2))
     assert {(t.option.provider, t.option.purchase) for t in found.taken} == {("a", "on_demand"), ("b", "on_demand")}
+
+
+def test_money_that_buys_nothing_does_not_make_room_for_spot() -> None:
+    """s at 80 with a, t at 40 on spot: 33 % on spot. On the dearer machine of s, at 160, spot would be 20 %."""
+    options = [option(0, "a", 80), option(0, "a", 160, instance="a.dear"), option(1, "b", 40, purchase="spot")]
+    demands = [demand("s"), demand("t")]
+    with pytest.raises(InfeasibleError, match=r"33\.3 % is as near"):
+        allocate(options, demands, replace(RULES, max_spot_share=0.3))
+    assert allocate(options, demands, replace(RULES, max_spot_share=0.34)).usd == 120
+
+
+@pytest.mark.parametrize("providers", [{"a": 0.5, "b": 0.5}, {"b": 0.5}, {"a": 0.5}])
+def test_a_dearer_whole_of_what_may_be_split_is_no_way_to_a_share(providers: dict[str, float]) -> None:
+    """t on b: 1 at 60, or 3 at 70 (of which one carries a third, for no less than a third of 60). a has 62 of 100."""
+    options = [option(0, "a", 100), option(1, "b", 60, instance="b.one"), option(1, "b", 70, 3, instance="b.three")]
+    with pytest.raises(InfeasibleError, match=r"(62|37)\.5 % is as near.*They would hold with \$"):
+        allocate(options, [demand("s"), demand("t", split=True)], replace(HALVES, providers=providers))
+
+
+@pytest.mark.parametrize("providers", [{"a": 0.5, "b": 0.5}, {"b": 0.5}, {"a": 0.5}])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_quota_that_leaves_room_is_no_reason_for_dearer_machines(providers: dict[str, float], *, many: bool) -> None:
+    """t fits the quota on the small machine: 100 + 1 on a, 50 on b are 66.9 %. Beside 700 ways to run u, too."""
+    options = [option(0, "a", 100), option(1, "b", 50, instance="b.small"), option(1, "b", 100, instance="b.large")]
+    options += [option(2, "a", 1 + n / 1000, instance=f"a.{n}") for n in range(700 if many else 1)]
+    rules = replace(HALVES, providers=providers, quotas=(Quota(most=1, provider="b", instance="b.small"),))
+    with pytest.raises(InfeasibleError, match=r"(66\.9|33\.1) % is as near.*They would hold with \$50 a month more"):
+        allocate(options, [demand("s"), demand("t"), demand("u")], rules)
+
+
+def test_one_machine_more_on_standby_is_no_way_to_a_share() -> None:
+    """s: 8 at 25 with a. A quarter stands by with b: 2 of 8 at 20, 16.7 % of the bill; 3 would be 23 %, of 8 44 %."""
+    options = [option(0, "a", 25, 8), option(0, "b", 20, 8)]
+    backup = Backup(share=0.25, on=True, hours=24)
+    rules = replace(RULES, providers={"a": 0.75, "b": 0.25}, share_tolerance=0.05, backup=backup)
+    with pytest.raises(InfeasibleError, match=r"16\.7 % is as near"):
+        allocate(options, [demand("s", backup=True)], rules)
+    found = allocate(options, [demand("s", backup=True)], replace(rules, share_tolerance=0.09))
+    assert found.by_provider == {"a": 200, "b": 40}
 
 
 def test_a_quota_is_a_reason_for_dearer_machines() -> None:
@@ -85,6 +124,19 @@ def test_nothing_stands_by_that_is_not_needed() -> None:
         allocate(options, [demand("s", backup=True)], rules)
 
 
+def test_a_quota_that_leaves_room_is_no_reason_for_dearer_machines_on_standby() -> None:
+    """As above with at most 2 of the small ones, which are enough: 200 and 20, where 200 and 60 would hold."""
+    options = [
+        option(0, "a", 25, 8), option(0, "b", 10, 8, instance="b.small"), option(0, "b", 60, 2, instance="b.large"),
+    ]  # fmt: skip
+    rules = replace(
+        RULES, providers={"a": 0.8, "b": 0.2}, share_tolerance=0.05, backup=Backup(share=0.25, on=True, hours=24),
+        quotas=(Quota(most=2, provider="b", instance="b.small"),),
+    )  # fmt: skip
+    with pytest.raises(InfeasibleError, match=r"9\.1 % is as near.*They would hold with \$40 a month more"):
+        allocate(options, [demand("s", backup=True)], rules)
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_an_option_is_dropped_only_if_another_always_does(*, counted: bool) -> None:
     """Whole, 2 x 60 are dearer than 3 x 35; half of it is cheaper on one of 60 than on two of 35, and takes fewer."""
@@ -124,7 +176,13 @@ SHARED = {
 
 
 def test_the_bill_of_a_fleet_has_no_dearer_machine_than_its_provider_sells() -> None:
-    """Each workload of a fleet with shares runs on what costs least with its provider: nothing stands against it."""
+    """Each workload of a fleet with shares runs on what costs least with its provider: nothing stands against it.
+
+    aws has 32 % so. 7 x g6.xlarge for what 1 x g6e.xlarge does would make it 50.
+    """
+    halves = {"providers": {"aws": "50%", "gcp": "50%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
+    with pytest.raises(InfeasibleError, match="spent on dearer machines that do no more"):
+        assess(fleet_from(SHARED | {"policies": halves}), catalog(), scenarios=0, today=TODAY)
     policies = {"providers": {"aws": "35%", "gcp": "65%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
     fleet = fleet_from(SHARED | {"policies": policies})
     found = assess(fleet, catalog(), scenarios=0, today=TODAY)

@@ -16,8 +16,8 @@ from samples import assessment
 from flopwise.cli.commands import assess as view
 from flopwise.cli.render import Screen
 from flopwise.errors import SpecError
-from flopwise.files import check_folder
 from flopwise.fleet.assessment import Assessment
+from flopwise.folders import check_folder
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
 from flopwise.report.write import write_report

@@ -94,7 +94,7 @@ def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -
     Raises:
         SpecError: a file stands there, or the folder cannot be written to.
     """
-    from flopwise.files import write_folder
+    from flopwise.folders import write_folder
 
     files = {path: text.encode("utf-8", errors="replace") for path, text in answer.files.items()}
     return write_folder(folder, files, programs=[path for path in files if path.endswith(PROGRAMS)], replace=force)

@@ -61,13 +61,14 @@ class Deployment:
     @classmethod
     def of(cls, plan: Plan, chosen: Candidate, facts: Facts, settings: ExportSettings, label: str = "") -> Deployment:
         """A candidate of a plan with its job; `label` is its name in a fleet. Raises as `of_rank`."""
+        _check_candidate(chosen, plan.task)
         workload = workload_from(plan.workload)
         facts = facts.with_custom(workload.limits.gpus)
         model, offer = facts.model(workload.model), _offer(chosen, facts)
         workload = replace(workload, facts=facts)
         whole = cls(
             plan=plan, candidate=chosen, workload=workload, model=model, offer=offer,
-            accelerator=facts.accelerators[chosen.gpu], facts=facts, settings=settings, label=label,
+            accelerator=facts.accelerator(chosen.gpu), facts=facts, settings=settings, label=label,
         )  # fmt: skip
         if plan.task in TRAINING:
             from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
@@ -127,8 +128,7 @@ class Deployment:
 
     def value(self, setting: str) -> str:
         """A setting, or the placeholder that stands for it."""
-        given: str | None = getattr(self.settings, setting)
-        return PLACEHOLDERS[setting] if given is None else given
+        return self.settings.value(setting)
 
 
 def resource_name(text: str) -> str:
@@ -143,6 +143,20 @@ def resource_name(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()[:6]
     start = safe if safe[:1].isalpha() else f"w-{safe}"
     return f"{start[: LABEL - 7].strip('-')}-{digest}"
+
+
+def _check_candidate(chosen: Candidate, task: str) -> None:
+    """Refuse a candidate that no search has written. Raises SpecError."""
+    needed = {"stack": str, "precision": str, "optimizer": str, "schedule": str, "recompute": str} | dict.fromkeys(
+        ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "global_batch", "seq_len"), int
+    )
+    if task not in TRAINING:
+        needed = {"engine": str, "weights": str, "kv_dtype": str}
+        needed |= dict.fromkeys(("tp", "pp", "ep", "dp", "replicas", "max_batch"), int)
+    wrong = [name for name, kind in needed.items() if type(chosen.layout.get(name)) is not kind]
+    wrong += [name for name in ("num_instances", "num_gpus") if getattr(chosen, name) < 1]
+    if wrong:
+        raise SpecError(f"candidate {chosen.rank} of the plan has no usable {', '.join(wrong)}; plan again")
 
 
 def _offer(chosen: Candidate, facts: Facts) -> Offer:

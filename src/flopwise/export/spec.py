@@ -26,8 +26,14 @@ class ExportSettings(Spec):
         "--image", _text, "Container image (serving: default the engine's own release; training: yours to build).",
     )
     script: str | None = _name("--script", _text, "Training program, instead of the one that is exported.")
+    learning_rate: float | None = _name(
+        "--learning-rate", options.RATIO, "Of training: no plan has it (default: the trainer's, where it has one).",
+    )
     model_path: str | None = _place(
         "--model-path", _text, "Weights: a hub id, a folder or a URI (default: the model's hub id).",
+    )
+    draft_path: str | None = _place(
+        "--draft-path", _text, "Weights of the draft that speculates (default: its hub id, where it is a model).",
     )
     data: str | None = _place("--data", _text, "Training or batch data: a path, a hub id or a URI.")
     output: str | None = _place("--output", _text, "Checkpoints and results: a path or a URI.")
@@ -46,14 +52,24 @@ class ExportSettings(Spec):
         "--account", _text, "Cloud account: a GCP project, an Azure resource group, a SLURM account.",
     )
     hostname: str | None = _cluster("--hostname", _text, "Host name under which a gateway serves.")
+    gateway: str | None = _cluster("--gateway", _text, "Gateway (Gateway API) that routes attach to.")
+    prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus that scalers ask.")
+    machines: str | None = _cluster("--machines", _text, "Addresses of the machines, with commas between them.")
     contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
+
+    def value(self, name: str) -> str:
+        """A setting, or the placeholder that stands for it."""
+        given: str | float | None = getattr(self, name)
+        return PLACEHOLDERS[name] if given is None else str(given)
 # fmt: on
 
 
 PLACEHOLDERS: Mapping[str, str] = {
     "image": "change-me-image",
     "script": "change-me-script.py",
+    "learning_rate": "change-me-learning-rate",
     "model_path": "change-me-model-path",
+    "draft_path": "change-me-draft-path",
     "data": "/change-me-data",
     "output": "/change-me-output",
     "weights_secret": "change-me-weights-secret",
@@ -65,6 +81,9 @@ PLACEHOLDERS: Mapping[str, str] = {
     "cluster": "change-me-cluster",
     "account": "change-me-account",
     "hostname": "change-me-hostname.example.com",
+    "gateway": "change-me-gateway",
+    "prometheus": "http://change-me-prometheus:9090",
+    "machines": "change-me-machine",
     "contact": "change-me-contact@example.com",
 }
 """What stands in a file for a setting that is not said; each is valid where such a value is."""

@@ -139,7 +139,7 @@ def _proven_gap(problem: AllocationProblem, objective: float, gap: float) -> flo
 
     Source: the program of all options as if machines could be divided costs no more.
     """
-    bound = solve(AllocationProgram(problem).program, 0.0, np.inf, relaxed=True)
+    bound = solve(ThriftyProgram(problem).program, 0.0, np.inf, relaxed=True)
     return max(gap, 1.0 - bound.objective / objective) if objective else gap
 
 

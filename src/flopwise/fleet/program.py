@@ -171,8 +171,10 @@ class AllocationProblem:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     dropped: tuple[MonthlyOption, ...] = ()
 
-    def share_bounds(self, policy: ProviderShare) -> tuple[float, float]:
-        """The least and the largest share of the bill that a provider may have."""
+    def share_bounds(self, policy: ProviderShare | SpotLimit) -> tuple[float, float]:
+        """The least and the largest share of the bill that a provider, or spot, may have."""
+        if isinstance(policy, SpotLimit):
+            return 0.0, policy.share
         tolerance = self.rules.share_tolerance
         return self.bounds.get(policy.provider, (policy.share - tolerance, policy.share + tolerance))
 
@@ -478,18 +480,19 @@ class AllocationProgram:
         for policy in sorted(self.policies, key=lambda p: ROW_ORDER.get(type(p).__name__, 0)):
             if isinstance(policy, Budget):
                 self.program.at_most(self.usd_terms(), policy.usd, policy)
-            elif isinstance(policy, SpotLimit):
-                part, whole = self.share_terms(policy)
-                self.program.at_most(less_share(part, whole, policy.share), 0.0, policy)
-            elif isinstance(policy, ProviderShare):
-                part, whole = self.share_terms(policy)
-                low, high = self.problem.share_bounds(policy)
-                if low > 0:
-                    self.program.row(less_share(part, whole, low), 0.0, np.inf, policy)
-                if high < 1:
-                    self.program.at_most(less_share(part, whole, high), 0.0, policy)
+            elif isinstance(policy, ProviderShare | SpotLimit):
+                self._hold_share(policy)
             elif not isinstance(policy, SecondProvider | OwnMachineCount):
                 self.program.at_most(self.quota_terms(policy), policy.most, policy)
+
+    def _hold_share(self, policy: ProviderShare | SpotLimit) -> None:
+        """Rows of the least and the largest share of the bill that a policy allows."""
+        part, whole = self.share_terms(policy)
+        low, high = self.problem.share_bounds(policy)
+        if low > 0:
+            self.program.row(less_share(part, whole, low), 0.0, np.inf, policy)
+        if high < 1:
+            self.program.at_most(less_share(part, whole, high), 0.0, policy)
 
     def share_terms(self, policy: ProviderShare | SpotLimit) -> tuple[dict[int, float], dict[int, float]]:
         """(the part of the bill that a policy limits, the bill that it is a share of), at agreed prices.

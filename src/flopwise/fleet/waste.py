@@ -7,50 +7,37 @@ lower that of others, for nothing in return; so they are left out, or allowed on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from flopwise.fleet.model import (
+    VOLUMES,
     Machine,
     MonthlyOption,
     Policy,
     ProviderShare,
     SpotLimit,
     WorkloadDemand,
+    is_rented,
     paid_all_month,
 )
 from flopwise.fleet.program import (
     ALWAYS_BUSY,
-    LARGE,
-    MARGIN,
-    AllocationProblem,
     AllocationProgram,
+    PaidColumn,
+    backup_usd,
     less_share,
     machine_sharers,
 )
-from flopwise.fleet.spec import API, Policies, Quota
+from flopwise.fleet.spec import API, OWNED, Policies, Quota
 from flopwise.units import HOURS_PER_MONTH
 
 CENT = 1e-6
 """USD by which options cost the same."""
 Scarce = frozenset[Policy]
 """Quotas that an option is counted by, and the limit on spot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A cheaper option that could take the place of a dearer one (both by their numbers) but for what is `scarce`.
-
-    `units` of it carry what one unit of the dearer does.
-    """
-
-    dearer: int
-    cheaper: int
-    units: int
-    scarce: Scarce
 
 
 class Waste:
@@ -148,70 +135,6 @@ class Waste:
             self.scarce[n] <= self.scarce[number] and self.replaces(n, number, discount=discount) for n in others
         )
 
-    def exchanges(self, shared: Iterable[int]) -> list[Exchange]:
-        """Every option, but for those on `shared` machines, with each cheaper one that could take its place."""
-        found, kept = list[Exchange](), set(shared)
-        for numbers in self.groups:
-            for place, dearer in enumerate(numbers):
-                for cheaper in numbers[:place] if dearer not in kept else ():
-                    if self.replaces(cheaper, dearer):
-                        more = self.scarce[cheaper] - self.scarce[dearer]
-                        found.append(Exchange(dearer, cheaper, self._units(cheaper, dearer), more))
-        return found
-
-    def moves(self, shared: Iterable[int]) -> list[Exchange]:
-        """Every option, but for those on `shared` machines, with those of other providers that cost less.
-
-        Of those that need the same scarce things the cheapest, and those of fewer machines. Not of what has a backup,
-        which goes with where it runs, nor of levels of load, whose parts cost what their hours do.
-        """
-        found, kept = list[Exchange](), set(shared)
-        of: dict[int, list[int]] = defaultdict(list)
-        for number, option in enumerate(self.options):
-            demand = self.demands[option.workload]
-            if option.own is None and option.purchase != API and not demand.backup and demand.levels is None:
-                of[option.workload].append(number)
-        for numbers in of.values():
-            for dearer in (n for n in numbers if n not in kept):
-                best: dict[tuple[str, Scarce], list[tuple[float, int, Exchange]]] = defaultdict(list)
-                for cheaper in numbers:
-                    units, more = self._units(cheaper, dearer), self.scarce[cheaper] - self.scarce[dearer]
-                    usd, machines = units * self.unit_usd(cheaper), units * self.scale[cheaper]
-                    provider = self.options[cheaper].provider
-                    if provider != self.options[dearer].provider and usd < self.unit_usd(dearer) - CENT:
-                        best[provider, more].append((usd, machines, Exchange(dearer, cheaper, units, more)))
-                for rows in best.values():
-                    fewest = np.inf
-                    for _, machines, exchange in sorted(rows, key=lambda row: row[:2]):
-                        if machines < fewest:  # of those that cost more only where a quota holds more of them
-                            found.append(exchange)
-                            fewest = machines if exchange.scarce else 0
-        return found
-
-    def _units(self, cheaper: int, dearer: int) -> int:
-        """Units of one option that carry what one unit of another does."""
-        part = self.scale[dearer] / self.options[dearer].instances
-        return -(-round(part * self.options[cheaper].instances * 1e6) // (self.scale[cheaper] * 10**6))
-
-    def unit_usd(self, number: int) -> float:
-        """USD a month of one unit of an option, with its part of what the workload stores and sends."""
-        option = self.options[number]
-        volumes = self.demands[option.workload].volumes_usd.get(option.provider, 0.0)
-        return self.usd[number] * self.scale[number] + volumes * self.scale[number] / option.instances
-
-    def alone_usd(self, shared: Iterable[int]) -> dict[int, float]:
-        """USD a month of each workload of options on `shared` machines on machines of its own with the same provider.
-
-        Of the cheapest that need nothing scarce beside; of its own machines alone where there are none.
-        """
-        apart, found = set(shared), dict[int, float]()
-        for numbers in self.groups:
-            others = [n for n in numbers if n not in apart]
-            for number in apart.intersection(numbers):
-                alike = (n for n in (*others, number) if self.scarce[n] <= self.scarce[number])
-                found[number] = min(self.options[n].usd_each * self.options[n].instances for n in alike)
-        return found
-
 
 def _may_bind(quota: Quota, options: Sequence[MonthlyOption]) -> bool:
     """Whether a quota could be too small if each workload had the most machines of it, and as many standing by."""
@@ -224,122 +147,106 @@ def _may_bind(quota: Quota, options: Sequence[MonthlyOption]) -> bool:
 
 # The program in which shares of the bill are not held by waste
 
-LEFT_OVER = 1e-5
-"""Part of a workload by which less than a machine is left over."""
-ABOVE_USD = 1e-3
-"""By how much more than it may be a part of the bill is too much."""
-MOST_MOVES = 500
-"""Moves between providers beyond which they are not looked at: of so many workloads none alone makes a share."""
+SPOT, RENTED = "spot", "rented"
+Seller = tuple[str, str]
+"""A provider, and what it is paid for: machines, storage and traffic, an API."""
+AS_PAID = frozenset({OWNED, VOLUMES})
+"""What counts as what is paid for it: there is no other way."""
+Carried = tuple[Seller, float, dict[int, float]]
+"""Who has work of a workload, what all of it is worth there, and the part of it that each column carries."""
 
 
 class ThriftyProgram(AllocationProgram):
-    """The program of a problem in which no share of the bill is held by machines that cost more than they have to.
+    """The program of a problem in which no money beyond what work costs at least counts towards a share of the bill.
 
-    Assumes: among as many options as a large allocation has, without those that only waste money, shares are held by
-    moving work: what a quota or the limit on spot would allow is not looked at there.
+    The work that a provider has of a workload is worth its part of the cheapest way to do all of it there, whichever
+    machines are taken and whatever the other workloads run on. What is paid beyond that neither raises the provider's
+    share nor lowers that of others. What work is worth follows from no policy (but for machines of which a quota
+    allows none), so that looser policies allow whatever stricter ones do.
+
+    Assumes: own machines are worth what they cost, what stands by the cheapest that stands by for all of the share;
+    on demand is worth what it costs beside spot where policies limit spot.
     """
 
-    def __init__(self, problem: AllocationProblem, without: frozenset[Policy] = frozenset()) -> None:
-        super().__init__(problem, without)
-        bound = any(isinstance(policy, ProviderShare | SpotLimit) for policy in self.policies)
-        if bound and len(self.options) < LARGE:
-            self._forbid_waste()
+    def _hold_policies(self) -> None:
+        self.worth: dict[Seller, dict[int, float]] = {}
+        if self.rules.shares or self.rules.max_spot_share < 1:
+            self._add_worth()
+        super()._hold_policies()
 
-    def _forbid_waste(self) -> None:
-        """An option is taken only where each cheaper one in its place would break a quota, a share or the spot limit.
+    def _hold_share(self, policy: ProviderShare | SpotLimit) -> None:
+        """The rows of the plain program, with what work is worth for what is paid where more of that would help."""
+        (part, whole), (low, high) = self.share_terms(policy), self.problem.share_bounds(policy)
+        own, others = dict[int, float](), dict[int, float]()
+        for (provider, kind), terms in self.worth.items():
+            if isinstance(policy, SpotLimit):
+                (own if kind == SPOT else others).update(terms)
+            elif provider in self.rules.shares or is_rented(kind):
+                (own if provider == policy.provider else others).update(terms)
+        if low > 0:
+            paid = {column: usd for column, usd in whole.items() if column not in part}
+            self.program.row(less_share(own, paid | own, low), 0.0, np.inf, policy)
+        if high < 1:
+            self.program.at_most(less_share(part, others | part, high), 0.0, policy)
 
-        A pool costs no more than its workloads alone with the same provider.
-        """
-        shared = [i for i, option in enumerate(self.options) if self.is_shared(option) and option.own is None]
-        waste, columns = Waste(self.options, self.demands, self.rules), self.own
-        shares = {policy.provider: policy for policy in self.policies if isinstance(policy, ProviderShare)}
-        moves = waste.moves(shared) if shares else []
-        for exchange in [*waste.exchanges(shared), *(moves if len(moves) <= MOST_MOVES else ())]:
-            terms, upper = {columns[exchange.dearer]: 1.0}, self.program.upper[columns[exchange.dearer]]
-            scarce: list[Policy] = [policy for policy in sorted(exchange.scarce, key=str) if policy in self.policies]
-            ends = [self.options[i].provider for i in (exchange.dearer, exchange.cheaper)]
-            scarce += [shares[name] for name in ends if ends[0] != ends[1] and name in shares]
-            broken = [self._broken_by(exchange, policy, waste) for policy in scarce]
-            if None not in broken:
-                self.program.at_most(terms | {column: -upper for column in broken if column is not None}, 0.0)
-        alone = waste.alone_usd(shared)
-        for machine, column in self.pools.items():
-            users = [i for i in shared if self.options[i].machine == machine]
-            if users:
-                usd = self.options[users[0]].usd_each
-                self.program.at_most({column: usd} | {columns[i]: -alone[i] * self.part[i] for i in users}, 0.0)
+    def _add_worth(self) -> None:
+        """What each seller's work counts for: no more than is paid for it, nor than it costs at least."""
+        least: dict[Seller, dict[int, float]] = {self._seller(p.provider, p.purchase): {} for p in self.paid}
+        share = self.rules.backup.share
         for number, mine in self.of.items():
-            if self.demands[number].backup:
-                self._forbid_idle_backups(number, waste)
-            elif self.demands[number].splittable:
-                self._forbid_leftovers(mine)
+            demand, alike = self.demands[number], defaultdict[tuple[Seller, str], list[int]](list)
+            for i in mine:  # of what has a backup only the same software stands in for another
+                option = self.options[i]
+                seller = self._seller(option.provider, option.purchase)
+                alike[seller, option.software if demand.backup else ""].append(i)
+            carried, standing = list[Carried](), list[Carried]()
+            for (seller, _), group in alike.items():
+                usd = {i: o.instances * (o.usd_each + o.usd_running) for i, o in ((i, self.options[i]) for i in group)}
+                carried.append((seller, self._least_usd(usd), {self.own[i]: self.part[i] for i in group}))
+                spare = {i: self.spare[i] for i in group if i in self.spare}
+                if spare:
+                    usd = {i: self.program.upper[c] * backup_usd(self.options[i], self.rules) for i, c in spare.items()}
+                    parts = {c: 1.0 / (share * self.options[i].instances) for i, c in spare.items()}
+                    standing.append((seller, self._least_usd(usd), parts))
+            self._count(carried, least, 1.0)
+            self._count(standing, least, 0.0)
+        for seller, terms in least.items():
+            usd_terms = self.usd_terms(partial(self._is_paid_to, seller), agreed=True)
+            if seller[1] in AS_PAID:
+                self.worth[seller] = usd_terms
+                continue
+            column = self.program.column(0.0, np.inf, whole=False)
+            self.worth[seller] = {column: 1.0}
+            for most in (usd_terms, terms):
+                self.program.at_most({column: 1.0} | {other: -usd for other, usd in most.items()}, 0.0)
 
-    def _forbid_leftovers(self, mine: Sequence[int]) -> None:
-        """Of what is split less than one machine of each kind that is taken is left over, not of the coarsest alone."""
-        machines = [i for i in mine if self.options[i].purchase != API]
-        coarsest = max((self.part[i] for i in machines), default=0.0)
-        parts = {self.own[i]: self.part[i] for i in mine}
-        for i in (i for i in machines if self.part[i] < coarsest - MARGIN):
-            used = self.program.column(0.0, 1)
-            self.program.at_most({self.own[i]: 1.0, used: -self.program.upper[self.own[i]]}, 0.0)
-            self.program.at_most(parts | {used: coarsest - self.part[i]}, 1.0 + coarsest - LEFT_OVER)
+    def _seller(self, provider: str, purchase: str) -> Seller:
+        """Who is paid, and for what: on spot where policies limit that, an API where its provider has no share."""
+        limited, named = self.rules.max_spot_share < 1, provider in self.rules.shares
+        apart = purchase in AS_PAID or (purchase == SPOT and limited) or (purchase == API and not named)
+        return provider, purchase if apart else RENTED
 
-    def _forbid_idle_backups(self, number: int, waste: Waste) -> None:
-        """Machines stand by only if without one of them there were too few where some provider is lost.
+    def _is_paid_to(self, seller: Seller, paid: PaidColumn) -> bool:
+        return self._seller(paid.provider, paid.purchase) == seller
 
-        Those of one software with one provider cost no more than the cheapest there that stand by for all of the share.
+    def _count(self, parts: Sequence[Carried], least: dict[Seller, dict[int, float]], low: float) -> None:
+        """Add what parts of a workload cost at least: each is no more than is carried there, all together are 1."""
+        whole: dict[int, float] = {}
+        for seller, usd, carried in parts:
+            column = self.program.column(0.0, 1.0, whole=False)
+            self.program.at_most({column: 1.0} | {other: -part for other, part in carried.items()}, 0.0)
+            least[seller][column], whole[column] = usd, 1.0
+        if whole:
+            self.program.row(whole, low, 1.0)
+
+    def _least_usd(self, whole: Mapping[int, float]) -> float:
+        """USD of the cheapest of some options, whose price for all of the work is given; at prices as agreed.
+
+        Of machines that may be taken at all, and with the weight on carbon, as machines are chosen.
         """
-        program, share, alike = self.program, self.rules.backup.share, defaultdict[tuple[str, str], list[int]](list)
-        for i in (i for mine in self.by_provider(number).values() for i in mine):
-            alike[self.options[i].provider, self.options[i].software].append(i)
-        for mine in alike.values():
-            spare = {i: program.costs[self.spare[i]] for i in mine if i in self.spare}
-            whole = [-(-round(share * self.options[i].instances * 1e6) // 10**6) * spare[i] for i in spare]
-            free = [usd for i, usd in zip(spare, whole, strict=True) if not waste.scarce[i]]
-            if free:
-                program.at_most({self.spare[i]: usd for i, usd in spare.items()}, min(free) + ABOVE_USD)
-            for column in (self.spare[i] for i in spare):
-                taken, needed = program.column(0.0, 1), list[int]()
-                program.at_most({column: 1.0, taken: -program.upper[column]}, 0.0)
-                for row in (row for row in self.losses[number] if column in row.terms):
-                    needed.append(program.column(0.0, 1))
-                    most = sum(max(0.0, factor) * program.upper[c] for c, factor in row.terms.items())
-                    enough = row.low + row.terms[column] - LEFT_OVER
-                    program.at_most(row.terms | {needed[-1]: most}, enough + most)
-                program.at_most({taken: 1.0} | dict.fromkeys(needed, -1.0), 0.0)
-
-    def _broken_by(self, exchange: Exchange, policy: Policy, waste: Waste) -> int | None:
-        """A column that may be 1 only where an exchange would break a policy; None where it always would."""
-        program, leaves = self.program, False
-        column = program.column(0.0, 1)
-        if isinstance(policy, Quota):
-            terms, room = self.quota_terms(policy), policy.most + 1.0 - exchange.units * self.scale[exchange.cheaper]
-            least = room
-        else:
-            assert isinstance(policy, SpotLimit | ProviderShare)
-            (part, whole), bounds = self.share_terms(policy), (0.0, policy.share)
-            comes, goes = exchange.units * waste.unit_usd(exchange.cheaper), waste.unit_usd(exchange.dearer)
-            if isinstance(policy, ProviderShare):
-                leaves, bounds = (
-                    policy.provider == self.options[exchange.dearer].provider,
-                    self.problem.share_bounds(policy),
-                )
-            limit = bounds[0] if leaves else bounds[1]
-            if not 0 < limit < 1:
-                program.upper[column] = 0
-                return column
-            terms = {c: -factor if leaves else factor for c, factor in less_share(part, whole, limit).items()}
-            moved, other = (goes, comes) if leaves else (comes, goes)
-            least = ABOVE_USD - moved * (1.0 - limit) - other * limit
-            room = least + self.most_usd * (1.0 - limit if leaves else limit)
-        program.row(terms | {column: -room}, least - room, np.inf)
-        return None if room <= 0 else column
-
-    @cached_property
-    def most_usd(self) -> float:
-        """What the bill cannot be above: of each workload twice its dearest machines, and all that goes with them."""
-        usd: dict[int, float] = defaultdict(float)
-        for paid in self.paid:
-            usd[paid.column] += paid.usd * self.program.upper[paid.column]
-        own = sum(2.0 * max(usd[self.own[i]] for i in mine) for mine in self.of.values())
-        return own + sum(value for column, value in usd.items() if column not in set(self.own))
+        none = [quota for quota in self.rules.quotas if quota.most == 0]
+        options = {i: self.options[i] for i in whole}
+        able = [i for i, o in options.items() if not any(quota.counts(o.provider, o.instance) for quota in none)]
+        kg_usd = {i: self.rules.carbon_usd_per_kg * o.kg_each * o.instances for i, o in options.items()}
+        best = min(able or whole, key=lambda i: whole[i] + kg_usd[i])
+        return whole[best] / self.problem.risen.get(options[best].provider, 1.0)

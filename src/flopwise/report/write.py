@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from flopwise.errors import SpecError
-from flopwise.files import check_folder, read_at_most, write_folder
+from flopwise.files import read_at_most
 from flopwise.fleet.assessment import FORMAT, Assessment
+from flopwise.folders import check_folder, write_folder
 from flopwise.report.blocks import Document
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown

@@ -68,13 +68,15 @@ def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
 
 
 def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, CacheFormat]]:
-    """(weights, cache) formats to search: as asked, else the cache in 16 bits, and in fp8 under 8-bit weights.
+    """(weights, cache) formats to search: as asked, else the cache in 16 bits, and in 8 bits under 8-bit weights.
 
-    Source: the cache types that engines take with fp8 checkpoints (vLLM and SGLang, quantised KV cache).
+    Source: the cache types that engines take (vLLM and SGLang, quantised KV cache: fp8; llama.cpp, --cache-type-k:
+    q8_0).
     Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
     """
     wanted, asked = formats(workload, model), workload.limits.kv_dtype
-    plain, eight = (workload.facts.cache_format(name) for name in (asked or defaults.CACHE, "fp8"))
+    narrow = "q8_0" if workload.engine.local else "fp8"
+    plain, eight = (workload.facts.cache_format(name) for name in (asked or defaults.CACHE, narrow))
     found = [(weights, plain) for weights in wanted]
     if asked is not None or answers_in_one_pass(model, workload):
         return found
@@ -198,9 +200,11 @@ def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[We
     if not limits.weight_formats:
         care = "; check quality in fp8" if names == ["bf16", "fp8"] else ", as published"
         texts.append(f"weights in {' and '.join(names)} were searched (constraints.weight_formats){care}")
-    if limits.kv_dtype is None and any(cache.name != "bf16" for _, cache in wanted):
+    narrow = next((cache.name for _, cache in wanted if cache.name != "bf16"), None)
+    if limits.kv_dtype is None and narrow is not None:
         texts.append(
-            "the KV cache in bf16, and in fp8 under 8-bit weights (constraints.kv_dtype); check quality in fp8"
+            f"the KV cache in bf16, and in {narrow} under 8-bit weights (constraints.kv_dtype); "
+            f"check quality in {narrow}"
         )
     if flow.trace is not None:
         texts.append(

@@ -48,7 +48,7 @@ def command(**given: Any) -> None:
     from flopwise.api.assess import assess_with_plans
     from flopwise.api.export import check_targets
     from flopwise.cli.commands.export import folder_exports
-    from flopwise.files import check_folder
+    from flopwise.folders import check_folder
     from flopwise.report.write import read_assessment, with_plan_files, write_report
 
     if given["output"] is not None:

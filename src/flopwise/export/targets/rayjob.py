@@ -1,0 +1,32 @@
+"""A run or a batch on Ray: a RayJob that makes its cluster, starts the plan's command on it, and takes it down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flopwise.export import kubernetes as parts
+from flopwise.export import kubernetes_training as training
+from flopwise.export.ray_cluster import ENTRYPOINT, launch_notes, launch_refusals, launched, ray_cluster
+
+if TYPE_CHECKING:
+    from flopwise.export.deployment import Deployment
+    from flopwise.export.exported import Files
+
+refusals = launch_refusals
+
+
+def export(deployment: Deployment) -> Files:
+    """`rayjob.yaml`: the RayJob, with its files and the claims of its folders."""
+    command, queue = launched(deployment), training.queued(deployment)
+    one = {
+        "apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": parts.metadata(deployment, more=queue),
+        "spec": {
+            "entrypoint": ENTRYPOINT, "submissionMode": "K8sJobMode", "shutdownAfterJobFinishes": True,
+            "backoffLimit": training.restarts(deployment), **({"suspend": True} if queue else {}),
+            "rayClusterSpec": ray_cluster(deployment, command),
+        },
+    }  # fmt: skip
+    return parts.manifests(
+        "rayjob.yaml", *parts.config_map(deployment, command), *training.run_claims(deployment), one,
+        assumptions=launch_notes(deployment, command),
+    )  # fmt: skip

@@ -1,0 +1,44 @@
+"""How nodes of Kubernetes clusters are known: the resources of device plugins, labels, and taints to be tolerated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flopwise.facts import tables
+from flopwise.facts.tables import ANY, Confidence, Day, FactTable
+
+OTHER = "other"
+"""Providers that have no rows of their own: clusters whose GPUs NVIDIA's feature discovery labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A resource, a label or a taint of nodes of a provider that have a device, bought in a way.
+
+    `device`: the name of an accelerator, of an instance type, or vendor and kind ("NVIDIA gpu"). `value` may hold
+    `{instance}`. Of several labels of one purchase a node has one.
+    """
+
+    provider: str
+    device: str
+    purchase: str
+    role: Literal["resource", "label", "toleration"]
+    key: str
+    value: str = ""
+    effect: str = ""
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+    def fits(self, provider: str, devices: tuple[str, ...]) -> bool:
+        """Whether it is of nodes of that provider that are known by one of those names."""
+        return self.provider in (ANY, provider) and self.device in (ANY, *devices)
+
+
+NODES = FactTable(
+    file="kubernetes_nodes.csv", meaning="a resource, a label or a taint of nodes in a Kubernetes cluster",
+    row=NodeRecord, key=("provider", "device", "purchase", "role", "key"),
+    readers={"role": tables.choice("resource", "label", "toleration")},
+)  # fmt: skip

@@ -1,0 +1,47 @@
+"""Programs and packages that prove exports: there, or the reason why a test is skipped; in CI it fails instead."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flopwise"
+"""Where `make exports` keeps what is too large to install in each run."""
+
+
+class RefusedError(AssertionError):
+    """What its tool would not take, with the reasons."""
+
+
+def need(there: bool, what: str, remedy: str) -> None:
+    """Skip the test when a tool is missing; with CI=true, where all of them are, fail it."""
+    if not there:
+        reason = f"{what} is missing: {remedy}"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+def program(name: str, remedy: str) -> str:
+    """The path of a program."""
+    path = shutil.which(name)
+    need(path is not None, name, remedy)
+    assert path is not None
+    return path
+
+
+def accepted(command: list[str], text: str | None = None, folder: Path | None = None) -> str:
+    """What a program prints when it takes its input, which may be `text`; its complaint is an error."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=folder, check=False, timeout=300)
+    if done.returncode:
+        raise RefusedError(f"{Path(command[0]).name}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def interpreter(environment: str) -> Path:
+    """Python of an environment that `make exports` makes: skypilot, training or vllm."""
+    python = CACHE / "tools" / environment / "bin" / "python"
+    need(python.exists(), f"the environment {environment}", "make exports")
+    return python
