@@ -141,7 +141,10 @@ def same_run(one: Candidate, found: dict[str, Any]) -> None:
 
 def same_service(plan: Plan, one: Candidate, found: dict[str, Any]) -> None:
     """Memory, price, latencies at the percentiles of the plan, what it sustains and how busy it is."""
-    near = lambda value: pytest.approx(value, rel=1e-6)  # noqa: E731
+
+    def near(value: float | None) -> Any:
+        return pytest.approx(value, rel=1e-6)
+
     figures = one.figures
     assert found["memory"]["per_gpu_bytes"] == near(one.memory_bytes), one.reproduce
     assert found["usd_per_hour"] == near(one.usd_per_hour), one.reproduce
@@ -165,7 +168,7 @@ def same_service(plan: Plan, one: Candidate, found: dict[str, Any]) -> None:
 
 def checked(asked: dict[str, Any] | str, capsys: pytest.CaptureFixture[str]) -> Plan:
     """The plan of a workload whose first rows were asked for by their commands."""
-    found = flopwise.plan(asked)
+    found: Plan = flopwise.plan(asked)
     assert found.plans
     for one in found.plans[:ROWS]:
         there = answer_of(one.reproduce, capsys)
