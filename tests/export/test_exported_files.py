@@ -50,7 +50,7 @@ def faults(files: Mapping[str, str], folder: Path) -> Iterator[str]:
             modules[PurePosixPath(path).parent].append(text)
     for place, texts in sorted(modules.items()):
         try:
-            terraform(*texts)
+            terraform("\n".join(texts))
         except RefusedError as error:
             yield f"{place}: {error}"
 

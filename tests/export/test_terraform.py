@@ -29,8 +29,11 @@ TARGETS = ("terraform-aws", "terraform-gcp", "terraform-azure")
 def parsed(exported: Exported, folder: str = "") -> dict[str, Any]:
     """The configuration of a folder, which the strictest reader takes."""
     texts = [text for path, text in exported.files.items() if path.startswith(folder) and path.endswith(".tf")]
-    found: dict[str, Any] = validators.terraform("\n".join(texts))
-    return found
+    whole: dict[str, Any] = {}
+    for one in validators.terraform(*texts):
+        for section, blocks in one.items():
+            whole.setdefault(section, []).extend(blocks)
+    return whole
 
 
 def resource(configuration: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -43,16 +43,8 @@ def shell(text: str) -> None:
     accepted([program("shellcheck", APT), "--shell=bash", "--severity=style", "--exclude=SC2016", "-"], text)
 
 
-def terraform(*texts: str) -> list[dict[str, Any]]:
-    """The Terraform files of a folder: as `terraform fmt` writes them where it is there, and every name declared."""
-    parsed = [_terraform_file(text) for text in texts]
-    undeclared = set[str]().union(*map(_references, texts)) - set[str]().union(*map(_declared, parsed))
-    if undeclared:
-        raise RefusedError(f"undeclared: {', '.join(sorted(undeclared))}")
-    return parsed
-
-
-def _terraform_file(text: str) -> dict[str, Any]:
+def terraform(text: str) -> dict[str, Any]:
+    """Terraform, as `terraform fmt` writes it where that is there; every name is declared. Of a folder: all files."""
     try:
         parsed: dict[str, Any] = hcl2.loads(text)
     except Exception as error:
@@ -65,6 +57,9 @@ def _terraform_file(text: str) -> dict[str, Any]:
         )  # fmt: skip
         if done.returncode:
             raise RefusedError(f"terraform fmt: {done.stdout}{done.stderr}")
+    undeclared = _references(text) - _declared(parsed)
+    if undeclared:
+        raise RefusedError(f"undeclared: {', '.join(sorted(undeclared))}")
     return parsed
 
 
