@@ -1,4 +1,4 @@
-"""What training libraries make of exported files: `training_readers.py NAME`, so that tests start without them.
+"""What training libraries make of exported files; a program of its own: `training_readers.py NAME`.
 
 What is read comes as JSON on standard input, what was understood goes as JSON to standard output. A library that
 refuses ends the program with its complaint.
