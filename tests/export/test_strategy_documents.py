@@ -12,7 +12,7 @@ from export_samples import sample_deployment, sample_export
 
 def _manifest(target: str, sample: str, kind: str, **settings: str) -> dict[str, Any]:
     [text] = sample_export(target, sample, **settings).files.values()
-    return next(one for one in yaml.safe_load_all(text) if one["kind"] == kind)  # type: ignore[no-any-return]  # plain
+    return next(one for one in yaml.safe_load_all(text) if one["kind"] == kind)
 
 
 def _alerts(sample: str) -> dict[str, dict[str, Any]]:
