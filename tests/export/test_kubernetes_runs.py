@@ -18,7 +18,7 @@ from tools import RefusedError
 from validators import kubernetes
 
 from flopwise.export.kubernetes_training import restarts
-from flopwise.export.ray_cluster import launched
+from flopwise.export.ray_cluster import launch_command
 from flopwise.export.targets import exported_assessment, exported_plan
 from flopwise.export.targets.indexed_job import shares
 from flopwise.training.run import job_goodput
@@ -201,7 +201,7 @@ def test_the_launcher_tells_each_part_its_number_and_ends_with_the_first_failure
     (tmp_path / "ray" / "util" / "scheduling_strategies.py").write_text(
         "def PlacementGroupSchedulingStrategy(group, placement_group_bundle_index):\n    return group\n"
     )
-    files = dict(launched(sample_deployment("pretrain")).files)
+    files = dict(launch_command(sample_deployment("pretrain")).files)
     code = f"import os; open(os.environ['PET_NODE_RANK'], 'w').write(os.environ['PET_MASTER_ADDR']); exit({3 * fails})"
     plan = json.loads(files["ray_launch.json"]) | {"args": [sys.executable, "-c", code]}
     (tmp_path / "ray_launch.py").write_text(files["ray_launch.py"])

@@ -33,7 +33,7 @@ PROGRAMS = Path(__file__).parents[2] / "src" / "flopwise" / "export" / "programs
 CHAT = {"requests_per_s": 20, "input_tokens": 1000, "output_tokens": 250}
 
 
-def deployed(engine: str = "vllm", settings: dict[str, str] | None = None, **changes: Any) -> Deployment:
+def deployed(engine: str = "vllm", settings: dict[str, Any] | None = None, **changes: Any) -> Deployment:
     """The best candidate of a small service on H100s, with other keys of its file."""
     constraints = {"providers": ["aws"], "gpus": ["h100"], "engine": engine} | changes.pop("constraints", {})
     workload = {"model": "Llama-3.1-8B", "task": "serve", "name": "chat", "simulate": False, "traffic": CHAT}

@@ -29,8 +29,7 @@ TARGETS = ("terraform-aws", "terraform-gcp", "terraform-azure")
 def parsed(exported: Exported, folder: str = "") -> dict[str, Any]:
     """The configuration of a folder, which the strictest reader takes."""
     texts = [text for path, text in exported.files.items() if path.startswith(folder) and path.endswith(".tf")]
-    found: dict[str, Any] = validators.terraform("\n".join(texts))
-    return found
+    return validators.terraform("\n".join(texts))
 
 
 def resource(configuration: dict[str, Any], kind: str) -> dict[str, Any]:

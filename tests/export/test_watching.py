@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 import re
@@ -32,11 +33,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
 from small import answer
 
 from flopwise.export.fleet import FleetDeployment
+from flopwise.export.serving_command import serving_command
 from flopwise.export.spec import ExportSettings
 from flopwise.export.targets import exported_assessment
 from flopwise.facts.catalog import load_facts
 
 SAMPLES = ("pretrain-spot", "serve", "serve-tgi", "serve-llamacpp", "serve-sglang", "serve-trtllm", "encode", "batch")
+METRICS = Path(__file__).parent / "engines" / "metrics.csv"
 DEVICE = """
 DCGM_FI_DEV_GPU_UTIL{{gpu="0"}} 97
 DCGM_FI_DEV_FB_USED{{gpu="0"}} 70000
@@ -91,7 +94,7 @@ def test_a_service_is_read_on_every_machine_and_each_replica_at_its_port() -> No
     (engine,) = yaml.safe_load(files["targets/engine.yaml"])
     ports = [int(one.split(":")[1]) for one in engine["targets"]]
     assert ports == [8000 + n for n in range(min(each, deployment.replicas))]
-    assert engine["labels"] == {"workload": "chat"}
+    assert engine["labels"] == {"workload": "chat", "__meta_title": "chat"}
     (devices,) = yaml.safe_load(files["targets/gpu.yaml"])
     assert devices["targets"] == ["10.0.0.7:9400"]
     fields = {line.split(",")[0] for line in files["dcgm-counters.csv"].splitlines()[1:]}
@@ -307,6 +310,32 @@ def test_a_report_is_read_and_watched_by_an_operator(tmp_path: Path) -> None:
     promtool_config(written(tmp_path, {**of_fleet("prometheus"), **of_fleet("prometheus-scrape")}) / "prometheus.yml")
     rows = yaml.safe_load((tmp_path / "targets" / "gpu.yaml").read_text())
     assert [row["labels"]["workload"] for row in rows] == ["chat", "tune", "nightly", "desks"]
+
+
+# Names of metrics, and where they are
+
+
+def test_the_engines_send_what_rules_read() -> None:
+    """Against the lists of names read from the released packages."""
+    listed = {(row["engine"], row["metric"]): row["kind"] for row in csv.DictReader(METRICS.read_text().splitlines())}
+    engines = {engine for engine, _ in listed}
+    checked = 0
+    for record in load_facts().metric_records:
+        if record.exporter in engines:
+            whole = record.metric.removesuffix("_sum")
+            kind = listed.get((record.exporter, record.metric)) or listed.get((record.exporter, whole))
+            assert kind is not None, record.metric
+            assert kind == ("histogram" if whole != record.metric else record.kind), record.metric
+            checked += 1
+    assert checked > 35
+
+
+@pytest.mark.parametrize("sample", ["serve", "serve-sglang", "serve-trtllm", "serve-tgi", "serve-llamacpp"])
+def test_the_engines_listen_where_they_are_read(sample: str) -> None:
+    deployment = sample_deployment(sample)
+    command, engine = serving_command(deployment), deployment.candidate.layout["engine"]
+    exporter = next(one for one in deployment.facts.exporters if one.name == engine)
+    assert (exporter.port, exporter.path) == (command.port, command.metrics_path)
 
 
 def test_samples_cover_every_task() -> None:

@@ -141,31 +141,30 @@ def same_run(one: Candidate, found: dict[str, Any]) -> None:
 
 def same_service(plan: Plan, one: Candidate, found: dict[str, Any]) -> None:
     """Memory, price, latencies at the percentiles of the plan, what it sustains and how busy it is."""
-    near = lambda value: pytest.approx(value, rel=1e-6)  # noqa: E731
     figures = one.figures
-    assert found["memory"]["per_gpu_bytes"] == near(one.memory_bytes), one.reproduce
-    assert found["usd_per_hour"] == near(one.usd_per_hour), one.reproduce
+    assert found["memory"]["per_gpu_bytes"] == pytest.approx(one.memory_bytes, rel=1e-6), one.reproduce
+    assert found["usd_per_hour"] == pytest.approx(one.usd_per_hour, rel=1e-6), one.reproduce
     load = found["under_load"]
     if load is None:
-        assert found["ttft_s"] == near(figures["ttft_s"]), one.reproduce
-        assert found["e2e_s"] == near(figures["e2e_s"]), one.reproduce
-        assert found["requests_per_s"] == near(figures["requests_per_s_capacity"]), one.reproduce
+        assert found["ttft_s"] == pytest.approx(figures["ttft_s"], rel=1e-6), one.reproduce
+        assert found["e2e_s"] == pytest.approx(figures["e2e_s"], rel=1e-6), one.reproduce
+        assert found["requests_per_s"] == pytest.approx(figures["requests_per_s_capacity"], rel=1e-6), one.reproduce
         if figures["tpot_s"] is not None:
-            assert found["tpot_s"] == near(figures["tpot_s"]), one.reproduce
+            assert found["tpot_s"] == pytest.approx(figures["tpot_s"], rel=1e-6), one.reproduce
         return
     targets = plan.workload.get("targets", {})
     percentile = next((p for held in targets.values() if isinstance(held, dict) for p in held), "p95")
-    assert load["ttft_s"][percentile] == near(figures["ttft_s"]), one.reproduce
-    assert load["utilisation_frac"] == near(figures["busy_frac"]), one.reproduce
+    assert load["ttft_s"][percentile] == pytest.approx(figures["ttft_s"], rel=1e-6), one.reproduce
+    assert load["utilisation_frac"] == pytest.approx(figures["busy_frac"], rel=1e-6), one.reproduce
     sustained = load["requests_per_s"] / load["utilisation_frac"]
-    assert sustained == near(figures["requests_per_s_capacity"]), one.reproduce
+    assert sustained == pytest.approx(figures["requests_per_s_capacity"], rel=1e-6), one.reproduce
     if figures["tpot_s"] is not None:
-        assert load["tpot_s"][percentile] == near(figures["tpot_s"]), one.reproduce
+        assert load["tpot_s"][percentile] == pytest.approx(figures["tpot_s"], rel=1e-6), one.reproduce
 
 
 def checked(asked: dict[str, Any] | str, capsys: pytest.CaptureFixture[str]) -> Plan:
     """The plan of a workload whose first rows were asked for by their commands."""
-    found = flopwise.plan(asked)
+    found: Plan = flopwise.plan(asked)
     assert found.plans
     for one in found.plans[:ROWS]:
         there = answer_of(one.reproduce, capsys)

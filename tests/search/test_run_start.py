@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from flopwise.api.serve import serve
@@ -128,7 +130,7 @@ def test_train_pays_for_the_start_as_a_plan_does() -> None:
 def test_train_is_billed_as_the_named_offer_bills() -> None:
     """By the hour, of a provider with such terms: 0.1 h and the start are one hour."""
     offer = next(o for o in FACTS.offers if o.provider == "paperspace" and o.on_demand_usd_per_hour and o.count == 1)
-    named = {"provider": offer.provider, "instance": offer.instance, "region": offer.region}
+    named: dict[str, Any] = {"provider": offer.provider, "instance": offer.instance, "region": offer.region}
     run = train("gpt2", seq=1024, tokens="1M", **named).estimate.run
     assert run is not None
     assert 0 < run.start_s + run.seconds < 3600
@@ -146,9 +148,11 @@ def test_the_interval_of_what_train_costs_leaves_its_start_alone() -> None:
 
 def test_weights_of_what_is_tuned_are_brought_whether_by_adapters_or_not() -> None:
     """2 bytes for each of 8.03e9 weights at 850 MB/s: 18.9 s more than from scratch."""
-    asked = {"gpu": "a100", "gpus": 8, "tokens": "10M", "seq": 2048, "global_batch": 64}
+    asked: dict[str, Any] = {"gpu": "a100", "gpus": 8, "tokens": "10M", "seq": 2048, "global_batch": 64}
     starts = {}
-    for name, more in (("scratch", {}), ("whole", {"finetune": True}), ("lora", {"lora": 8, "stack": "fsdp-compile"})):
+    ways: dict[str, dict[str, Any]] = {"scratch": {}, "whole": {"finetune": True}}
+    ways["lora"] = {"lora": 8, "stack": "fsdp-compile"}
+    for name, more in ways.items():
         run = train("Llama-3.1-8B", **asked, **more).estimate.run
         assert run is not None
         starts[name] = run.start_s

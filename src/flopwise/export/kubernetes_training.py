@@ -51,7 +51,7 @@ def run_refusals(deployment: Deployment) -> Iterator[str]:
 def restarts(deployment: Deployment) -> int:
     """How often a run may start again: its expected interruptions and three deviations, at least three.
 
-    Source: a Poisson process at the rate of `flopwise.training.goodput.interruptions_per_s`. Assumes: an interruption is
+    Source: a Poisson process at the rate of `training.goodput.interruptions_per_s`. Assumes: an interruption is
     independent of the others; faults of the program end sooner.
     """
     job, chosen = deployment.training, deployment.candidate
@@ -64,7 +64,7 @@ def restarts(deployment: Deployment) -> int:
     return max(LEAST_RESTARTS, math.ceil(expected + DEVIATIONS * math.sqrt(expected)))
 
 
-def queued(deployment: Deployment) -> dict[str, str]:
+def queue_label(deployment: Deployment) -> dict[str, str]:
     """The label by which Kueue admits a job, where a queue is given."""
     return {} if deployment.settings.queue is None else {QUEUE_LABEL: deployment.settings.queue}
 
@@ -100,7 +100,7 @@ def _data_bytes(job: TrainJob) -> float:
     return 0.0 if job.tokens is None else job.tokens * stored_token_bytes(job.model)
 
 
-def tolerant(number: int) -> Object:
+def restart_policy(number: int) -> Object:
     """The fields of a job that starts again so often; what a node's end or a preemption takes does not count."""
     return {
         "backoffLimit": number,

@@ -63,7 +63,7 @@ def launch_refusals(deployment: Deployment) -> Iterator[str]:
     yield from serving.server_refusals(deployment)
 
 
-def launched(deployment: Deployment) -> Command:
+def launch_command(deployment: Deployment) -> Command:
     """The command of a run, or of a batch, with the program that starts it on each machine, or for each share."""
     runs = deployment.training is not None
     command = training.trainer(deployment) if runs else serving.server(deployment)

@@ -44,7 +44,7 @@ def quantities(watched: WatchedWorkload) -> dict[str, Signal]:
     """Everything that the workload's exporters measure, by the name that it is recorded under."""
     found: dict[str, Signal | None] = dict(_machines(watched))
     found |= dict(_traffic(watched))
-    found |= dict(_derived(watched, {name for name, signal in found.items() if signal is not None}))
+    found |= dict(_ratios(watched, {name for name, signal in found.items() if signal is not None}))
     return {name: signal for name, signal in found.items() if signal is not None}
 
 
@@ -185,7 +185,7 @@ def _answers_at_once(watched: WatchedWorkload) -> bool:
     return watched.deployment is not None and watched.deployment.candidate.figures.get("output_tokens_per_s") is None
 
 
-def _derived(watched: WatchedWorkload, measured: set[str]) -> Iterator[tuple[str, Signal | None]]:
+def _ratios(watched: WatchedWorkload, measured: set[str]) -> Iterator[tuple[str, Signal | None]]:
     """Utilisation in FLOP, money and energy of tokens, goodput: from what is recorded."""
     meters, name = watched.meters, watched.name
     tensor = meters.record("tensor_active")

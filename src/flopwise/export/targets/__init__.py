@@ -176,7 +176,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*SERVING, *BATCH),
             expresses="as vllm, with experts spread over a part of the devices",
             files=("serve.sh", "run-batch.sh"),
-            validator="SGLang's own argument parser; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="SGLang 0.5.23",
         ),
         "tensorrt-llm": Target(
@@ -184,7 +184,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*ONLINE, *BATCH),
             expresses="tp, pp, ep, dp of one machine; formats of weights and cache; limits; prefix cache; drafts",
             files=("serve.sh", "trtllm.yaml", "run-batch.sh"),
-            validator="its list of options; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="TensorRT-LLM 1.2.1",
         ),
         "llamacpp": Target(
@@ -192,7 +192,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*SERVING, *BATCH),
             expresses="GGUF files; layers on device and host; slots; formats of the cache; drafts",
             files=("serve.sh", "run-batch.sh"),
-            validator="its list of options; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="llama.cpp of 2026-10-01",
         ),
         "tgi": Target(
@@ -200,7 +200,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*ONLINE, *BATCH),
             expresses="tp of one machine; formats of weights and cache; limits; prefix cache; n-gram drafts",
             files=("serve.sh", "run-batch.sh"),
-            validator="its list of options; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="TGI 3.3.5",
         ),
         "load-test": Target(

@@ -82,12 +82,12 @@ def _dashboard(workloads: Sequence[WatchedWorkload], name: str, title: str) -> d
     names = "|".join(watched.name for watched in workloads)
     panels: list[dict[str, Any]] = []
     if len(workloads) == 1:
-        panels += _placed([*_alert_list(names), *_panels(workloads[0])], 0)
+        panels += _grid([*_alert_list(names), *_panels(workloads[0])], 0)
     else:
-        panels += _placed([*_alert_list(names), *_overview(names)], 0)
+        panels += _grid([*_alert_list(names), *_overview(names)], 0)
         for watched in workloads:
             top = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in panels)
-            panels.append(_row(watched.title, top, _placed(list(_panels(watched)), top + 1)))
+            panels.append(_row(watched.title, top, _grid(list(_panels(watched)), top + 1)))
     for number, panel in enumerate(_all(panels), start=1):
         panel["id"] = number
     return {
@@ -112,7 +112,7 @@ def _variables(names: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _placed(panels: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
+def _grid(panels: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
     """Panels from left to right, row under row."""
     for number, panel in enumerate(panels):
         place = {"x": number % ACROSS * WIDTH, "y": top + number // ACROSS * HEIGHT, "w": WIDTH, "h": HEIGHT}

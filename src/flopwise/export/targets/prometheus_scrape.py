@@ -40,7 +40,10 @@ def _files(workloads: Sequence[WatchedWorkload], machines: Sequence[str] | None)
         for job, exporter in _exporters(watched):
             jobs[job, exporter.path] = None
             targets.setdefault(f"targets/{_job_name(job, exporter.path)}.yaml", []).append(
-                {"targets": list(_addresses(watched, job, exporter, machines)), "labels": {"workload": watched.name}}
+                {
+                    "targets": list(_addresses(watched, job, exporter, machines)),
+                    "labels": {"workload": watched.name, "__meta_title": watched.title},
+                }
             )
     made = {
         "prometheus.yml": yaml_text(_configuration(jobs)),
