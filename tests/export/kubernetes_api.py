@@ -106,7 +106,7 @@ def _validator(version: tuple[int, int], api_version: str, kind: str) -> Any | N
         document = json.loads(own.read_text())
         if kind not in document["x-kinds"]:
             return None
-        schema = _with_envelope(document["x-kinds"][kind], api_version, kind) | {
+        schema = _with_envelope(document, api_version, kind) | {
             "$id": document["$id"],
             "$defs": document.get("$defs", {}),
         }
@@ -119,13 +119,14 @@ def _validator(version: tuple[int, int], api_version: str, kind: str) -> Any | N
     return _Validator(schema, registry=_registry(version))
 
 
-def _with_envelope(schema: Mapping[str, Any], api_version: str, kind: str) -> dict[str, Any]:
-    """An object of a CRD: what `x-kinds` lists beside the parts that all objects have."""
+def _with_envelope(document: Mapping[str, Any], api_version: str, kind: str) -> dict[str, Any]:
+    """An object of a CRD: what `x-kinds` lists beside the parts that all objects have; some need no metadata."""
+    schema, named = document["x-kinds"][kind], [] if document.get("x-nameless") else ["metadata"]
     metadata = {"$ref": "/api/_definitions.json#/$defs/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}
     envelope = {"apiVersion": {"const": api_version}, "kind": {"const": kind}, "metadata": metadata}
     return {
         "type": "object",
-        "required": ["apiVersion", "kind", "metadata", *schema["required"]],
+        "required": ["apiVersion", "kind", *named, *schema["required"]],
         "additionalProperties": False,
         "properties": envelope | schema["properties"],
     }
@@ -165,7 +166,8 @@ LABEL_NAMED = frozenset({"Service", "Namespace", "LeaderWorkerSet", "JobSet", "R
 
 def _rule_faults(document: Mapping[str, Any]) -> Iterator[str]:
     kind, spec = document["kind"], document.get("spec") or {}
-    yield from _name_faults(document)
+    if kind != "Kustomization":  # an object of the tool's own, not of the server
+        yield from _name_faults(document)
     for place, part in _objects(document, ()):
         yield from (f"{'.'.join(place)}: {fault}" for fault in _part_faults(place, part, kind))
         if isinstance(part.get("containers"), list) and all(isinstance(one, dict) for one in part["containers"]):

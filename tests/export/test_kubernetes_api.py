@@ -114,6 +114,8 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("HTTPRoute", "spec.hostnames.0", "chat example", "chat example"),
     ("InferencePool", "spec.endpointPickerRef", {"name": "picker"}, "port"),
     ("InferencePool", "spec.targetPorts", [8000], "8000"),
+    ("Kustomization", "resources", "deployment.yaml", "deployment.yaml"),
+    ("Kustomization", "patches", [{"target": {}}], "valid under"),
     ("InferencePool", "spec.extensionRef", {"name": "picker"}, "extensionRef"),
 ]
 

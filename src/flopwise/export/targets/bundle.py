@@ -110,7 +110,7 @@ class _Gathering:
                 continue
             place = folder if PurePosixPath(folder).name == target else f"{folder}/{target}"
             self.files |= {f"{place}/{path}": text for path, text in made.files.items()}
-            self.commands.setdefault(step, []).extend(f"(cd {place} && {command})" for command in made.apply)
+            self.commands.setdefault(step, []).extend(_in_folder(place, command) for command in made.apply)
             self.notes += [f"{place}: {note}" for note in made.assumptions]
             return
         self.missing.append(f"{folder}: {'; '.join(reasons)}")
@@ -213,3 +213,9 @@ def _places(files: Mapping[str, str], text: str) -> str:
     folders = sorted({str(PurePosixPath(path).parent) for path, content in files.items() if text in content})
     more = f" and {len(folders) - 4} more" if len(folders) > 4 else ""
     return ", ".join(f"`{folder}`" for folder in folders[:4]) + more
+
+
+def _in_folder(place: str, command: str) -> str:
+    """A command that runs in a folder; a comment behind it stays behind it."""
+    words, mark, about = command.partition("  # ")
+    return f"(cd {place} && {words}){mark}{about}"
