@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flopwise.ops.types import Array
     from flopwise.search.answer import Candidate, Plan
     from flopwise.search.workload import Resolved
+    from flopwise.serving.network import RequestLinkNeed
     from flopwise.training.network import LinkNeed
 
 Machine = tuple[str, str, str, str, str]
@@ -388,7 +389,7 @@ class ExpectedFigures:
     time_high: float
     figures: dict[str, Any]
     breakdown: dict[str, float]
-    network: tuple[LinkNeed, ...] = ()  # of training: what its links have to carry
+    network: tuple[LinkNeed, ...] | tuple[RequestLinkNeed, ...] = ()  # what its links have to carry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

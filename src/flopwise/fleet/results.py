@@ -29,6 +29,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
 from flopwise.search.deployments import answers_in_one_pass
 from flopwise.search.serving_option import candidate_job as serving_job
+from flopwise.search.serving_option import link_needs
 from flopwise.search.training_option import candidate_job as training_job
 from flopwise.search.workload import Resolved
 from flopwise.serving.estimate import estimate as serving_estimate
@@ -140,6 +141,7 @@ def _serving_figures(
         memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes), engine_bytes=engine_bytes,
         intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
         time_high=1 / through.low, figures=figures, breakdown=breakdown,
+        network=link_needs(workload, model, facts, option.offer, candidate),
     )  # fmt: skip
 
 
