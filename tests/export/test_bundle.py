@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 import yaml
 from export_samples import sample_export
+from kubernetes_api import kubernetes
+from validators import shell
 
 from flopwise.api.assess import assess_with_plans
+from flopwise.errors import InfeasibleError
+from flopwise.export.emit import markdown_text, yaml_text
 from flopwise.export.exported import Exported
 from flopwise.export.fleet import FleetDeployment
-from flopwise.export.kustomize import OVERLAYS
+from flopwise.export.kustomize import ENVIRONMENTS
 from flopwise.export.spec import ExportSettings
 from flopwise.export.targets import exported_assessment
 from flopwise.facts.catalog import load_facts
@@ -26,10 +30,10 @@ from flopwise.facts.catalog import load_facts
 FLEET = {
     "name": "two places",
     "workloads": [
-        {"name": "chat", "task": "serve", "model": "Llama-3.1-8B", "environment": "production", "simulate": False,
+        {"name": "chat", "task": "serve", "model": "Llama-3.1-8B", "environment": "production",
          "traffic": {"requests_per_s": 20, "input_tokens": 500, "output_tokens": 100},
          "constraints": {"gpus": ["l40s"], "providers": ["aws"]}},
-        {"name": "trial", "task": "serve", "model": "Llama-3.1-8B", "environment": "staging", "simulate": False,
+        {"name": "trial", "task": "serve", "model": "Llama-3.1-8B", "environment": "staging",
          "traffic": {"requests_per_s": 1, "input_tokens": 500, "output_tokens": 100},
          "constraints": {"gpus": ["l4"], "providers": ["gcp"]}},
         {"name": "tuning", "task": "finetune", "model": "Llama-3.1-8B", "environment": "training", "runs_per_month": 4,
@@ -82,24 +86,25 @@ def _overlays(files: Mapping[str, str]) -> Iterator[str]:
     return (
         path.removesuffix("/kustomization.yaml")
         for path in files
-        if "/overlays/" in path and path.endswith("/kustomization.yaml")
+        if path.startswith("overlays/") and path.endswith("/kustomization.yaml")
     )
 
 
 @pytest.mark.parametrize("sample", ["serve", "serve-gcp", "serve-nodes", "pretrain", "lora", "batch"])
 def test_overlays_build_and_leave_production_as_planned(sample: str) -> None:
     files = sample_export("bundle", sample).files
-    found = {overlay: _built(files, f"kubernetes/overlays/{overlay}") for overlay in OVERLAYS}
+    found = {overlay: _built(files, f"overlays/{overlay}") for overlay in ENVIRONMENTS}
     names = {
         overlay: next(o for o in objects if o["kind"] == "Namespace")["metadata"]["name"]
         for overlay, objects in found.items()
     }
     assert len(set(names.values())) == 3
     for overlay, objects in found.items():
+        kubernetes(yaml_text(*objects))
         assert {o["metadata"].get("namespace", names[overlay]) for o in objects} == {names[overlay]}
         assert all(o["metadata"]["labels"]["flopwise.dev/environment"] == overlay for o in objects)
         assert len({(o["kind"], o["metadata"]["name"]) for o in objects}) == len(objects), "no object stands twice"
-    base = _built(files, "kubernetes")
+    base = _built(files, "kubernetes")  # as it is planned
     planned = {
         o["metadata"]["name"]: o["spec"]["replicas"] for o in base if o["kind"] in {"Deployment", "LeaderWorkerSet"}
     }
@@ -112,15 +117,24 @@ def test_overlays_build_and_leave_production_as_planned(sample: str) -> None:
         assert made == (planned if overlay == "production" else dict.fromkeys(planned, 1))
 
 
-def test_a_bundle_holds_the_files_of_its_parts_and_lists_what_is_left_out() -> None:
-    files = sample_export("bundle", "serve").files
-    for target in ("vllm", "kubernetes", "prometheus", "grafana", "terraform-aws", "skypilot", "load-test"):
-        part = sample_export(target, "serve").files
-        [place] = {
-            path.rpartition(f"/{target}/")[0] for path in files if f"/{target}/" in path and "overlays" not in path
-        }
-        assert {path: files[f"{place}/{target}/{path}"] for path in part} == dict(part)
-    assert "prompt-cache: " in files["README.md"].partition("## Left out")[2].replace("\\", "")
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("vllm", "run/vllm"), ("kubernetes", "kubernetes"), ("prometheus", "monitoring/prometheus"),
+        ("grafana", "monitoring/grafana"), ("terraform-aws", "infrastructure/terraform-aws"), ("skypilot", "skypilot"),
+        ("load-test", "load/load-test"), ("budgets", "budgets"),
+    ],
+)  # fmt: skip
+def test_a_bundle_holds_the_files_of_its_parts(target: str, place: str) -> None:
+    files, part = sample_export("bundle", "serve").files, sample_export(target, "serve").files
+    assert {path: files.get(f"{place}/{path}") for path in part} == dict(part)
+
+
+def test_what_no_target_can_express_is_listed_with_the_reason() -> None:
+    missing = sample_export("bundle", "serve").files["README.md"].partition("## Left out")[2]
+    with pytest.raises(InfeasibleError) as refused:
+        sample_export("prompt-cache", "serve")
+    assert f"kubernetes: prompt-cache: {markdown_text(refused.value.reasons[0])}" in missing
 
 
 def test_make_knows_every_step_in_order(tmp_path: Path) -> None:
@@ -136,7 +150,10 @@ def test_make_knows_every_step_in_order(tmp_path: Path) -> None:
         )
         assert shown.stdout.strip(), step
     assert list(made.apply[1:4]) == ["make infrastructure", "make queues", "make kubernetes"]
-    assert "kubectl apply -k kubernetes/overlays/production" in made.files["Makefile"]
+    assert "kubectl apply -k overlays/production" in made.files["steps/kubernetes.sh"]
+    for path, text in made.files.items():
+        if path.startswith("steps/"):
+            shell(text)
 
 
 def test_a_fleet_has_a_folder_for_each_environment_and_one_place_to_watch() -> None:

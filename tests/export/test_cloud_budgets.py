@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import validators
 import yaml
@@ -76,12 +78,12 @@ def test_a_plan_has_the_budget_of_its_month(sample: str, kind: str) -> None:
     budget = resource(configuration, kind)
     expected = math.ceil(candidate.cost_usd_high or candidate.cost_usd)
     assert expected >= candidate.usd_per_hour * 730
-    amount = {
-        "aws_budgets_budget": lambda: budget["limit_amount"].strip('"'),
-        "google_billing_budget": lambda: budget["amount"][0]["specified_amount"][0]["units"].strip('"'),
-        "azurerm_consumption_budget_resource_group": lambda: str(budget["amount"]),
-    }[kind]()
-    assert amount == str(expected)
+    amounts = {
+        "aws_budgets_budget": budget.get("limit_amount"),
+        "google_billing_budget": budget["amount"][0]["specified_amount"][0]["units"] if "google" in kind else None,
+        "azurerm_consumption_budget_resource_group": budget.get("amount"),
+    }
+    assert str(amounts[kind]).strip('"') == str(expected)
 
 
 def test_a_plan_s_budget_on_aws_counts_what_has_its_tag() -> None:
@@ -92,13 +94,21 @@ def test_a_plan_s_budget_on_aws_counts_what_has_its_tag() -> None:
     assert 'contacts = ["pay@example.com"]' in exported.files["terraform.tfvars.example"]
 
 
-def test_a_fleet_has_a_budget_for_each_provider_of_its_bill() -> None:
+def test_a_fleet_s_budget_is_split_as_its_bill_is() -> None:
     fleet = sample_fleet()
     exported = exported_assessment("budgets", fleet)
     bill = fleet.assessment.usd_per_month
     assert {path.split("/")[0] for path in exported.files} == set(bill.by_provider) == {"aws", "azure", "gcp"}
     budget = resource(parsed(exported, "aws/"), "aws_budgets_budget")
-    highs = sum(row.usd_high for row in fleet.assessment.allocation if row.provider == "aws")
-    assert int(budget["limit_amount"].strip('"')) == math.ceil(max(bill.by_provider["aws"], highs))
+    assert budget["limit_amount"] == f'"{math.floor(5000 * bill.by_provider["aws"] / bill.total)}"'
     assert not unknown_arguments(parsed(exported, "gcp/"))
     assert not unknown_arguments(parsed(exported, "azure/"))
+
+
+def test_without_a_budget_it_is_the_upper_end_of_the_bill() -> None:
+    fleet = sample_fleet()
+    free = replace(fleet, assessment=msgspec.structs.replace(fleet.assessment, budget_per_month=None))
+    highs = sum(row.usd_high for row in fleet.assessment.allocation if row.provider == "gcp")
+    budget = resource(parsed(exported_assessment("budgets", free), "gcp/"), "google_billing_budget")
+    assert math.ceil(highs) > math.ceil(fleet.assessment.usd_per_month.by_provider["gcp"])
+    assert budget["amount"][0]["specified_amount"][0]["units"] == f'"{math.ceil(highs)}"'

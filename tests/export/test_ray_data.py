@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from export_samples import sample_deployment, sample_export
+from tools import interpreter
 
 from flopwise.errors import InfeasibleError
-from flopwise.export.targets.ray_data import _engine_options
+from flopwise.export.vllm_options import engine_options
 
-PYTHON = Path(os.environ.get("FLOPWISE_RAY_DATA", Path.home() / ".cache" / "flopwise" / "ray-data")) / "bin" / "python"
 CHECK = """
 import json, sys
 from ray.data.llm import vLLMEngineProcessorConfig
@@ -43,14 +42,14 @@ def test_words_of_vllm_s_command_are_the_engine_s_options() -> None:
         "--max-num-seqs", "8", "--gpu-memory-utilization", "0.9", "--no-enable-prefix-caching", "--enforce-eager",
         "--speculative-config", '{"method": "ngram"}', "--host", "::", "--port", "8000", "--enable-metrics",
     )  # fmt: skip
-    assert _engine_options(words) == (
+    assert engine_options(words) == (
         "a/b",
         {
             "dtype": "bfloat16", "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False,
             "enforce_eager": True, "speculative_config": {"method": "ngram"},
         },
     )  # fmt: skip
-    assert _engine_options(("vllm", "serve", "a/b", "--tensor-parallel-size", "2"))[0] == "a/b"
+    assert engine_options(("vllm", "serve", "a/b", "--tensor-parallel-size", "2"))[0] == "a/b"
 
 
 def test_services_are_refused() -> None:
@@ -58,11 +57,11 @@ def test_services_are_refused() -> None:
         sample_export("ray-data", "serve")
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason=f"no environment with ray[data] at {PYTHON}")
+@pytest.mark.exports
 def test_ray_takes_the_configuration(tmp_path: Path) -> None:
-    path = tmp_path / "batch.json"
+    python, path = interpreter("ray-data"), tmp_path / "batch.json"
     path.write_text(sample_export("ray-data", "batch").files["batch.json"])
-    done = subprocess.run([PYTHON, "-c", CHECK, path], capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", CHECK, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     path.write_text(path.read_text().replace('"concurrency"', '"concurrencies"'))
-    assert subprocess.run([PYTHON, "-c", CHECK, path], capture_output=True, text=True, check=False).returncode
+    assert subprocess.run([python, "-c", CHECK, path], capture_output=True, text=True, check=False).returncode

@@ -6,17 +6,22 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import validators
-from export_samples import expressible, sample_deployment, sample_export
+from export_samples import expressible, sample_deployment, sample_export, sample_plan
 from fleet_samples import sample_fleet
 from terraform_arguments import unknown_arguments
 from test_hcl import needs_terraform
 from test_hcl import terraform as run_terraform
 
 from flopwise.errors import InfeasibleError
+from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Exported
-from flopwise.export.targets import exported_assessment
+from flopwise.export.hcl import string_text
+from flopwise.export.spec import ExportSettings
+from flopwise.export.targets import exported_assessment, exported_plan
+from flopwise.facts.catalog import load_facts
 
 TARGETS = ("terraform-aws", "terraform-gcp", "terraform-azure")
 
@@ -24,8 +29,11 @@ TARGETS = ("terraform-aws", "terraform-gcp", "terraform-azure")
 def parsed(exported: Exported, folder: str = "") -> dict[str, Any]:
     """The configuration of a folder, which the strictest reader takes."""
     texts = [text for path, text in exported.files.items() if path.startswith(folder) and path.endswith(".tf")]
-    found: dict[str, Any] = validators.terraform("\n".join(texts))
-    return found
+    whole: dict[str, Any] = {}
+    for one in validators.terraform(*texts):
+        for section, blocks in one.items():
+            whole.setdefault(section, []).extend(blocks)
+    return whole
 
 
 def resource(configuration: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -148,3 +156,66 @@ def test_a_fleet_has_its_machines_once() -> None:
     assert (desks["min_count"], desks["max_count"]) == (0, 2)
     run = resource(parsed(exported_assessment("terraform-gcp", fleet)), "google_container_node_pool")
     assert run["node_config"][0]["spot"] is True
+
+
+def _bought(sample: str, purchase: str, **changes: Any) -> Deployment:
+    """The first candidate of a sample plan, bought otherwise."""
+    plan = sample_plan(sample)
+    candidate = msgspec.structs.replace(plan.plans[0], purchase=purchase, **changes)
+    return Deployment.of_rank(msgspec.structs.replace(plan, plans=[candidate]), 1, load_facts(), ExportSettings())
+
+
+@pytest.mark.parametrize(
+    ("target", "sample", "kind", "variable"),
+    [
+        ("terraform-aws", "serve", "aws_launch_template", "var.capacity_reservations"),
+        ("terraform-gcp", "serve-gcp", "google_container_node_pool", "var.reservations"),
+        ("terraform-azure", "serve-azure", "azurerm_kubernetes_cluster_node_pool", "var.capacity_reservations"),
+    ],
+)
+def test_reserved_machines_stand_in_the_reservation_that_is_named(
+    target: str, sample: str, kind: str, variable: str
+) -> None:
+    exported = exported_plan(target, _bought(sample, "reserved_1y"))
+    configuration = parsed(exported)
+    assert not unknown_arguments(configuration)
+    assert variable in str(resource(configuration, kind))
+    assert variable not in str(parsed(sample_export(target, sample)))
+    if target == "terraform-aws":
+        group = resource(configuration, "aws_eks_node_group")
+        assert group["capacity_type"] == '${var.capacity_blocks ? "CAPACITY_BLOCK" : "ON_DEMAND"}'
+    assert any("bought apart" in note for note in exported.assumptions)
+
+
+def test_spot_machines_of_azure_have_its_taint_and_price() -> None:
+    configuration = parsed(exported_plan("terraform-azure", _bought("serve-azure", "spot")))
+    pool = resource(configuration, "azurerm_kubernetes_cluster_node_pool")
+    assert (pool["priority"], pool["eviction_policy"]) == ('"Spot"', '"Delete"')
+    assert '"kubernetes.azure.com/scalesetpriority=spot:NoSchedule"' in pool["node_taints"]
+    assert not unknown_arguments(configuration)
+
+
+@pytest.mark.parametrize(
+    ("instance", "gpu", "machine"),
+    [("tpu-v6e-8", "TPU v6e", "ct6e-standard-8t"), ("c4-standard-8", "Xeon Platinum 8581C", "c4-standard-8")],
+)
+def test_machines_of_google_without_gpus(instance: str, gpu: str, machine: str) -> None:
+    other = _bought("serve-gcp", "on_demand", instance=instance, gpu=gpu, num_gpus=8, num_instances=1)
+    node = resource(parsed(exported_plan("terraform-gcp", other)), "google_container_node_pool")["node_config"][0]
+    assert node["machine_type"] == f'"{machine}"'
+    assert node["disk_type"] == '"hyperdisk-balanced"'
+    assert "guest_accelerator" not in node
+
+
+def test_a_slice_of_many_machines_is_refused() -> None:
+    whole = _bought("serve-gcp", "on_demand", instance="tpu-v5p-12288", gpu="TPU v5p", num_gpus=6144, num_instances=1)
+    with pytest.raises(InfeasibleError) as refused:
+        exported_plan("terraform-gcp", whole)
+    assert "slice of many machines" in str(refused.value.reasons)
+
+
+def test_settings_stay_text() -> None:
+    hostile = 'x"${file("/etc/passwd")}\n%{ if true }'
+    example = sample_export("terraform-azure", "serve-azure", cluster=hostile).files["terraform.tfvars.example"]
+    assert f"cluster        = {string_text(hostile)}\n" in example
+    assert "$${file(" in example

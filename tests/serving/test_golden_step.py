@@ -344,6 +344,9 @@ def test_the_slowdown_of_an_emulated_cache_is_that_of_published_runs() -> None:
     note = "has no fp8 units: each read of an fp8 cache is converted in software"
     assert any(note in line for line in eight.assumptions)
     assert not any(note in line for line in sixteen.assumptions)
+    for gpu, told in (("a100-80gb", True), ("h100", False)):
+        sized = flopwise.memory("Llama-3-8B", task="serve", gpu=gpu, kv_dtype="fp8")
+        assert any(note in line for line in sized.assumptions) == told
 
 
 def test_kernels_without_groups_read_the_cache_for_each_query_head() -> None:

@@ -83,7 +83,7 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
     from flopwise.training.answer import TrainAnswer
 
     if isinstance(answer, MemoryAnswer):
-        return _memory_figure(answer)
+        return with_kinds(_memory_figure(answer), answer.kinds)
     if isinstance(answer, TrainAnswer):
         from flopwise.training.explain import train_figure
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import take
+from flopwise.options import changed_options, take
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def memory(
         MissingFactError: only published figures of the model are known.
     """
     from flopwise.changes.memory import with_remedies
+    from flopwise.provenance import unsaid_kinds
 
     if task == "train":
         data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
@@ -49,7 +50,16 @@ def memory(
     else:
         answer = _serving(found, deployment, chip, facts, concurrency or 1, context)
     notes = (resolution.note,) if resolution is not None and resolution.note else ()
-    return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes)))
+    if task == "train":
+        from flopwise.training.explain import LAYOUT_SETTINGS, SETTINGS
+
+        said, settings = [*changed_options(data), *changed_options(spec)], LAYOUT_SETTINGS | SETTINGS
+    else:
+        from flopwise.serving.explain import SETTINGS as settings  # noqa: N811 - of the other task
+
+        said = changed_options(deployment)
+    kinds = unsaid_kinds(settings, said, "default")
+    return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
 
 
 def _training(
@@ -77,10 +87,12 @@ def _serving(
     model: Model, spec: ServingSpec, chip: Accelerator | None, facts: Facts, concurrency: int, context: int | None
 ) -> MemoryAnswer:
     """Memory of serving `concurrency` sequences of `context` tokens."""
+    from flopwise.cost.rates import rates
     from flopwise.facts.models.positions import check_length
     from flopwise.serving.estimate import check_layout
-    from flopwise.serving.memory import serving_memory
+    from flopwise.serving.memory import generates, serving_memory
     from flopwise.serving.memory_answer import memory_answer
+    from flopwise.serving.precision import conversion_note
 
     spec, format_notes = spec.in_its_format(model)
     software, layout, each = spec.software(facts), spec.layout(), -(-concurrency // spec.dp)
@@ -93,4 +105,6 @@ def _serving(
         device_kind="gpu" if chip is None else chip.kind,
     )  # fmt: skip
     answer = memory_answer(model, spec, memory, chip, facts, context=tokens, concurrency=each)
-    return replace(answer, assumptions=(*format_notes, *length_notes, *answer.assumptions))
+    converted = None if chip is None or not generates(model) else conversion_note(software["kv_dtype"], rates(chip))
+    notes = (*format_notes, *length_notes, *((converted,) if converted else ()))
+    return replace(answer, assumptions=(*notes, *answer.assumptions))

@@ -13,7 +13,6 @@ from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, Technique
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.provenance import Kind
     from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.job import ServeEstimate
     from flopwise.serving.load_curve import SweepPoint
@@ -40,8 +39,10 @@ def serve(
         InfeasibleError: no offer satisfies what was asked.
     """
     from flopwise.changes.memory import with_remedies
+    from flopwise.provenance import unsaid_kinds
     from flopwise.serving.answer import serve_answer
     from flopwise.serving.deployment import replica_of
+    from flopwise.serving.explain import SETTINGS
 
     request, machines, deployment, techniques, start, source = take(
         options, RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec
@@ -51,21 +52,9 @@ def serve(
     answer = serve_answer(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes
     )
-    return replace(answer, memory=with_remedies(answer.memory), kinds=_kinds(request, deployment, gpus))
-
-
-_SETTINGS = {
-    "input tokens": "input_tokens", "output tokens": "output_tokens", "memory fraction": "memory_fraction",
-    "KV dtype": "kv_dtype", "tp": "tp", "pp": "pp", "ep": "ep", "dp": "dp",
-}  # fmt: skip
-"""Options by the names of their figures."""
-
-
-def _kinds(request: RequestSpec, deployment: ServingSpec, gpus: int | None) -> dict[str, Kind]:
-    """Settings that nobody gave."""
-    said = {*changed_options(request), *changed_options(deployment)}
-    kinds: dict[str, Kind] = {name: "default" for name, option in _SETTINGS.items() if option not in said}
-    return kinds if gpus is not None else kinds | {"GPUs": "default"}
+    said = [name for part in (request, deployment, techniques) for name in changed_options(part)]
+    kinds = unsaid_kinds(SETTINGS, said if gpus is None else [*said, "gpus"], "default")
+    return replace(answer, memory=with_remedies(answer.memory), kinds=kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.provenance import Kind
     from flopwise.training.answer import TrainAnswer
     from flopwise.training.corpus import Corpus
     from flopwise.training.job import TrainJob
@@ -37,7 +36,9 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
     """
     from flopwise.changes.memory import with_remedies
+    from flopwise.provenance import unsaid_kinds
     from flopwise.training.answer import train_answer
+    from flopwise.training.explain import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on
     from flopwise.training.routing import check_skew
@@ -64,26 +65,10 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
     answer = train_answer(job, facts, laid_out, notes, data.epochs)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
-    kinds = _kinds(data, spec, run)
+    said = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
+    kinds = unsaid_kinds(LAYOUT_SETTINGS, said, "default" if spec.says_layout else "chosen")
+    kinds |= unsaid_kinds(SETTINGS, said, "default")
     return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd, kinds=kinds)
-
-
-_SETTINGS = {
-    **{name: (name,) for name in ("dp", "tp", "pp", "cp", "ep", "recompute")},
-    "stages": ("pp",), "ranks": ("tp", "cp", "ep"), "ZeRO stage": ("zero", "fsdp"),
-    "ranks that share the shards": ("shard", "fsdp"), "micro-batch": ("micro_batch",), "interleave": ("interleave",),
-}  # fmt: skip
-"""Options that say a layout's settings, by the names of their figures."""
-
-
-def _kinds(data: DataSpec, spec: TrainingSpec, run: RunConditionsSpec) -> dict[str, Kind]:
-    """Settings that nobody gave: chosen where the layout was searched for, else at their defaults."""
-    said = {*changed_options(spec), *changed_options(data), *changed_options(run)}
-    unsaid: Kind = "default" if spec.says_layout else "chosen"
-    kinds = {name: unsaid for name, options in _SETTINGS.items() if not said.intersection(options)}
-    others = {"sequence length": {"seq"}, "global batch": {"global_batch", "global_batch_tokens"}}
-    others |= {"spare nodes": {"spares"}, "GPUs a node": {"gpus_per_node"}}
-    return kinds | {name: "default" for name, options in others.items() if not said & options}
 
 
 USUAL_CLOUD = "aws"

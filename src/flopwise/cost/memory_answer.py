@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
@@ -10,6 +11,7 @@ from flopwise.cost.quick import QuickFormula
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.provenance import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class MemoryAnswer:
     kv_capacity_tokens: float | None = None
     max_concurrency: float | None = None
     max_whole_contexts: float | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
     @property
     def margin_bytes(self) -> float | None:

@@ -83,6 +83,7 @@ def adapter_config(deployment: Deployment) -> dict[str, Any]:
         "target_modules": sorted({names[target] for target in lora.targets if target in names}),
         "modules_to_save": whole or None,
         "bias": "none",
+        "fan_in_fan_out": deployment.model.model_type == "gpt2",  # whose layers are convolutions of width 1
     }
 
 

@@ -115,21 +115,20 @@ def behaviour(rule: ScalingRule) -> dict[str, Any]:
 def rule_notes(deployment: Deployment) -> tuple[str, ...]:
     """What the thresholds come from."""
     rule, chosen = scaling_rule(deployment), deployment.candidate
+    first, batch = scaled_object(deployment)["kind"].lower(), chosen.layout["max_batch"]
+    kind = "kubernetes" if first == "deployment" else first
     return (
         (
-            f"{rule.least} to {rule.most} replicas: the least of the traffic's hours and the upper end of the plan's "
-            f"interval; the plan has {deployment.replicas}"
+            f"{rule.least} to {rule.most} replicas, where the plan has {deployment.replicas}: the quietest hour of the "
+            "traffic, and the upper end of the plan's interval"
         ),
         (
-            f"a replica is full with {rule.running} requests in flight (its batch holds "
-            f"{chosen.layout['max_batch']}) and late with {rule.waiting} that wait"
+            f"a replica is full with {rule.running} requests in flight (its batch holds {batch}), and late with "
+            f"{rule.waiting} that wait"
         ),
         (
-            f"a further replica helps after {rule.period_s} s, or after its machine and image have come; one that is not "
-            f"needed goes after {rule.calm_s} s"
+            f"a further replica helps after {rule.period_s} s, or when its machine and image have come; one too many "
+            f"goes after {rule.calm_s} s"
         ),
-        (
-            f"the pods that are scaled are named {deployment.name}: export "
-            f"{'leaderworkerset' if deployment.nodes_per_replica > 1 else 'kubernetes'} first"
-        ),
+        f"what is scaled is the {first} {deployment.name}: export {kind} first",
     )

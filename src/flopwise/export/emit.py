@@ -107,7 +107,8 @@ def script_text(*parts: str) -> str:
 
 
 def comment_text(text: str, mark: str = "#") -> str:
-    """`text` as a comment: each of its lines behind the `mark`, other line ends as blanks."""
+    """`text` as a comment: each of its lines behind the `mark`, what cannot be printed as blanks."""
+    text = "".join(sign if sign.isprintable() or sign in "\r\n" else " " for sign in text)
     lines = (" ".join(line.split()) for line in re.split(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", text))
     return "\n".join(f"{mark} {line}".rstrip() for line in lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -43,8 +44,11 @@ class FleetDeployment:
         Raises:
             SpecError, UnknownNameError: a model or a device is no longer among the facts.
         """
+        names = set[str]()
         workloads = (
-            WorkloadDeployments(result=result, parts=tuple(_parts(result.name, assessment, plan, facts, settings)))
+            WorkloadDeployments(
+                result=result, parts=tuple(_parts(result.name, assessment, plan, facts, settings, names))
+            )
             for result in assessment.workloads
             if (plan := plans.get(result.name)) is not None
         )
@@ -75,9 +79,12 @@ class FleetDeployment:
 
 
 def _parts(
-    workload: str, assessment: Assessment, plan: Plan, facts: Facts, settings: ExportSettings
+    workload: str, assessment: Assessment, plan: Plan, facts: Facts, settings: ExportSettings, names: set[str]
 ) -> Iterator[tuple[Allotment, Deployment]]:
-    """Rows of the allocation with the candidate of the plan that each stands for; rows of APIs have none."""
+    """Rows of the allocation with the candidate of the plan that each stands for; rows of APIs have none.
+
+    Each has a label of its own, and a name that is not among `names`: they are made of the workload's, and a number.
+    """
     for row in assessment.allocation:
         if row.workload != workload:
             continue
@@ -85,4 +92,7 @@ def _parts(
         alike = [c for c in plan.plans if (c.provider, c.region, c.instance) == place]
         chosen = next((c for c in alike if c.purchase == row.purchase), alike[0] if alike else None)
         if chosen is not None:
-            yield row, Deployment.of(plan, chosen, facts, settings, workload)
+            numbered = (workload if number == 1 else f"{workload} {number}" for number in itertools.count(1))
+            label = next(label for label in numbered if resource_name(label) not in names)
+            names.add(resource_name(label))
+            yield row, Deployment.of(plan, chosen, facts, settings, label)

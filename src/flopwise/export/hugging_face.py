@@ -78,9 +78,9 @@ def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[s
     layout = deployment.candidate.layout
     offload, on_cpu = layout.get("offload", ()), platform(deployment.accelerator) == "cpu"
     if layout["shard"] and (sharding != "fsdp" or layout["zero"] != 3):
-        yield "only FSDP shards within groups (HSDP), and fully; plan again without --shard, or with --stack fsdp-compile"
+        yield "only FSDP shards within groups (HSDP), and fully; plan again without --shard"
     if sharding == "fsdp" and on_cpu:
-        yield "accelerate runs FSDP on GPUs alone: on CPUs a plan of ZeRO 0, or one for --stack deepspeed-zero3, can be run"
+        yield "accelerate runs FSDP on GPUs alone: on CPUs plan with --stack deepspeed-zero3"
     if sharding == "fsdp" and "parameters" in offload and "optimizer" not in offload:
         yield "FSDP offloads parameters together with optimizer states; plan again with --stack deepspeed-zero3"
     if "activations" in offload and on_cpu:
@@ -156,7 +156,8 @@ def program(deployment: Deployment, sharding: Sharding, arguments: dict[str, Any
     if sharding == "deepspeed":
         made[DEEPSPEED] = json_text(deepspeed_config(deployment))
     return Command(
-        args=(script or PROGRAM, ARGUMENTS), env=mesh(deployment), secret_env={"HF_TOKEN": "weights_secret"},
+        args=(script or PROGRAM, ARGUMENTS), env={**mesh(deployment), **threads(deployment)},
+        secret_env={"HF_TOKEN": "weights_secret"},
         files=made, assumptions=tuple(_assumptions(deployment, sharding)),
     )  # fmt: skip
 
@@ -258,6 +259,14 @@ def mesh(deployment: Deployment) -> dict[str, str]:
         "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": str(layout["dp"] // layout["shard"]),
         "PARALLELISM_CONFIG_DP_SHARD_SIZE": str(layout["shard"]),
     }
+
+
+def threads(deployment: Deployment) -> dict[str, str]:
+    """Threads of a process on CPUs, all of its socket's: a launcher that is told nothing gives it one."""
+    cores = deployment.offer.vcpus
+    if platform(deployment.accelerator) != "cpu" or cores is None:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, int(cores) // deployment.gpus_per_node))}
 
 
 def own_config(deployment: Deployment) -> dict[str, Any] | None:

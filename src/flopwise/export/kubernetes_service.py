@@ -1,4 +1,4 @@
-"""Parts of services on Kubernetes: probes as long as a start takes, an orderly end, and how many replicas may be away."""
+"""Parts of services on Kubernetes: probes as long as a start takes, an orderly end, how many replicas may be away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError
 from flopwise.export import kubernetes
-from flopwise.fleet.alerts import BUSY_LIMIT
+from flopwise.fleet.workload_alerts import BUSY_LIMIT
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 
@@ -67,7 +67,7 @@ def start_note(deployment: Deployment) -> str:
 
 
 def probes(deployment: Deployment, command: Command) -> Object:
-    """Startup, readiness and liveness: a start may take its upper end; a server that runs fails three times in a row."""
+    """Startup, readiness and liveness: a start may take its upper end; a running server fails three times in a row."""
     if not command.health_path:
         return {}
     check = {"httpGet": {"path": command.health_path, "port": command.port}, "periodSeconds": PERIOD_S}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.export import kubernetes
 from flopwise.facts.formats import BF16
 from flopwise.ops.weights import weight_bytes
-from flopwise.training.goodput import interruptions_per_s
+from flopwise.training.goodput import DEFAULT_RELIABILITY, interruptions_per_s
 from flopwise.training.run import job_goodput
 from flopwise.training.storage import stored_token_bytes
 
@@ -50,19 +51,20 @@ def run_refusals(deployment: Deployment) -> Iterator[str]:
 def restarts(deployment: Deployment) -> int:
     """How often a run may start again: its expected interruptions and three deviations, at least three.
 
-    Source: a Poisson process at the rate of `flopwise.training.goodput.interruptions_per_s`, of spot machines beside it
-    their provider's record. Assumes: an interruption is independent of the others; faults of the program end sooner.
+    Source: a Poisson process at the rate of `training.goodput.interruptions_per_s`. Assumes: an interruption is
+    independent of the others; faults of the program end sooner.
     """
     job, chosen = deployment.training, deployment.candidate
-    rate = 0.0 if job is None else float(interruptions_per_s(chosen.num_gpus, job.conditions.reliability))
-    if chosen.purchase == "spot":
+    reliability = DEFAULT_RELIABILITY if job is None else job.conditions.reliability
+    if job is None and chosen.purchase == "spot":
         taken = deployment.facts.spot(chosen.provider, chosen.gpu).interruptions_per_s
-        rate += taken * chosen.num_instances
+        reliability = replace(reliability, interruptions_per_s=taken, gpus_per_node=deployment.gpus_per_node)
+    rate = float(interruptions_per_s(chosen.num_gpus, reliability))
     expected = rate * (chosen.seconds_high or chosen.seconds)
     return max(LEAST_RESTARTS, math.ceil(expected + DEVIATIONS * math.sqrt(expected)))
 
 
-def queued(deployment: Deployment) -> dict[str, str]:
+def queue_label(deployment: Deployment) -> dict[str, str]:
     """The label by which Kueue admits a job, where a queue is given."""
     return {} if deployment.settings.queue is None else {QUEUE_LABEL: deployment.settings.queue}
 
@@ -98,7 +100,7 @@ def _data_bytes(job: TrainJob) -> float:
     return 0.0 if job.tokens is None else job.tokens * stored_token_bytes(job.model)
 
 
-def tolerant(number: int) -> Object:
+def restart_policy(number: int) -> Object:
     """The fields of a job that starts again so often; what a node's end or a preemption takes does not count."""
     return {
         "backoffLimit": number,
@@ -112,9 +114,14 @@ def run_notes(deployment: Deployment) -> Iterator[str]:
     """What is taken for granted of a run."""
     yield from kubernetes.placement_notes(deployment)
     yield (
-        f"a run may start again {restarts(deployment)} times, from its last checkpoint: as often as machines of the plan "
-        "are expected to fail, and three deviations more"
+        f"a run may start again {restarts(deployment)} times, from its last checkpoint: as often as its machines are "
+        "expected to fail, and three deviations more"
     )
+    if deployment.num_nodes > 1:
+        yield (
+            "pods meet over the cluster's own network: cards for EFA, InfiniBand or TCPX are asked for as the provider "
+            "says, and without them steps between machines take longer than planned"
+        )
     yield from folder_notes(deployment)
 
 

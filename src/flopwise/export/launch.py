@@ -25,10 +25,11 @@ def run_title(deployment: Deployment) -> str:
     return f"{deployment.title}: {chosen.num_instances} x {chosen.instance}, {chosen.num_gpus} processes."
 
 
-def launch_files(deployment: Deployment, one: Command, *, here: bool = True) -> Files:
+def launch_files(deployment: Deployment, one: Command, *, here: bool = True, last: int = 0) -> Files:
     """`run.sh`, to be started on each machine, with what the command reads; its arguments go to the program.
 
-    `here`: it runs in the folder of its files, else in that from which it is started.
+    `here`: it runs in the folder of its files, else in that from which it is started. `last`: words of the command that
+    come after what run.sh is given.
     """
     nodes = deployment.num_nodes
     parts = [comment_text(run_title(deployment)), *(['cd "$(dirname "$0")"'] if here else [])]
@@ -38,5 +39,6 @@ def launch_files(deployment: Deployment, one: Command, *, here: bool = True) -> 
         start = f"PET_MASTER_ADDR=... PET_NODE_RANK=N ./run.sh  # on each machine, N from 0 to {nodes - 1}"
     if one.env:
         parts.append(f"export {command_text((), one.env)}")
-    parts.append(f'exec {command_text(one.args)} "$@"')
+    words, after = (one.args[:-last], one.args[-last:]) if last else (one.args, ())
+    parts.append(f'exec {command_text(words)} "$@" {command_text(after)}'.rstrip())
     return Files(files={**one.files, "run.sh": script_text(*parts)}, apply=(start,), assumptions=one.assumptions)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from flopwise.export.deployment import Deployment, resource_name
 from flopwise.facts.formats import BF16
-from flopwise.fleet.schedules import WeeklySchedule, most_at_once, schedule, slots
-from flopwise.fleet.spec import Hours
 from flopwise.ops.weights import weight_bytes
 from flopwise.search.spec import TRAINING
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Allotment, WorkloadResult
+    from flopwise.fleet.schedules import WeeklySchedule
 
 SYSTEM_GB = 100
 """Disk of a node for its system, images and logs. Assumed: images of engines and trainers have 10 to 30 GB unpacked."""
@@ -110,6 +109,8 @@ def _fleet_pool(
     fleet: FleetDeployment, rows: Sequence[Allotment], mine: Sequence[Deployment],
     results: Mapping[str, WorkloadResult], own: str,
 ) -> NodePool:  # fmt: skip
+    from flopwise.fleet.schedules import most_at_once, slots  # noqa: PLC0415 - plans have no hours
+
     first = rows[0]
     scaled = {one.workload: one for one in fleet.assessment.scaled}
     hours = [workload_hours(results.get(row.workload)) for row in rows]
@@ -145,6 +146,9 @@ def _names_of(facts: Facts, provider: str, gpu: str) -> dict[str, str]:
 
 def workload_hours(result: WorkloadResult | None) -> WeeklySchedule | None:
     """The schedule of a workload; None where it may run at any time."""
+    from flopwise.fleet.schedules import schedule  # noqa: PLC0415 - plans have no hours
+    from flopwise.fleet.spec import Hours  # noqa: PLC0415 - the same
+
     if result is None or (result.schedule is None and not _stays(result)):
         return None
     plain = result.schedule

@@ -1,4 +1,4 @@
-"""A Ray cluster on Kubernetes: a head without work, a pod for each machine of the plan, and what starts runs on them."""
+"""A Ray cluster on Kubernetes: a head without work, a pod for each machine of the plan, and what starts runs there."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def launch_refusals(deployment: Deployment) -> Iterator[str]:
         yield from training.run_refusals(deployment)
         return
     if deployment.nodes_per_replica > 1:
-        yield f"a replica takes {deployment.nodes_per_replica} machines, and its share runs on one: plan with larger ones"
+        yield f"a replica takes {deployment.nodes_per_replica} machines, and its share runs on one: plan with larger"
     yield from serving.server_refusals(deployment)
 
 
-def launched(deployment: Deployment) -> Command:
+def launch_command(deployment: Deployment) -> Command:
     """The command of a run, or of a batch, with the program that starts it on each machine, or for each share."""
     runs = deployment.training is not None
     command = training.trainer(deployment) if runs else serving.server(deployment)

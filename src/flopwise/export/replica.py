@@ -116,10 +116,19 @@ def memory_frac(deployment: Deployment) -> float:
     return deployment.workload.limits.memory_fraction or deployment.serving.engine.memory_frac
 
 
-def cache_bytes(deployment: Deployment) -> int:
-    """Bytes of one device that the plan leaves for the key-value cache."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRoom:
+    """What the plan leaves for the key-value cache: bytes of one device, tokens of all sequences."""
+
+    bytes: int
+    tokens: int
+
+
+def cache_room(deployment: Deployment) -> CacheRoom:
+    """The cache of one attention replica."""
     assert deployment.serving is not None
-    return int(job_memory(deployment.serving).kv_budget_bytes)
+    memory = job_memory(deployment.serving)
+    return CacheRoom(bytes=int(memory.kv_budget_bytes), tokens=int(memory.kv_capacity_tokens))
 
 
 def offloaded_gib(deployment: Deployment) -> float:

@@ -47,7 +47,7 @@ def batch_places(deployment: Deployment) -> dict[str, str]:
 
 def program_text(name: str) -> str:
     """A program that goes with exported files."""
-    return resources.files("flopwise.export.programs").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("flopwise.export").joinpath("programs", name).read_text(encoding="utf-8")
 
 
 def server_files(deployment: Deployment, command: Command) -> Files:
@@ -59,13 +59,7 @@ def server_files(deployment: Deployment, command: Command) -> Files:
     files, apply = {name: script, **command.files}, [f"bash {name}"]
     if batch:
         files["requests.example.jsonl"] = _request_lines(deployment)
-        files["split-requests.sh"] = script_text(
-            comment_text("Deals requests out: each replica gets a file of its own."),
-            'requests="${1:?file of requests, one JSON object a line}"',
-            'folder="${2:?folder for the shares}"',
-            f'awk -v count={deployment.replicas} -v folder="$folder" '
-            '\'{ print > (folder "/requests-" (NR - 1) % count ".jsonl") }\' "$requests"',
-        )
+        files["split-requests.sh"] = split_script(deployment.replicas)
         folder = shlex.quote(deployment.value("data"))
         apply = [f"bash split-requests.sh requests.jsonl {folder}", *apply]
         if deployment.replicas > 1:
@@ -75,9 +69,25 @@ def server_files(deployment: Deployment, command: Command) -> Files:
     return Files(files=files, apply=tuple(apply), assumptions=command.assumptions)
 
 
+def split_script(count: int) -> str:
+    """The script that deals requests out to so many files."""
+    return script_text(
+        comment_text(f"Deals requests out to {count} files: each share gets one of its own."),
+        'requests="${1:?file of requests, one JSON object a line}"',
+        'folder="${2:?folder for the shares}"',
+        f'awk -v count={count} -v folder="$folder" '
+        '\'{ print > (folder "/requests-" (NR - 1) % count ".jsonl") }\' "$requests"',
+    )
+
+
 def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
     """The lines that start a replica; where a machine holds several, each on its devices and at its port."""
-    text = f"exec {command_text(command.args, command.env)}"
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+    if variables:
+        yield "\n".join(variables)
+    text = f"exec {command_text(command.args)}"
+    if command.args[0] == "bash":
+        text = f"# shellcheck disable=SC2016  # the variables are those of the inner shell\n{text}"
     packed, each = deployment.gpus_per_node // deployment.gpus_per_replica, deployment.gpus_per_replica
     variable = DEVICES.get(platform(deployment.accelerator) or "")
     if packed > 1 and variable is not None:

@@ -54,6 +54,7 @@ class ExportSettings(Spec):
     hostname: str | None = _cluster("--hostname", _text, "Host name under which a gateway serves.")
     gateway: str | None = _cluster("--gateway", _text, "Gateway (Gateway API) that routes attach to.")
     prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus that scalers ask.")
+    machines: str | None = _cluster("--machines", _text, "Addresses of the machines, with commas between them.")
     contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
 
     def value(self, name: str) -> str:
@@ -82,6 +83,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "hostname": "change-me-hostname.example.com",
     "gateway": "change-me-gateway",
     "prometheus": "http://change-me-prometheus:9090",
+    "machines": "change-me-machine",
     "contact": "change-me-contact@example.com",
 }
 """What stands in a file for a setting that is not said; each is valid where such a value is."""

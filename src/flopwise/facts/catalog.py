@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
     from flopwise.facts.kubernetes import NodeRecord
+    from flopwise.facts.metrics import ExporterRecord, MetricRecord
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
@@ -59,6 +60,7 @@ TABLES = (
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
     "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "metrics.METRICS", "metrics.EXPORTERS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -499,6 +501,9 @@ class Facts:
             r for r in self.spot_records if r.provider in (provider, ANY) and r.accelerator in (accelerator, None)
         ]
         return max(fitting, key=lambda r: (r.provider != ANY, r.accelerator is not None))
+
+    exporters: tuple[ExporterRecord, ...] = _all_rows("metrics.EXPORTERS")  # where metrics are read
+    metric_records: tuple[MetricRecord, ...] = _all_rows("metrics.METRICS")  # what each calls a quantity
 
     storage_kinds: Mapping[str, Storage] = _named_rows("storage.STORAGE")  # kinds of storage by name
     storage = _finder("kind of storage", lambda facts: facts.storage_kinds)

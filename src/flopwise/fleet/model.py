@@ -17,14 +17,13 @@ from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
+    from flopwise.fleet.expected import ExpectedFigures
     from flopwise.fleet.load_levels import LoadLevels
     from flopwise.fleet.schedules import WeeklySchedule
     from flopwise.fleet.spec import Fleet, Job, Policies
     from flopwise.ops.types import Array
     from flopwise.search.answer import Candidate, Plan
     from flopwise.search.workload import Resolved
-    from flopwise.serving.network import RequestLinkNeed
-    from flopwise.training.network import LinkNeed
 
 Machine = tuple[str, str, str, str, str]
 """Provider, region, instance, purchase and pool: what tells machines apart that workloads may share. The pool is empty
@@ -372,24 +371,6 @@ class Allocation:
     kg: float
     gap: float
     columns: Array | None = field(default=None, repr=False, compare=False)  # of the program, to begin another from
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedFigures:
-    """Figures of one option; `time_low` and `time_high` are factors on its time (or on its machines, for services)."""
-
-    parameters: int
-    memory_bytes: float  # of all devices of one copy
-    memory_frac: float  # of the fullest device
-    memory_high_frac: float  # the same, upper end of its interval
-    engine_bytes: float | None = None  # of a device that the inference engine takes for itself; None of training
-    intensity: float | None
-    pattern: str
-    time_low: float
-    time_high: float
-    figures: dict[str, Any]
-    breakdown: dict[str, float]
-    network: tuple[LinkNeed, ...] | tuple[RequestLinkNeed, ...] = ()  # what its links have to carry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -272,6 +272,7 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
 
 def _gpu_names(platform: Platform) -> Iterator[str]:
     """Accelerators that the fleet names, as it writes them."""
+    yield from platform.rules.gpus
     for job in platform.jobs:
         yield from (*job.spec.constraints.gpus, *(() if job.spec.machines is None else job.spec.machines.gpus))
     yield from (machine.gpu for machine in platform.fleet.own_machines)

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import unit_usd
-from flopwise.errors import FlopwiseError
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import MonthlyCost, WorkloadResult
+from flopwise.fleet.expected import ExpectedFigures, expected_figures
 from flopwise.fleet.model import (
     Allocation,
     ChosenWorkload,
-    ExpectedFigures,
     MonthlyOption,
     PlannedWorkload,
     Taken,
@@ -23,31 +20,12 @@ from flopwise.fleet.model import (
 from flopwise.fleet.planned import run_forked
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
-from flopwise.ops.cache import kv_bytes_per_token
-from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
-from flopwise.search.deployments import answers_in_one_pass
-from flopwise.search.serving_option import candidate_job as serving_job
-from flopwise.search.serving_option import link_needs
-from flopwise.search.training_option import candidate_job as training_job
-from flopwise.search.workload import Resolved
-from flopwise.serving.estimate import estimate as serving_estimate
-from flopwise.serving.job import latency_band, serving_band
-from flopwise.training.estimate import estimate as training_estimate
-from flopwise.training.memory import memory_band
-from flopwise.training.network import network_needs
 from flopwise.units import HOUR_S, format_bytes, format_seconds
 
 WORTH_SHARING = 40
 """Estimates from which other processes are worth starting."""
-BOUNDS = {
-    "compute": "compute-bound: matrix products",
-    "memory": "memory-bound: bandwidth of the device",
-    "communication": "bound by communication between devices",
-    "host": "bound by the host: kernel launches",
-    "bubble": "bound by the pipeline's bubble",
-}
 
 
 def chosen_workloads(made: AllocationProblem, allocation: Allocation, facts: Facts) -> list[ChosenWorkload]:
@@ -61,7 +39,7 @@ def chosen_workloads(made: AllocationProblem, allocation: Allocation, facts: Fac
     first = {key: number for number, key in reversed(list(enumerate(keys)))}
     todo = list(first.values())
     estimates = run_forked(
-        lambda n: _expected_figures(made.items[todo[n]], mains[todo[n]].option, facts), len(todo), WORTH_SHARING
+        lambda n: _figures(made.items[todo[n]], mains[todo[n]].option, facts), len(todo), WORTH_SHARING
     )
     known = dict(zip(first, estimates, strict=True))
     return [
@@ -70,112 +48,11 @@ def chosen_workloads(made: AllocationProblem, allocation: Allocation, facts: Fac
     ]
 
 
-def _expected_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts) -> ExpectedFigures | None:
+def _figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts) -> ExpectedFigures | None:
     """The estimate of the option that was chosen; None for machines to work on, and for an API's."""
     if item.workload is None or option.purchase == API:
         return None
-    model = facts.model(item.workload.model)
-    if item.job.trains:
-        return _training_figures(item.workload, option, facts, model)
-    return _serving_figures(item.workload, option, facts, model, ends=item.job.ends)
-
-
-def _training_figures(workload: Resolved, option: MonthlyOption, facts: Facts, model: Model) -> ExpectedFigures:
-    """Figures of a run. Its intensity is FLOP of forward and backward over thrice the bytes of the forward pass."""
-    estimate = training_estimate(training_job(workload, model, facts, option.offer, option.candidate))
-    candidate, band, gpus = option.candidate, estimate.band, estimate.num_gpus
-    memory = memory_band(estimate.job.recipe, facts.calibration)
-    batch, seq = int(estimate.job.layout.micro_batch), int(estimate.job.recipe.seq_len)
-    flops = float(causal_forward_flops(model, batch, seq)) + float(backward_flops(model, batch, seq))
-    figures = {
-        "run_s": _run_s(candidate, band),
-        "start_s": candidate.start_s,
-        "tokens_per_s": _ends(estimate.tokens_per_s, estimate.low * gpus, estimate.high * gpus),
-        "mfu_frac": estimate.mfu_frac,
-        "step_s": estimate.step_s,
-    }
-    return ExpectedFigures(
-        parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * candidate.num_gpus,
-        memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
-        memory_high_frac=candidate.memory_bytes * memory.high / candidate.capacity_bytes,
-        intensity=flops / (3 * sum(float(o.bytes) for o in operations(model, batch, seq))),
-        pattern=_pattern(estimate.bound), time_low=1 / band.high, time_high=1 / band.low, figures=figures,
-        breakdown=dict(estimate.breakdown), network=network_needs(estimate),
-    )  # fmt: skip
-
-
-def _serving_figures(
-    workload: Resolved, option: MonthlyOption, facts: Facts, model: Model, *, ends: bool
-) -> ExpectedFigures:
-    """Figures of a service, or of a batch that `ends`."""
-    candidate = option.candidate
-    job = serving_job(workload, model, facts, option.offer, candidate)
-    one_pass = answers_in_one_pass(model, workload)
-    bands = {name: serving_band(job, name) for name in ("ttft", "throughput", *(() if one_pass else ("tpot",)))}
-    try:
-        estimate = serving_estimate(job)
-        pattern, breakdown = _pattern(estimate.bound), dict(estimate.breakdown)
-        weights = float(estimate.memory.items["weights"]) * estimate.num_gpus
-        engine_bytes = float(estimate.memory.usable_bytes) if job.engine.memory_rule != "all" else None
-    except FlopwiseError:
-        pattern, breakdown, weights, engine_bytes = "not estimated alone", {}, candidate.memory_bytes, None
-    through, known = bands["throughput"], candidate.figures
-    figures: dict[str, Any] = {"requests_per_s": _with_band(float(known["requests_per_s_capacity"] or 0.0), through)}
-    for name in ("ttft", "tpot"):
-        value = known.get(f"{name}_s")
-        if value is not None and name in bands:
-            figures[f"{name}_s"] = _with_band(value, bands[name])
-    whole_s = float(known["e2e_s"] or 0.0)
-    figures["latency_s"] = _ends(whole_s, *latency_band(job).interval(float(known["ttft_s"] or whole_s), whole_s))
-    targets = (workload.latency, workload.ttft, workload.tpot)
-    figures["percentile"] = next((t.percentile for t in targets if t is not None), "p95")
-    tokens = known.get("output_tokens_per_s")
-    if tokens is not None:
-        figures["output_tokens_per_s"] = _with_band(tokens, through)
-    if ends:
-        figures |= {"run_s": _run_s(candidate, through), "start_s": candidate.start_s}
-    batch = 0.0 if one_pass else float(candidate.layout["max_batch"])
-    return ExpectedFigures(
-        parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
-        memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
-        memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes), engine_bytes=engine_bytes,
-        intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
-        time_high=1 / through.low, figures=figures, breakdown=breakdown,
-        network=link_needs(workload, model, facts, option.offer, candidate),
-    )  # fmt: skip
-
-
-def _serving_intensity(workload: Resolved, model: Model, weights: float, batch: float) -> float:
-    """FLOP of a request over the bytes it has the devices read: weights shared with its batch, its own cache.
-
-    `batch`: 0 where requests are answered in one pass.
-    """
-    inputs, outputs = workload.input_tokens, workload.output_tokens
-    flops = float(causal_forward_flops(model, 1, inputs))
-    moved = sum(float(o.bytes) for o in operations(model, 1, inputs))
-    if batch:
-        each = float(kv_bytes_per_token(model, 2.0))
-        flops *= 1 + outputs / inputs
-        moved += outputs * (weights / batch + each * (inputs + outputs / 2))
-    return flops / moved
-
-
-def _pattern(bound: str) -> str:
-    first = bound.split(maxsplit=1)[0].strip(",;:").lower() if bound else ""
-    return BOUNDS.get(first, bound)
-
-
-def _run_s(candidate: Candidate, band: ErrorBand) -> dict[str, float]:
-    return _ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low)
-
-
-def _with_band(value: float, band: ErrorBand) -> dict[str, float]:
-    low, high = band.interval(value)
-    return _ends(value, float(low), float(high))
-
-
-def _ends(value: float, low: float, high: float) -> dict[str, float]:
-    return {"value": value, "low": low, "high": high}
+    return expected_figures(item.workload, option.candidate, option.offer, facts)
 
 
 # The result of each workload

@@ -16,7 +16,8 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
-from flopwise.provenance import Figure
+from flopwise.options import changed_options
+from flopwise.provenance import Figure, unsaid_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
@@ -29,6 +30,9 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH
 Advance = Callable[[int, int], None]
 SHOWN = 10
 """Plans of whose devices there is something to say."""
+
+SERVED = ("tp", "pp", "ep", "dp", "ranks", "KV dtype", "GPUs")
+"""Settings of a service that the search chooses."""
 
 
 def check(workload: Resolved, facts: Facts) -> None:
@@ -169,12 +173,19 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     model = facts.model(workload.model)
     if answer.task in TRAINING:
         from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+        from flopwise.training import explain as of_training  # noqa: PLC0415 - half is enough
         from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
-        from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
-        return train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
+        tree = of_training.train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
+        said = [name for part in (workload.data, workload.training) for name in changed_options(part)]
+        chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs a node": ()}, said, "chosen")
+        return with_kinds(tree, unsaid_kinds(of_training.SETTINGS, said, "default") | chosen_kinds)
     from flopwise.search.serving_option import candidate_job as deployment  # noqa: PLC0415 - half is enough
+    from flopwise.serving import explain as of_serving  # noqa: PLC0415 - half is enough
     from flopwise.serving.estimate import estimate as serving_estimate  # noqa: PLC0415 - half is enough
-    from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - half is enough
 
-    return serve_figure(serving_estimate(deployment(workload, model, facts, offer, chosen)))
+    tree = of_serving.serve_figure(serving_estimate(deployment(workload, model, facts, offer, chosen)))
+    said = [*changed_options(workload.limits), *changed_options(workload.techniques)]
+    said += answer.workload.get("traffic", {})
+    usual = unsaid_kinds(of_serving.SETTINGS, said, "default")
+    return with_kinds(tree, usual | unsaid_kinds({n: of_serving.SETTINGS.get(n, ()) for n in SERVED}, said, "chosen"))

@@ -227,7 +227,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         replica_job(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
         kv_dtype=facts.cache_format(document["kv_dtype"]),
         engine=facts.engine(document["engine"]),
-        max_batch=document["max_batch"],
+        concurrency=document["max_batch"] * int(layout.dp),
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )
 

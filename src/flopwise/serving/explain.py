@@ -68,6 +68,13 @@ def serving_memory_figure(
     return total("memory per GPU", "B", items)
 
 
+SETTINGS = {
+    **{name: (name,) for name in ("tp", "pp", "ep", "dp", "engine", "acceptance")},
+    "ranks": ("tp", "ep", "dp"), "input tokens": ("input_tokens",), "output tokens": ("output_tokens",),
+    "memory fraction": ("memory_fraction",), "KV dtype": ("kv_dtype",), "proposals": ("draft_tokens",),
+    "hits": ("prefix_hit",), "shared prefix": ("shared_prefix",), "GPUs": ("gpus",),
+}  # fmt: skip
+"""Options by the names of their figures."""
 _COLUMNS = {
     "workspace": ("workspace_bytes", "B"),
     "graphs": ("graph_bytes", "B"),

@@ -12,7 +12,7 @@ from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import precision
 from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, clock_frac
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
-from flopwise.provenance import Figure, fact, setting, term
+from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
@@ -378,7 +378,8 @@ class StepFigures(Ledger):
         rate = self.add_figure(self.device.memory_rate())
         if layout.offload_optimizer:
             memory_rate = HOST_BYTES_PER_S / gpus_per_host(self.job.cluster.fabric)
-            rate = self.add_given("host memory, of each device", memory_rate, "B/s")
+            why = "what the optimizer on the host reads and writes, see flopwise.training.step"
+            rate = self.add_figure(assumption("host memory, of each device", memory_rate, "B/s", why))
         return self._sum_of("optimizer", f"{nbytes} / {rate.name}")
 
     def _newton_schulz(self) -> Figure:
@@ -398,7 +399,8 @@ class StepFigures(Ledger):
         )
 
     def _offload(self) -> Figure:
-        rate = setting("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s")
+        why = "what pinned copies reach of the device's link to its host"
+        rate = assumption("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s", why)
         if self.table.moved_bytes is None:
             text = "gradients down and weights up, less what backward, update and prefetching hide"
             return self._sum_of("offload", text, self._params(), rate)

@@ -90,12 +90,17 @@ class FolderExport:
         if one.assumptions:
             yield bullets("Assumed:", one.assumptions)
         if one.to_fill:
-            rows = [(fill.option, fill.meaning, fill.text, ", ".join(fill.files)) for fill in one.to_fill]
+            rows = [(fill.option, fill.meaning, fill.text, _places(fill.files)) for fill in one.to_fill]
             yield "To fill in, by these options of `flopwise export` or in the files:\n" + table(
                 ("option", "what", "stands as", "in"), rows, paper
             )
         if one.apply:
             yield bullets(f"Then, in {self.folder}:", one.apply)
+
+
+def _places(files: Sequence[str]) -> str:
+    """The first files that hold a placeholder, and how many more do."""
+    return ", ".join(files[:2]) + (f" and {len(files) - 2} more" if len(files) > 2 else "")
 
 
 def folder_exports(

@@ -61,6 +61,8 @@ def main() -> None:
     folder = Path(arguments.output_dir)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if folder.is_dir() else None)
     if not stop.asked:
+        if trainer.is_fsdp_enabled:  # checkpoints are in shards, the model at the end is whole
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model()
         trainer.save_state()
 

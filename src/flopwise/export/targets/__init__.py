@@ -176,7 +176,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*SERVING, *BATCH),
             expresses="as vllm, with experts spread over a part of the devices",
             files=("serve.sh", "run-batch.sh"),
-            validator="SGLang's own argument parser; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="SGLang 0.5.23",
         ),
         "tensorrt-llm": Target(
@@ -184,7 +184,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*ONLINE, *BATCH),
             expresses="tp, pp, ep, dp of one machine; formats of weights and cache; limits; prefix cache; drafts",
             files=("serve.sh", "trtllm.yaml", "run-batch.sh"),
-            validator="its list of options; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="TensorRT-LLM 1.2.1",
         ),
         "llamacpp": Target(
@@ -192,7 +192,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*SERVING, *BATCH),
             expresses="GGUF files; layers on device and host; slots; formats of the cache; drafts",
             files=("serve.sh", "run-batch.sh"),
-            validator="its list of options; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="llama.cpp of 2026-10-01",
         ),
         "tgi": Target(
@@ -200,7 +200,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(*ONLINE, *BATCH),
             expresses="tp of one machine; formats of weights and cache; limits; prefix cache; n-gram drafts",
             files=("serve.sh", "run-batch.sh"),
-            validator="its list of options; shellcheck",
+            validator="its options, read from the release; shellcheck",
             version="TGI 3.3.5",
         ),
         "load-test": Target(
@@ -279,6 +279,14 @@ GROUPS: dict[str, dict[str, Target]] = {
         ),
     },
     "Batch": {
+        "skypilot": Target(
+            summary="SkyPilot's managed job or service",
+            tasks=EVERY,
+            expresses="machines, regions and other candidates of the layout, spot with recovery, replicas, buckets",
+            files=("task.yaml",),
+            validator="SkyPilot's own Task.from_yaml",
+            version="SkyPilot 0.14.1",
+        ),
         "ray-data": Target(
             summary="Ray Data's batch inference with vLLM",
             tasks=BATCH,
@@ -338,7 +346,48 @@ GROUPS: dict[str, dict[str, Target]] = {
             version="KEDA 2 (keda.sh/v1alpha1); Terraform 1.11; hashicorp/aws 6",
         ),
     },
-    "Monitoring": {},
+    "Monitoring": {
+        "prometheus": Target(
+            summary="Prometheus alert and recording rules, with tests of them",
+            tasks=EVERY,
+            expresses="the plan's thresholds: load, memory, latency, throughput, MFU, cost; faults of devices",
+            files=("rules.yaml", "tests.yaml"),
+            validator="promtool check rules and test rules; a Prometheus server that fires them",
+            version="Prometheus 2.42",
+        ),
+        "prometheus-scrape": Target(
+            summary="Prometheus' configuration: what it reads of devices, engines and runs",
+            tasks=EVERY,
+            expresses="jobs and targets by address, counters for dcgm-exporter, a run's progress as metrics",
+            files=("prometheus.yml", "targets/*.yaml", "dcgm-counters.csv", "progress.py"),
+            validator="promtool check config; a Prometheus server that reads an exporter",
+            version="Prometheus 2.42",
+        ),
+        "prometheus-operator": Target(
+            summary="The same rules and reads as objects of the Prometheus operator",
+            tasks=EVERY,
+            expresses="PrometheusRule, PodMonitor of engines and runs, ServiceMonitor of device exporters",
+            files=("monitoring.yaml",),
+            validator="JSON Schemas of the custom resources; promtool check rules",
+            version="monitoring.coreos.com/v1",
+        ),
+        "alertmanager": Target(
+            summary="Alertmanager's routes",
+            tasks=EVERY,
+            expresses="routes by severity, a webhook by reference, inhibition; machines to stop",
+            files=("alertmanager.yml",),
+            validator="amtool check-config",
+            version="Alertmanager 0.26",
+        ),
+        "grafana": Target(
+            summary="A Grafana dashboard and its provisioning",
+            tasks=EVERY,
+            expresses="what is measured beside the plan's lines and alerts' thresholds; of a report a row a workload",
+            files=("dashboard.json", "provisioning/"),
+            validator="the Foundation SDK's model; every query parsed by promtool",
+            version="Grafana 10.1",
+        ),
+    },
     "Everything": {
         "bundle": Target(
             summary="A folder with all of it, in the order of apply",
@@ -379,15 +428,14 @@ def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
         return Exported.of(target, made.export_fleet(fleet), fleet.settings)
     files, apply, notes, reasons = dict[str, str](), list[str](), list[str](), list[str]()
     for workload in fleet.workloads:
-        for number, (_, deployment) in enumerate(workload.parts, start=1):
+        for _, deployment in workload.parts:
             title = workload.result.name[:80]
             if refused := _refusals(target, deployment):
                 reasons += [f"{title}: {reason}" for reason in refused]
                 continue
-            folder = deployment.name if len(workload.parts) == 1 else f"{deployment.name}-{number}"
             one: Files = made.export(deployment)
-            files |= {f"{folder}/{path}": text for path, text in one.files.items()}
-            apply += [f"(cd {folder} && {command})" for command in one.apply]
+            files |= {f"{deployment.name}/{path}": text for path, text in one.files.items()}
+            apply += [f"(cd {deployment.name} && {command})" for command in one.apply]
             notes += [f"{title}: {note}" for note in one.assumptions]
     if not files:
         raise InfeasibleError(f"{target} can express no workload of {fleet.assessment.name[:80]!r}", reasons)

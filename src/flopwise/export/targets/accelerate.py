@@ -80,6 +80,8 @@ def export(deployment: Deployment) -> Files:
     if nodes > 1:
         parts.append(MEETING)
         launch += " " + MACHINE
+    if threads := hugging_face.threads(deployment):
+        parts.append(f"export {command_text((), threads)}")
     parts.append(f'exec {launch} \\\n  {command_text(one.args)} "$@"')
     start = "./run.sh"
     if nodes > 1:

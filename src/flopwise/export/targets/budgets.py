@@ -68,22 +68,34 @@ def export_fleet(fleet: FleetDeployment) -> Files:
     known = {provider: usd for provider, usd in sorted(bill.by_provider.items()) if provider in MAKERS and usd > 0}
     if not known:
         raise InfeasibleError("budgets has nothing to write", [f"only those of {', '.join(MAKERS)} are written"])
-    highs = {
-        provider: sum(r.usd_high for r in fleet.assessment.allocation if r.provider == provider) for provider in known
-    }
     folders = {
         provider: _files(
             provider, f"Budget of {fleet.assessment.name} on {provider}.",
-            [CloudBudget(name=f"{fleet.name}-{provider}", usd=math.ceil(max(usd, highs[provider])))], fleet.settings,
+            [CloudBudget(name=f"{fleet.name}-{provider}", usd=_provider_usd(fleet, provider))], fleet.settings,
         )
-        for provider, usd in known.items()
+        for provider in known
     }  # fmt: skip
     notes = [
         "each provider's budget is the upper end of its machines in the bill, or the bill with storage and traffic"
+        if fleet.assessment.budget_per_month is None
+        else f"the fleet's budget, ${fleet.assessment.budget_per_month:,.0f} a month, is split as its bill is"
     ]
     left_out = sorted(set(bill.by_provider) - set(known))
     notes += [f"no budget is written for {', '.join(left_out)}"] if left_out else []
     return region_files(folders, [*notes, *_notes(known)])
+
+
+def _provider_usd(fleet: FleetDeployment, provider: str) -> int:
+    """A provider's share of the fleet's budget; where it has none, the upper end of the provider's bill.
+
+    Source: arithmetic. Assumes: providers share the budget as they share the bill.
+    """
+    bill, budget = fleet.assessment.usd_per_month, fleet.assessment.budget_per_month
+    usd = bill.by_provider[provider]
+    if budget is not None:
+        return math.floor(budget * usd / bill.total)
+    rows = (row for row in fleet.assessment.allocation if row.provider == provider)
+    return math.ceil(max(usd, sum(row.usd_high for row in rows)))
 
 
 def _files(

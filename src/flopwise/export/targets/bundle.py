@@ -2,65 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import yaml
 
 from flopwise.errors import InfeasibleError
 from flopwise.export.deployment import Deployment, resource_name
-from flopwise.export.emit import markdown_text
+from flopwise.export.emit import markdown_text, script_text
 from flopwise.export.exported import Files
-from flopwise.export.fleet import FleetDeployment
-from flopwise.export.kustomize import NOTE, kustomized
+from flopwise.export.kustomize import overlays
 from flopwise.export.spec import PLACEHOLDERS
 from flopwise.export.targets import BATCH, TRAINING, exported_assessment, exported_plan
+
+if TYPE_CHECKING:
+    from flopwise.export.fleet import FleetDeployment
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi")
 TRAINERS = ("torchtitan", "megatron", "accelerate", "torchrun")
 TERRAFORM = ("terraform-aws", "terraform-gcp", "terraform-azure")
+TRAINED: Mapping[str, Sequence[Sequence[str]]] = {
+    "kubernetes": (("jobset", "pytorchjob", "job"),),
+    "run": (TRAINERS, ("slurm",)),
+}
+SERVED: Mapping[str, Sequence[Sequence[str]]] = {
+    "kubernetes": (("kubernetes", "leaderworkerset"), ("keda", "hpa"), ("prompt-cache",)),
+    "load": (("load-test",),),
+    "run": (ENGINES,),
+}
+BATCHED: Mapping[str, Sequence[Sequence[str]]] = {
+    "kubernetes": (("indexed-job", "job"),),
+    "run": (("ray-data",), ENGINES),
+}
+"""By what is done: steps, and of each list the first target that can express the plan."""
 MONITORING = ("prometheus", "prometheus-scrape", "alertmanager", "grafana")
-ALTERNATIVES: Mapping[str, Mapping[str, Sequence[Sequence[str]]]] = {
-    "training": {
-        "run": [TRAINERS, ["peft"], ["slurm"]],
-        "kubernetes": [["jobset", "pytorchjob", "job"]],
-    },
-    "serving": {
-        "run": [ENGINES],
-        "kubernetes": [["kubernetes", "leaderworkerset"], ["keda", "hpa"], ["prompt-cache"]],
-        "load": [["load-test"]],
-    },
-    "batch": {
-        "run": [["ray-data"], ENGINES],
-        "kubernetes": [["indexed-job", "job"]],
-    },
+OF_A_PLAN: Mapping[str, Sequence[Sequence[str]]] = {
+    "infrastructure": (TERRAFORM,),
+    "queues": (("kueue",),),
+    "budgets": (("budgets",),),
+    "monitoring": tuple((target,) for target in MONITORING),
+    "skypilot": (("skypilot",),),
 }
-"""By what is done: folders, and of each list the first target that can express the plan."""
-FOR_ALL: Mapping[str, Sequence[Sequence[str]]] = {
-    "infrastructure": [TERRAFORM, ["karpenter"]],
-    "queues": [["kueue"]],
-    "skypilot": [["skypilot"]],
-    "budgets": [["budgets"]],
-    "schedules": [["schedules"]],
-    "monitoring": [[name] for name in MONITORING],
+OF_AN_ENVIRONMENT: Mapping[str, Sequence[Sequence[str]]] = {
+    "infrastructure": tuple((target,) for target in TERRAFORM),
+    "queues": (("kueue",),),
+    "schedules": (("schedules",),),
+    "budgets": (("budgets",),),
+    "skypilot": (("skypilot",),),
 }
-STEPS: tuple[tuple[str, str], ...] = (
-    ("infrastructure", "machines: Terraform, in your account"),
-    ("queues", "queues and quotas, in the cluster"),
-    ("kubernetes", "workloads, in the cluster"),
-    ("schedules", "when machines go to zero"),
-    ("budgets", "limits on spend, in your account"),
-    ("monitoring", "rules, dashboards and alerts"),
-    ("load", "a load like the planned one, to see whether targets hold"),
-    ("run", "the same without Kubernetes: on machines that are there"),
-    ("skypilot", "the same without a cluster of your own"),
+APPLIED: Mapping[str, str] = {
+    "infrastructure": "machines: Terraform, in your account",
+    "queues": "queues and quotas, in the cluster",
+    "kubernetes": "workloads, in the cluster",
+    "schedules": "when machines go to zero",
+    "budgets": "limits on spend, in your account",
+    "monitoring": "rules, dashboards and alerts",
+    "load": "a load like the planned one, to see whether targets hold",
+}
+"""Steps in the order of apply."""
+INSTEAD: Mapping[str, str] = {
+    "run": "the same without Kubernetes, on machines that are there",
+    "skypilot": "the same without a cluster of your own",
+}
+CHECKS: Mapping[str, str] = {
+    "terraform": "terraform fmt -check -recursive .",
+    "promtool": "find . -path './monitoring/*' -name '*rules*.yaml' -exec promtool check rules {} +",
+    "shellcheck": "find . -name '*.sh' -exec shellcheck {} +",
+}
+"""What `make check` runs, by the tool that has to be there."""
+NOTES = (
+    "an overlay of an environment that is not planned runs what production has, with one replica of each service",
+    "on AWS, Karpenter can stand in for node groups: export karpenter",
 )
-"""The folders in the order of apply, with what each holds."""
-CHECKS: tuple[tuple[str, str], ...] = (
-    ("terraform fmt -check -recursive .", "terraform"),
-    ("find . -name '*rules*.yaml' -path '*monitoring*' -exec promtool check rules {} +", "promtool"),
-    ("find . -name '*.sh' -exec shellcheck {} +", "shellcheck"),
-)
-"""What `make check` runs of the tools that are there."""
 
 
 @dataclass(slots=True)
@@ -72,7 +87,16 @@ class _Gathering:
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
-    def add(self, step: str, folder: str, targets: Sequence[str], source: Deployment | FleetDeployment) -> None:
+    def add_all(
+        self, steps: Mapping[str, Sequence[Sequence[str]]], source: Deployment | FleetDeployment, within: str = "",
+        name: str = "",
+    ) -> None:  # fmt: skip
+        """Add what stands in each step, `within` a folder; a workload of several under its `name`."""
+        for step, choices in steps.items():
+            for targets in choices:
+                self._add(step, "/".join(filter(None, (within, step, name))), targets, source)
+
+    def _add(self, step: str, folder: str, targets: Sequence[str], source: Deployment | FleetDeployment) -> None:
         """Put the files of the first target that can express `source` into a folder; else note why none can."""
         reasons = []
         for target in targets:
@@ -84,115 +108,108 @@ class _Gathering:
             except InfeasibleError as error:
                 reasons += [f"{target}: {reason}" for reason in error.reasons]
                 continue
-            place = f"{folder}/{target}"
+            place = folder if PurePosixPath(folder).name == target else f"{folder}/{target}"
             self.files |= {f"{place}/{path}": text for path, text in made.files.items()}
             self.commands.setdefault(step, []).extend(f"(cd {place} && {command})" for command in made.apply)
             self.notes += [f"{place}: {note}" for note in made.assumptions]
             return
         self.missing.append(f"{folder}: {'; '.join(reasons)}")
 
-    def add_overlays(self, folder: str, namespace: str) -> None:
-        """Overlays over the manifests in a folder, which are then what is applied."""
-        if made := kustomized(self.files, folder, namespace):
-            self.files |= made
-            self.commands["kubernetes"] = [
-                *(line for line in self.commands.get("kubernetes", []) if not line.startswith(f"(cd {folder}/")),
-                f"kubectl apply -k {folder}/overlays/production",
-            ]
+    def add_overlays(self, bases: Mapping[str, str], root: str) -> None:
+        """Overlays over the manifests of environments by their folders, which are then what is applied."""
+        made = overlays(self.files, bases, lambda name: root if name == "production" else f"{root}-{name}")
+        self.files |= made
+        applied = [name for name in bases if f"overlays/{name}/kustomization.yaml" in made]
+        self.commands["kubernetes"] = [f"kubectl apply -k overlays/{name}" for name in applied]
 
 
 def export(deployment: Deployment) -> Files:
     """README.md, Makefile, and a folder for each step."""
     parts = _Gathering()
-    for step, choices in {**_ways(deployment), **FOR_ALL}.items():
-        for targets in choices:
-            parts.add(step, step, targets, deployment)
-    parts.add_overlays("kubernetes", deployment.settings.namespace or deployment.name)
+    parts.add_all({**_ways(deployment), **OF_A_PLAN}, deployment)
+    parts.add_overlays({"production": "kubernetes"}, deployment.settings.namespace or deployment.name)
     return _bundle(deployment.title, parts)
 
 
 def export_fleet(fleet: FleetDeployment) -> Files:
-    """README.md, Makefile, a folder for each environment, and monitoring of them all."""
-    parts = _Gathering()
-    for name in dict.fromkeys(w.result.environment for w in fleet.workloads):
-        folder, part = f"environments/{resource_name(name)}", fleet.within(name)
+    """README.md, Makefile, a folder for each environment, and overlays and monitoring of them all."""
+    parts, bases = _Gathering(), dict[str, str]()
+    for environment in dict.fromkeys(w.result.environment for w in fleet.workloads):
+        name, part = resource_name(environment), fleet.within(environment)
+        folder = f"environments/{name}"
+        bases[name] = f"{folder}/kubernetes"
         for workload in part.workloads:
-            for number, (_, deployment) in enumerate(workload.parts, start=1):
-                below = deployment.name if len(workload.parts) == 1 else f"{deployment.name}-{number}"
-                for step, choices in _ways(deployment).items():
-                    for targets in choices:
-                        parts.add(step, f"{folder}/{step}/{below}", targets, deployment)
-        for step in ("infrastructure", "queues", "skypilot", "budgets", "schedules"):
-            for target in (target for targets in FOR_ALL[step] for target in targets):
-                parts.add(step, f"{folder}/{step}", [target], part)
-        parts.add_overlays(f"{folder}/kubernetes", fleet.settings.namespace or resource_name(name))
-    for targets in FOR_ALL["monitoring"]:
-        parts.add("monitoring", "monitoring", targets, fleet)
+            for _, deployment in workload.parts:
+                parts.add_all(_ways(deployment), deployment, folder, deployment.name)
+        parts.add_all(OF_AN_ENVIRONMENT, part, folder)
+        _leave_hours(parts, folder)
+    parts.add_all({"monitoring": OF_A_PLAN["monitoring"]}, fleet)
+    parts.add_overlays(bases, fleet.settings.namespace or fleet.name)
     return _bundle(fleet.assessment.name or "fleet", parts)
 
 
 def _ways(deployment: Deployment) -> Mapping[str, Sequence[Sequence[str]]]:
-    """Folders with what stands in each, by what the plan does."""
+    """What stands in the steps of a plan, by what it does."""
     if deployment.task in TRAINING:
-        return ALTERNATIVES["training"]
-    return ALTERNATIVES["batch" if deployment.task in BATCH else "serving"]
+        return TRAINED
+    return BATCHED if deployment.task in BATCH else SERVED
+
+
+def _leave_hours(parts: _Gathering, folder: str) -> None:
+    """Drop scalers of services whose hours scale them already: Kubernetes takes one for each."""
+    timed = {
+        one["metadata"]["name"]
+        for path, text in parts.files.items()
+        if path.startswith(f"{folder}/schedules/") and path.endswith(".yaml")
+        for one in yaml.safe_load_all(text)
+        if one["kind"] == "ScaledObject"
+    }
+    for path in [path for path in parts.files if path.startswith(f"{folder}/kubernetes/")]:
+        if PurePosixPath(path).parent.name not in {"keda", "hpa"}:
+            continue
+        scaled = {one["metadata"]["name"] for one in yaml.safe_load_all(parts.files[path]) if "metadata" in one}
+        if scaled & timed:
+            del parts.files[path]
+            parts.missing.append(f"{path}: {folder}/schedules scales it by its hours, and one scaler is allowed")
 
 
 def _bundle(title: str, parts: _Gathering) -> Files:
-    """The files with README and Makefile."""
-    notes = [*parts.notes, *([NOTE] if any("/overlays/" in path for path in parts.files) else [])]
-    made = {
-        **parts.files,
-        "Makefile": _makefile(parts),
-        "README.md": _readme(title, parts, notes),
-    }
-    return Files(
-        files=made, apply=("make check", *(f"make {step}" for step, _ in _steps(parts))), assumptions=tuple(notes)
-    )
+    """The files with README, Makefile and a script for each step."""
+    steps = [step for step in (*APPLIED, *INSTEAD) if parts.commands.get(step)]
+    scripts = {f"steps/{step}.sh": script_text('cd "$(dirname "$0")/.."', *parts.commands[step]) for step in steps}
+    notes = (*parts.notes, *NOTES)
+    files = {**parts.files, **scripts, "Makefile": _makefile(steps), "README.md": _readme(title, parts, steps, notes)}
+    return Files(files=files, apply=("make check", *(f"make {s}" for s in steps if s in APPLIED)), assumptions=notes)
 
 
-def _steps(parts: _Gathering) -> list[tuple[str, str]]:
-    """The steps that there are commands for, in their order."""
-    return [(step, what) for step, what in STEPS if parts.commands.get(step)]
-
-
-def _makefile(parts: _Gathering) -> str:
-    """A target for each step, and `check`, which asks the tools that are there."""
-    steps = [step for step, _ in _steps(parts)]
-    lines = [f".PHONY: check {' '.join(steps)}", "SHELL := /bin/bash", "", "check:"]
-    for command, tool in CHECKS:
+def _makefile(steps: Sequence[str]) -> str:
+    """A target for each step, and `check`, which asks the tools that are there; no value of the plan's."""
+    lines = [f".PHONY: check {' '.join(steps)}", "", "check:"]
+    for tool, command in CHECKS.items():
         lines.append(f"\tif command -v {tool} >/dev/null; then {command}; else echo '{tool} is not there'; fi")
     for step in steps:
-        lines += ["", f"{step}:", *(f"\t{command.replace('$', '$$')}" for command in parts.commands[step])]
+        lines += ["", f"{step}:", f"\tbash steps/{step}.sh"]
     return "\n".join(lines) + "\n"
 
 
-def _readme(title: str, parts: _Gathering, notes: Sequence[str]) -> str:
+def _readme(title: str, parts: _Gathering, steps: Sequence[str], notes: Sequence[str]) -> str:
     """What is in the folder, in which order it is applied, what a person fills in, and what was assumed."""
-    holes = sorted(_holes(parts.files))
-    lines = [f"# {markdown_text(title)}", "", "In this order; `make check` first asks the tools that are there.", ""]
-    lines += ["| step | what |", "|---|---|", *(f"| `make {step}` | {what} |" for step, what in _steps(parts)), ""]
-    if holes:
+    lines = [f"# {markdown_text(title)}", "", "`make check` asks the tools that are there. Then, in this order:", ""]
+    lines += ["| step | what |", "|---|---|", *(f"| `make {s}` | {APPLIED[s]} |" for s in steps if s in APPLIED), ""]
+    if other := [f"| `make {s}` | {INSTEAD[s]} |" for s in steps if s in INSTEAD]:
+        lines += ["Or instead:", "", "| step | what |", "|---|---|", *other, ""]
+    holes = {text: _places(parts.files, text) for text in PLACEHOLDERS.values()}
+    if rows := [f"| `{text}` | {places} |" for text, places in holes.items() if places]:
         lines += ["## To fill in", "", "By the options of `flopwise export`, or in the files:", ""]
-        lines += [
-            "| stands as | in |",
-            "|---|---|",
-            *(f"| `{text}` | {_places(parts.files, text)} |" for text in holes),
-            "",
-        ]
-    for heading, rows in (("Assumed", notes), ("Left out", parts.missing)):
-        if rows:
-            lines += [f"## {heading}", "", *(f"- {markdown_text(row)}" for row in dict.fromkeys(rows)), ""]
+        lines += ["| stands as | in |", "|---|---|", *rows, ""]
+    for heading, texts in (("Assumed", notes), ("Left out", parts.missing)):
+        if texts:
+            lines += [f"## {heading}", "", *(f"- {markdown_text(text)}" for text in dict.fromkeys(texts)), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _holes(files: Mapping[str, str]) -> Iterator[str]:
-    """The placeholders that files hold."""
-    return (text for text in PLACEHOLDERS.values() if any(text in content for content in files.values()))
 
 
 def _places(files: Mapping[str, str], text: str) -> str:
     """The folders whose files hold a placeholder."""
-    found = sorted({str(PurePosixPath(path).parent) for path, content in files.items() if text in content})
-    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-    return ", ".join(f"`{place}`" for place in found[:4]) + more
+    folders = sorted({str(PurePosixPath(path).parent) for path, content in files.items() if text in content})
+    more = f" and {len(folders) - 4} more" if len(folders) > 4 else ""
+    return ", ".join(f"`{folder}`" for folder in folders[:4]) + more

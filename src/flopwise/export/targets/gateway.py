@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flopwise.export import kubernetes as parts
 from flopwise.export import kubernetes_service as serving
 from flopwise.export.emit import yaml_text
+from flopwise.export.targets.leaderworkerset import WORKER_INDEX
 from flopwise.search.serving_option import latency_targets
 
 if TYPE_CHECKING:
@@ -39,10 +40,8 @@ def export(deployment: Deployment) -> Files:
     pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve"
     pool = _pool(deployment, command) if pooled else []
     notes = [
-        (
-            f"a request is given up after {_timeout_s(deployment)} s: {SLACK:g} times the longest that is planned, or its "
-            "target; clients should stream, and gateways before this one wait as long"
-        ),
+        f"a request is given up after {_timeout_s(deployment)} s: {SLACK:g} times the longest planned, or its target",
+        "clients stream their answers, and gateways before this one wait as long",
         "TLS ends at the gateway's listener: the engine speaks plain HTTP inside the cluster",
         "the pods that answer are those of `flopwise export kubernetes` or `leaderworkerset`",
     ]
@@ -50,9 +49,9 @@ def export(deployment: Deployment) -> Files:
         notes.append(f"the gateway speaks the inference extension 1.0; {PICKER_IMAGE} picks endpoints")
     elif _prefixes(deployment):
         notes.append(
-            "the plan counts on prompts that begin alike: requests of one conversation stay with one replica by a cookie, "
-            "where the gateway has sessionPersistence"
-        )  # fmt: skip
+            "the plan counts on prompts that begin alike: requests of one conversation stay with one replica by a "
+            "cookie, where the gateway has sessionPersistence"
+        )
     return parts.manifests("gateway.yaml", *pool, _route(deployment, command, pooled=pooled), assumptions=notes)
 
 
@@ -97,6 +96,7 @@ def _pool(deployment: Deployment, command: Command) -> list[Object]:
     """
     name = f"{deployment.name}-{PICKER}"
     place = {"namespace": deployment.settings.namespace} if deployment.settings.namespace else {}
+    leaders = {WORKER_INDEX: "0"} if deployment.nodes_per_replica > 1 else {}
     account = {"kind": "ServiceAccount", "name": name, **place}
     rules = [
         {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"]},
@@ -110,7 +110,7 @@ def _pool(deployment: Deployment, command: Command) -> list[Object]:
         "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
         "plugins": [{"type": scorer} for scorer in scores],
         "schedulingProfiles": [{
-            "name": "default", "plugins": [{"pluginRef": scorer, "weight": weight} for scorer, weight in scores.items()],
+            "name": "default", "plugins": [{"pluginRef": name, "weight": weight} for name, weight in scores.items()],
         }],
     }  # fmt: skip
     return [
@@ -118,7 +118,7 @@ def _pool(deployment: Deployment, command: Command) -> list[Object]:
             "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
             "metadata": parts.metadata(deployment),
             "spec": {
-                "selector": {"matchLabels": serving.selector(deployment)},
+                "selector": {"matchLabels": serving.selector(deployment) | leaders},
                 "targetPorts": [{"number": command.port}],
                 "endpointPickerRef": {"name": name, "kind": "Service", "port": {"number": 9002}},
             },

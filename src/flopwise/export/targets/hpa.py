@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flopwise.export.kubernetes import Object
 
 refusals = scaling_refusals
+CHART = "prometheus-adapter"
 MEANINGS = ("waiting", "running")
 
 
@@ -28,12 +29,9 @@ def export(deployment: Deployment) -> Files:
     """`hpa.yaml`, and `prometheus-adapter.yaml`: values of its chart that give the metrics their names."""
     rules = {"rules": {"custom": [_adapter_rule(deployment, meaning) for meaning in MEANINGS]}}
     return Files(
-        files={"hpa.yaml": yaml_text(_autoscaler(deployment)), "prometheus-adapter.yaml": yaml_text(rules)},
+        files={"hpa.yaml": yaml_text(_autoscaler(deployment)), f"{CHART}.yaml": yaml_text(rules)},
         apply=(
-            (
-                "helm upgrade --install prometheus-adapter prometheus-community/prometheus-adapter --reuse-values "
-                "--values prometheus-adapter.yaml"
-            ),
+            f"helm upgrade --install {CHART} prometheus-community/{CHART} --reuse-values --values {CHART}.yaml",
             "kubectl apply -f hpa.yaml",
         ),
         assumptions=(*rule_notes(deployment), "prometheus-adapter reads a Prometheus that labels series by their pod"),

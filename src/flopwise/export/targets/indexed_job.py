@@ -52,12 +52,12 @@ def export(deployment: Deployment) -> Files:
     """`indexed-job.yaml`, and the script that deals the requests out."""
     command, number = serving.server(deployment), shares(deployment)
     spec = parts.pod(deployment, command, deployment.gpus_per_replica, more={"REPLICA": training.INDEX})
-    queue = training.queued(deployment)
+    queue = training.queue_label(deployment)
     one = {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": parts.metadata(deployment, more=queue),
         "spec": {
             **({"suspend": True} if queue else {}), "completionMode": "Indexed", "completions": number,
-            "parallelism": min(deployment.replicas, number), **training.tolerant(TRIES * number),
+            "parallelism": min(deployment.replicas, number), **training.restart_policy(TRIES * number),
             "template": {
                 "metadata": {"labels": parts.labels(deployment)}, "spec": {"restartPolicy": "Never", **spec},
             },

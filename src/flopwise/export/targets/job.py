@@ -22,12 +22,12 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def export(deployment: Deployment) -> Files:
     """`job.yaml`: the Job, with its files and the claims of its folders."""
-    command = training.trainer(deployment)
+    command, queue = training.trainer(deployment), training.queue_label(deployment)
     one = {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": parts.metadata(deployment, more=training.queued(deployment)),
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": parts.metadata(deployment, more=queue),
         "spec": {
-            **({"suspend": True} if training.queued(deployment) else {}),
-            **training.tolerant(training.restarts(deployment)),
+            **({"suspend": True} if queue else {}),
+            **training.restart_policy(training.restarts(deployment)),
             "template": {
                 "metadata": {"labels": parts.labels(deployment)}, "spec": training.run_pod(deployment, command),
             },

@@ -23,10 +23,8 @@ def export(deployment: Deployment) -> Files:
         "PET_NODE_RANK": training.INDEX, "PET_MASTER_ADDR": f"{deployment.name}-{GROUP}-0-0.{deployment.name}",
         "PET_MASTER_PORT": str(training.PORT),
     }  # fmt: skip
-    template = {
-        "metadata": {"labels": parts.labels(deployment)},
-        "spec": training.run_pod(deployment, command, more=more),
-    }
+    spec = training.run_pod(deployment, command, more=more)
+    template = {"metadata": {"labels": parts.labels(deployment)}, "spec": spec}
     queue = {training.QUEUE_LABEL: deployment.value("queue")}
     one = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": parts.metadata(deployment, more=queue),

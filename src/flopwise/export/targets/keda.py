@@ -23,10 +23,10 @@ def export(deployment: Deployment) -> Files:
         *rule_notes(deployment),
         "KEDA 2.14 or later is installed; where Prometheus is away, the plan's replicas run",
     )
-    return parts.manifests("keda.yaml", _scaled(deployment), assumptions=notes)
+    return parts.manifests("keda.yaml", _scaled_object(deployment), assumptions=notes)
 
 
-def _scaled(deployment: Deployment) -> Object:
+def _scaled_object(deployment: Deployment) -> Object:
     rule = scaling_rule(deployment)
     return {
         "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": parts.metadata(deployment),

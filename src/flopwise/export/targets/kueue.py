@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from flopwise.export import kubernetes as parts
@@ -13,7 +13,8 @@ from flopwise.export.emit import yaml_text
 from flopwise.export.exported import Files
 
 if TYPE_CHECKING:
-    from flopwise.export.deployment import Deployment, FleetDeployment
+    from flopwise.export.deployment import Deployment
+    from flopwise.export.fleet import FleetDeployment
     from flopwise.export.kubernetes import Object
 
 API = "kueue.x-k8s.io/v1beta2"
@@ -108,36 +109,25 @@ def _cluster_queue(name: str, machines: Machines, annotations: Object, cohort: s
         "apiVersion": API, "kind": "ClusterQueue", "metadata": {"name": name, "annotations": annotations},
         "spec": {
             **share, "namespaceSelector": {}, "queueingStrategy": "BestEffortFIFO",
-            "resourceGroups": list(_groups(machines)),
+            "resourceGroups": [_group(machines)],
         },
     }  # fmt: skip
 
 
-def _groups(machines: Machines) -> Iterator[Object]:
-    """Quotas of flavors; those that count the same resources stand together."""
-    by_resources: dict[tuple[str, ...], list[Object]] = defaultdict(list)
-    for name, (deployment, count) in sorted(machines.items()):
-        amounts = dict(_amounts(deployment, count))
-        resources = [{"name": resource, "nominalQuota": amount} for resource, amount in amounts.items()]
-        by_resources[tuple(amounts)].append({"name": name, "resources": resources})
-    covered = sorted(by_resources, key=len, reverse=True)
-    if len(covered) > 1:
-        names = sorted({name for resources in covered for name in resources}, key=_by_kind)
-        yield {"coveredResources": names, "flavors": [_filled(f, names) for r in covered for f in by_resources[r]]}
-        return
-    for resources in covered:
-        yield {"coveredResources": list(resources), "flavors": by_resources[resources]}
+def _group(machines: Machines) -> Object:
+    """Quotas of flavors, all in one group: each has a quota of every resource, none of those its machines lack."""
+    quotas = {name: dict(_amounts(deployment, count)) for name, (deployment, count) in sorted(machines.items())}
+    names = sorted({resource for amounts in quotas.values() for resource in amounts}, key=_by_kind)
+    flavors = [
+        {"name": flavor, "resources": [{"name": name, "nominalQuota": amounts.get(name, 0)} for name in names]}
+        for flavor, amounts in quotas.items()
+    ]
+    return {"coveredResources": names, "flavors": flavors}
 
 
 def _by_kind(name: str) -> tuple[bool, str]:
     """CPUs and memory first."""
     return "/" in name, name
-
-
-def _filled(flavor: Object, names: Iterable[str]) -> Object:
-    """A flavor with a quota of each resource: none of those that its machines lack."""
-    has = {one["name"]: one["nominalQuota"] for one in flavor["resources"]}
-    return flavor | {"resources": [{"name": name, "nominalQuota": has.get(name, 0)} for name in names]}
 
 
 def _amounts(deployment: Deployment, count: int) -> Iterator[tuple[str, str | int]]:

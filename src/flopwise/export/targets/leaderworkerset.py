@@ -35,8 +35,7 @@ def export(deployment: Deployment) -> Files:
         assumptions=(
             *command.assumptions, *parts.placement_notes(deployment), serving.start_note(deployment),
             "LeaderWorkerSet 0.8 or later is installed; a replica starts again as a whole when one of its pods does",
-            ("the machines of a replica are asked for by name of the instance alone: put them close together "
-            "(placement group, capacity block) in their node pool"),
+            "machines of a replica are close together where their node pool says so (a placement group)",
         ),
     )  # fmt: skip
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from flopwise.export.command import Command
 from flopwise.export.deployment import Deployment
 from flopwise.export.exported import Files
-from flopwise.export.replica import PLAIN, caches_prefixes, context_limit, draft_source, engine_refusals, image
+from flopwise.export.replica import (
+    PLAIN,
+    cache_room,
+    caches_prefixes,
+    context_limit,
+    draft_source,
+    engine_refusals,
+    image,
+)
 from flopwise.export.server import server_files, with_batch_client
 from flopwise.export.spec import PLACEHOLDERS
 
@@ -44,13 +52,14 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica; for a batch with the client that sends its share."""
-    job, most = deployment.serving, deployment.candidate.layout["max_batch"]
+    job = deployment.serving
     assert job is not None
     limit, notes = context_limit(deployment)
     whole = limit or deployment.model.max_position or job.context
+    most = min(int(deployment.candidate.layout["max_batch"]), max(cache_room(deployment).tokens // whole, 1))
     step = str(job.software.prefill_tokens)
     args = ["llama-server", *_weights(deployment), *_layers(deployment)]
-    args += ["--parallel", str(most), "--ctx-size", str(most * whole)]  # the slots share it evenly
+    args += ["--parallel", str(most), "--ctx-size", str(most * whole)]  # taken at the start; slots share it evenly
     args += ["--batch-size", step, "--ubatch-size", step, "--cache-type-k", CACHE[job.kv_dtype.name]]
     args += ["--cache-type-v", CACHE[job.kv_dtype.name]]
     args += ["--flash-attn", "on"] if job.kv_dtype.name not in PLAIN else []  # values in blocks need it

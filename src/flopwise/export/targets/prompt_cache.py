@@ -1,4 +1,4 @@
-"""Keys and values of prompts that begin alike, kept in Redis for all replicas of a service, where a plan counts on them."""
+"""Keys and values of prompts that begin alike, in Redis for all replicas of a service, where a plan counts on them."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def export(deployment: Deployment) -> Files:
             + (f" --namespace {shlex.quote(deployment.settings.namespace)}" if deployment.settings.namespace else ""),
         ),
         assumptions=(
-            (f"{IMAGE} keeps {_data_bytes(deployment) / parts.GIB:,.1f} GiB, which the caches of all replicas hold "
-            "together: the least recently used prompts go first, and nothing survives its pod"),
+            f"{IMAGE} keeps {_data_bytes(deployment) / parts.GIB:,.1f} GiB, as much as the caches of all replicas",
+            "the least recently used prompts go first, and nothing survives the pod of the cache",
             f"the engine's image has LMCache (lmcache/vllm-openai has both); chunks of {CHUNK_TOKENS} tokens",
-            "only pods of the service may reach Redis, where the cluster's network has policies; it asks for no password",
+            "only pods of the service reach Redis, where the cluster's network has policies: it asks for no password",
         ),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def _policy(deployment: Deployment) -> Object:
 
 
 def _connector(deployment: Deployment) -> Object:
-    """What the engine is told besides: its connector, and where Redis is. Hashes of prefixes are alike on all replicas."""
+    """What the engine is told besides: its connector, and where Redis is; hashes are alike on all replicas."""
     transfer = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     settings = {
         "LMCACHE_REMOTE_URL": f"redis://{deployment.name}-{SUFFIX}:{PORT}", "LMCACHE_REMOTE_SERDE": "naive",

@@ -24,7 +24,7 @@ def export(deployment: Deployment) -> Files:
     template = {"metadata": {"labels": parts.labels(deployment)}, "spec": spec}
     machines = {"Master": 1, "Worker": deployment.num_nodes - 1}
     scheduling = {"priorityClass": settings.priority} if settings.priority else {}
-    queue = training.queued(deployment)
+    queue = training.queue_label(deployment)
     one = {
         "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": parts.metadata(deployment, more=queue),
         "spec": {

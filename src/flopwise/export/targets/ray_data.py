@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import resources
-from typing import Any
 
 from flopwise.export.deployment import Deployment
 from flopwise.export.emit import json_text
 from flopwise.export.exported import Files
 from flopwise.export.targets import vllm
+from flopwise.export.vllm_options import engine_options
 
 PROGRAM = "ray_batch.py"
 BATCHES = 8
 """Batches that a replica works on at once; together they are twice what its engine runs, so that it never waits."""
-OF_A_SERVER = {"--host", "--port", "--enable-metrics", "--model"}
-"""Options of vLLM's programs that its engine does not have."""
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
@@ -28,7 +25,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 def export(deployment: Deployment) -> Files:
     """`batch.json`, and the program that reads it."""
     command, layout = vllm.command(deployment), deployment.candidate.layout
-    model, options = _engine_options(command.args)
+    model, options = engine_options(command.args)
     job = {
         "title": deployment.title, "input": deployment.value("data"), "output": deployment.value("output"),
         "max_tokens": deployment.workload.output_tokens,
@@ -43,29 +40,6 @@ def export(deployment: Deployment) -> Files:
         apply=(f"ray job submit --working-dir . -- python3 {PROGRAM} batch.json",),
         assumptions=(*command.assumptions, *_notes(deployment)),
     )  # fmt: skip
-
-
-def _engine_options(args: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """(the weights, what the engine is told) of the words of vLLM's command, whose options it names alike."""
-    words, options, model = list(args[args.index("vllm") + 2 :]), dict[str, Any](), ""
-    while words:
-        word = words.pop(0)
-        value = words.pop(0) if word.startswith("--") and words and not words[0].startswith("--") else None
-        if not word.startswith("--") or word == "--model":
-            model = value or word
-        elif word not in OF_A_SERVER:
-            off = value is None and word.startswith("--no-")
-            name = word.removeprefix("--no-" if off else "--").replace("-", "_")
-            options[name] = not off if value is None else _plain(value)
-    return model, options
-
-
-def _plain(text: str) -> Any:
-    """A number or an object where the text is one."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def _notes(deployment: Deployment) -> Iterator[str]:

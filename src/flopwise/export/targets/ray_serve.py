@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,10 @@ from flopwise.export.emit import yaml_text
 from flopwise.export.exported import Files
 from flopwise.export.kubernetes import config_map, metadata, placement_notes
 from flopwise.export.ray_cluster import NOTES, ray_cluster
+from flopwise.export.vllm_options import engine_options
 
 if TYPE_CHECKING:
     from flopwise.export.deployment import Deployment
-
-SERVER_OPTIONS = ("host", "port", "scheduling_policy")
-"""Of vLLM's server, or with defaults of the same meaning; Ray has its own."""
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
@@ -59,11 +56,11 @@ def export(deployment: Deployment) -> Files:
 def _application(deployment: Deployment, args: Sequence[str]) -> dict[str, Any]:
     """The application: replicas of one engine, each of which takes its batch, and their bounds."""
     rule, slots = scaling_rule(deployment), deployment.candidate.layout["max_batch"]
-    options = _engine_options(args)
+    source, options = engine_options(args)
     return {
         "name": "llm", "route_prefix": "/", "import_path": "ray.serve.llm:build_openai_app",
         "args": {"llm_configs": [{
-            "model_loading_config": {"model_id": deployment.title, "model_source": deployment.model_id},
+            "model_loading_config": {"model_id": deployment.title, "model_source": source},
             "engine_kwargs": options,
             "deployment_config": {
                 "max_ongoing_requests": slots + rule.waiting,
@@ -74,26 +71,3 @@ def _application(deployment: Deployment, args: Sequence[str]) -> dict[str, Any]:
             },
         }]},
     }  # fmt: skip
-
-
-def _engine_options(args: Sequence[str]) -> dict[str, Any]:
-    """vLLM's options as keyword arguments of its engine: `--max-num-seqs 8` is `max_num_seqs: 8`."""
-    words, found = list(args), dict[str, Any]()
-    start = words.index("serve") + 2
-    for place, word in enumerate(words[start:], start):
-        if not word.startswith("--"):
-            continue
-        name, value = word[2:].replace("-", "_"), words[place + 1] if place + 1 < len(words) else "--"
-        if value.startswith("--"):
-            found[name.removeprefix("no_")] = not name.startswith("no_")
-        else:
-            found[name] = _value(value)
-    return {name: value for name, value in found.items() if name not in SERVER_OPTIONS}
-
-
-def _value(text: str) -> Any:
-    """A number or a JSON object as what it is, else text."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

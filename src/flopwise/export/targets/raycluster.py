@@ -8,7 +8,7 @@ from flopwise.export import kubernetes as parts
 from flopwise.export import kubernetes_training as training
 from flopwise.export.emit import yaml_text
 from flopwise.export.exported import Files
-from flopwise.export.ray_cluster import ENTRYPOINT, PORTS, launch_notes, launch_refusals, launched, ray_cluster
+from flopwise.export.ray_cluster import ENTRYPOINT, PORTS, launch_command, launch_notes, launch_refusals, ray_cluster
 
 if TYPE_CHECKING:
     from flopwise.export.deployment import Deployment
@@ -18,7 +18,7 @@ refusals = launch_refusals
 
 def export(deployment: Deployment) -> Files:
     """`raycluster.yaml`: the RayCluster, with the files of the run and the claims of its folders."""
-    command = launched(deployment)
+    command = launch_command(deployment)
     one = {
         "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": parts.metadata(deployment),
         "spec": ray_cluster(deployment, command),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.export import kubernetes as parts
 from flopwise.export import kubernetes_training as training
-from flopwise.export.ray_cluster import ENTRYPOINT, launch_notes, launch_refusals, launched, ray_cluster
+from flopwise.export.ray_cluster import ENTRYPOINT, launch_command, launch_notes, launch_refusals, ray_cluster
 
 if TYPE_CHECKING:
     from flopwise.export.deployment import Deployment
@@ -17,7 +17,7 @@ refusals = launch_refusals
 
 def export(deployment: Deployment) -> Files:
     """`rayjob.yaml`: the RayJob, with its files and the claims of its folders."""
-    command, queue = launched(deployment), training.queued(deployment)
+    command, queue = launch_command(deployment), training.queue_label(deployment)
     one = {
         "apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": parts.metadata(deployment, more=queue),
         "spec": {

@@ -18,6 +18,7 @@ from flopwise.units import DAY_S, HOUR_S
 
 MARGIN_S = 60
 """SLURM may send a signal so much earlier than asked for (sbatch, `--signal`)."""
+LONGEST_WARNING_S = 65535
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 SETTINGS = {"queue": "partition", "account": "account", "priority": "qos"}
 """Directives that settings say; what is not said is the cluster's default."""
@@ -69,7 +70,7 @@ def warning_s(deployment: Deployment) -> int:
     """
     step_s = deployment.candidate.figures["step_s"]
     assert step_s is not None
-    return math.ceil(step_s + job_goodput(train_job(deployment))[1].write_s) + MARGIN_S
+    return min(math.ceil(step_s + job_goodput(train_job(deployment))[1].write_s) + MARGIN_S, LONGEST_WARNING_S)
 
 
 def directives(deployment: Deployment) -> Iterator[tuple[str, str]]:

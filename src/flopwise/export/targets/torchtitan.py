@@ -15,7 +15,6 @@ from flopwise.export.step_counts import step_counts, train_job
 CONFIGS = {
     "meta-llama/Llama-3.1-8B": ("llama3", "llama3_8b"),
     "meta-llama/Llama-3.1-70B": ("llama3", "llama3_70b"),
-    "meta-llama/Llama-3.1-405B": ("llama3", "llama3_405b"),
     "Qwen/Qwen3-0.6B": ("qwen3", "qwen3_0_6b"),
     "Qwen/Qwen3-1.7B": ("qwen3", "qwen3_1_7b"),
     "Qwen/Qwen3-14B": ("qwen3", "qwen3_14b"),
@@ -80,7 +79,7 @@ def command(deployment: Deployment) -> Command:
 def export(deployment: Deployment) -> Files:
     """`run.sh`, to be started on each machine."""
     one = command(deployment)
-    return launch_files(deployment, replace(one, args=(*launcher(deployment), *one.args)), here=False)
+    return launch_files(deployment, replace(one, args=(*launcher(deployment), *one.args)), here=False, last=1)
 
 
 def _options(deployment: Deployment) -> Iterator[tuple[str, str]]:
@@ -96,6 +95,7 @@ def _options(deployment: Deployment) -> Iterator[tuple[str, str]]:
     yield "training.local-batch-size", str(layout["global_batch"] // layout["dp"] if piped else layout["micro_batch"])
     yield "training.global-batch-size", str(layout["global_batch"])
     yield "training.mixed-precision-param", "float32" if layout["precision"] == "fp32" else "bfloat16"
+    yield "training.disable-cuda-graphs", ""
     if layout.get("offload"):
         yield "training.enable-cpu-offload", ""
     replicas = _replicas(deployment)
@@ -115,6 +115,8 @@ def _options(deployment: Deployment) -> Iterator[tuple[str, str]]:
     yield "checkpoint.interval", str(run.checkpoint_steps)
     if job.conditions.reliability.asynchronous:
         yield "checkpoint.async-mode", "async"
+    if deployment.settings.learning_rate is not None:
+        yield "optimizer.param-groups.0.optimizer-kwargs.lr", deployment.value("learning_rate")
     if deployment.task == "finetune":
         yield "checkpoint.initial-load-path", deployment.value("model_path")
         yield "checkpoint.initial-load-in-hf", ""
@@ -142,7 +144,8 @@ def _pipeline(deployment: Deployment) -> Iterator[tuple[str, str]]:
 
 def _assumptions(deployment: Deployment) -> Iterator[str]:
     layout = deployment.candidate.layout
-    yield "optimizer, learning rate and its schedule are those of torchtitan's configuration of the model"
+    yield "optimizer and schedule are those of torchtitan's configuration, the learning rate too if none is given"
+    yield "CUDA graphs are off: the plan's memory and times are without them"
     yield f"--data: a folder or a hub id with a column `text`, read as torchtitan reads {DATASET}"
     yield "--model-path: the folder of the tokenizer (torchtitan's scripts/download_hf_assets.py)"
     if layout["zero"] in {1, 2}:

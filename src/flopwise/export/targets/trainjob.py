@@ -20,7 +20,7 @@ STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 def export(deployment: Deployment) -> Files:
     """`trainjob.yaml`: the TrainingRuntime and the TrainJob, with its files and the claims of its folders."""
-    command, queue = training.trainer(deployment), training.queued(deployment)
+    command, queue = training.trainer(deployment), training.queue_label(deployment)
     spec = training.run_pod(deployment, command, name=CONTAINER)
     (main,) = spec["containers"]
     asked = {"image": main["image"], "command": main["command"], "env": main["env"]}

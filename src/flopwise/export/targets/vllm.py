@@ -12,7 +12,7 @@ from flopwise.export.exported import Files
 from flopwise.export.replica import (
     PLAIN,
     WeightsSource,
-    cache_bytes,
+    cache_room,
     caches_prefixes,
     context_limit,
     draft_source,
@@ -112,7 +112,7 @@ def _limits(deployment: Deployment, limit: int | None) -> list[str]:
     args = ["--max-num-seqs", str(most), "--max-num-batched-tokens", str(max(step, most))]
     args += [] if limit is None else ["--max-model-len", str(limit)]
     if deployment.accelerator.kind in BARE_KINDS:
-        args += ["--kv-cache-memory-bytes", str(cache_bytes(deployment)), "--enforce-eager"]
+        args += ["--kv-cache-memory-bytes", str(cache_room(deployment).bytes), "--enforce-eager"]
     else:
         args += ["--gpu-memory-utilization", f"{memory_frac(deployment):g}"]
     return [*args, "--scheduling-policy", "fcfs"]

@@ -1,0 +1,163 @@
+"""Measured quantities as PromQL, each with series that would make it a given value: what rules are tested with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.facts.tables import ANY
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.metrics import ExporterRecord, MetricRecord
+
+WINDOW = "5m"
+"""Over which rates are taken: 5 samples at the interval of a minute, so that one that is lost does not matter."""
+EVAL_MINUTES = 30
+"""When a test looks: after every rate's window and every alert's wait."""
+SAMPLES = EVAL_MINUTES
+"""Samples of a test's series after the first, one a minute."""
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+Series = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A quantity of one workload: the expression, and the series that make it so much.
+
+    `labels`: of its samples besides `workload`, with the values that the test's series have. `value_of`: what a test's
+    series make of a value that they cannot meet exactly, as within the bucket of a histogram.
+    """
+
+    expr: str
+    series: Callable[[float], Series]
+    labels: Mapping[str, str]
+    value_of: Callable[[float], float] = float
+
+
+def number_text(value: float) -> str:
+    """A number for PromQL, rules and tests: digits alone, without an exponent where that is readable."""
+    if value == 0 or not 1e-6 <= abs(value) < 1e15:
+        return f"{value:.12g}"
+    text = f"{value:.{max(0, 11 - math.floor(math.log10(abs(value))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def selector(metric: str, matchers: Mapping[str, str], more: str = "") -> str:
+    """`metric{label="value"}`; values are names, which need no escapes."""
+    inside = [f'{label}="{value}"' for label, value in matchers.items()]
+    return f"{metric}{{{','.join([*inside, more] if more else inside)}}}"
+
+
+def constant_series(value: float) -> str:
+    """A gauge that stays."""
+    return f"{number_text(value)}+0x{SAMPLES}"
+
+
+def counter_series(per_second: float) -> str:
+    """A counter that grows so fast."""
+    return f"0+{number_text(60 * per_second)}x{SAMPLES}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meters:
+    """The metrics of one workload: those of the first of its exporters that has what is meant."""
+
+    name: str  # of the workload
+    exporters: tuple[ExporterRecord, ...]
+    facts: Facts
+
+    @classmethod
+    def of(cls, name: str, facts: Facts, accelerator: Accelerator, software: str = "") -> Meters:
+        """Those of a workload on devices of a kind, run by `software`: an engine, or "run" of training."""
+        found = [e for e in facts.exporters if e.kind == accelerator.kind and e.vendor in (accelerator.vendor, ANY)]
+        found += [e for e in facts.exporters if software and e.name == software]
+        return cls(name=name, exporters=tuple(found), facts=facts)
+
+    @property
+    def device(self) -> ExporterRecord | None:
+        """The exporter of the devices; None where none is known."""
+        return next((e for e in self.exporters if e.kind), None)
+
+    @property
+    def software(self) -> ExporterRecord | None:
+        """That of the engine, or of the run."""
+        return next((e for e in self.exporters if not e.kind), None)
+
+    def record(self, meaning: str) -> MetricRecord | None:
+        """The metric of a meaning; None where no exporter has it."""
+        names = {e.name for e in self.exporters}
+        return next((m for m in self.facts.metric_records if m.exporter in names and m.meaning == meaning), None)
+
+    def matchers(self, record: MetricRecord) -> dict[str, str]:
+        """Labels of a test's series of a metric."""
+        device = next(e.device for e in self.exporters if e.name == record.exporter)
+        extra = {device: "0"} if device else {}
+        return {"workload": self.name, "instance": f"machine-1:{self._port(record)}", **extra}
+
+    def _port(self, record: MetricRecord) -> int:
+        return next(e.port for e in self.exporters if e.name == record.exporter)
+
+    def select(self, record: MetricRecord, suffix: str = "") -> str:
+        """All of the workload's series of a metric."""
+        return selector(f"{record.metric}{suffix}", {"workload": self.name}, record.labels)
+
+    def sample(self, record: MetricRecord, suffix: str = "", **labels: str) -> str:
+        """One series of a metric, for a test."""
+        return selector(f"{record.metric}{suffix}", self.matchers(record) | labels, record.labels)
+
+    def gauge(self, meaning: str, how: str = "avg", *, each: bool = False) -> Signal | None:
+        """A gauge over all machines, or of `each` device."""
+        record = self.record(meaning)
+        if record is None:
+            return None
+        kept = {k: v for k, v in self.matchers(record).items() if k != "workload"} if each else {}
+        of = ", ".join(["workload", *kept])
+        return Signal(
+            expr=times(f"{how} by ({of}) ({self.select(record)})", record.scale), labels=kept,
+            series=lambda value: {self.sample(record): constant_series(value / record.scale)},
+        )  # fmt: skip
+
+    def rate(self, meaning: str) -> Signal | None:
+        """How fast a counter grows, over all machines."""
+        record = self.record(meaning)
+        if record is None:
+            return None
+        return Signal(
+            expr=times(f"sum by (workload) (rate({self.select(record)}[{WINDOW}]))", record.scale), labels={},
+            series=lambda value: {self.sample(record): counter_series(value / record.scale)},
+        )  # fmt: skip
+
+    def quantile(self, meaning: str, percentile: str) -> Signal | None:
+        """A percentile of a histogram."""
+        record, share = self.record(meaning), PERCENTILES[percentile]
+        if record is None:
+            return None
+        rate = f"sum by (workload, le) (rate({self.select(record, '_bucket')}[{WINDOW}]))"
+
+        def ends(value: float) -> tuple[float, ...]:
+            return record.bounds or (value / 2, value, 2 * value)
+
+        def series(value: float) -> Series:
+            """All requests in the bucket of `value`."""
+            counts = {str(end): float(value <= end) for end in ends(value)} | {"+Inf": 1.0}
+            return {self.sample(record, "_bucket", le=end): counter_series(n) for end, n in counts.items()}
+
+        def value_of(value: float) -> float:
+            place = next((n for n, end in enumerate(ends(value)) if value <= end), None)
+            if place is None:
+                return ends(value)[-1]
+            low = ends(value)[place - 1] if place else 0.0
+            return low + share * (ends(value)[place] - low)
+
+        expr = f"histogram_quantile({share}, {rate})"
+        return Signal(expr=expr, labels={}, series=series, value_of=value_of)
+
+
+def times(expr: str, factor: float) -> str:
+    """An expression times a number."""
+    return expr if factor == 1 else f"{expr} * {number_text(factor)}"

@@ -1,0 +1,72 @@
+"""Progress of a training run as Prometheus metrics: tokens trained, and when the last checkpoint was written.
+
+The process of rank 0 holds one `Progress` and says what is done; it answers at http://MACHINE:9401/metrics. With a
+Trainer of Hugging Face, `Trainer(..., callbacks=[callback(tokens_per_step)])` does it.
+"""
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PORT = 9401
+PAGE = """\
+# TYPE flopwise_run_tokens_total counter
+flopwise_run_tokens_total {tokens}
+# TYPE flopwise_run_checkpoint_timestamp_seconds gauge
+flopwise_run_checkpoint_timestamp_seconds {saved}
+"""
+
+
+class Progress:
+    """What a run has done so far, and the server that tells it."""
+
+    def __init__(self, port: int = PORT, host: str = "") -> None:
+        """Begin to answer; the age of a checkpoint counts from now."""
+        self.tokens, self.saved = 0, time.time()
+        progress = self
+
+        class Page(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = PAGE.format(tokens=progress.tokens, saved=progress.saved).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: the run's log is for the run."""
+
+        self.server = ThreadingHTTPServer((host, port), Page)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def step(self, tokens: int) -> None:
+        """So many more tokens are trained."""
+        self.tokens += tokens
+
+    def checkpoint(self) -> None:
+        """One is written."""
+        self.saved = time.time()
+
+
+def callback(tokens_per_step: int, port: int = PORT) -> Any:
+    """A callback for transformers.Trainer that tells its progress from rank 0."""
+    from transformers import TrainerCallback  # noqa: PLC0415 - only where a Trainer is
+
+    class ProgressCallback(TrainerCallback):
+        progress: Progress | None = None
+
+        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            if state.is_world_process_zero:
+                self.progress = Progress(port)
+
+        def on_step_end(self, *_args: Any, **_: Any) -> None:
+            if self.progress:
+                self.progress.step(tokens_per_step)
+
+        def on_save(self, *_args: Any, **_: Any) -> None:
+            if self.progress:
+                self.progress.checkpoint()
+
+    return ProgressCallback()

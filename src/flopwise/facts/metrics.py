@@ -1,0 +1,58 @@
+"""What is measured of machines, engines and runs, under which names: exporters of Prometheus metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRecord:
+    """What an exporter calls a quantity; its value times `scale` is in base units.
+
+    `buckets`: upper ends of a histogram's, empty where they are not known. `labels`: matchers of the series meant.
+    """
+
+    exporter: str
+    meaning: str
+    metric: str
+    kind: Literal["gauge", "counter", "histogram"]
+    source: str
+    date: Day
+    scale: Positive = 1.0
+    labels: str = ""
+    buckets: tuple[str, ...] = ()
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The upper ends as numbers."""
+        return tuple(float(end) for end in self.buckets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterRecord:
+    """Where an exporter listens; `vendor`, `kind`: of accelerators that it measures, empty of engines and runs."""
+
+    name: str
+    vendor: str
+    port: Count
+    path: str
+    source: str
+    date: Day
+    kind: str = ""
+    device: str = ""  # the label that tells the devices of a machine apart; empty where all are one
+    confidence: Confidence = "medium"
+    notes: str = ""  # what it takes to have it listen
+
+
+METRICS = FactTable(
+    file="metrics.csv", meaning="what an exporter of Prometheus metrics calls a quantity", row=MetricRecord,
+    key=("exporter", "meaning"),
+)  # fmt: skip
+EXPORTERS = FactTable(
+    file="exporters.csv", meaning="where such an exporter listens", row=ExporterRecord, key=("name",),
+)  # fmt: skip
