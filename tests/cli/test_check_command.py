@@ -47,3 +47,28 @@ def test_a_fleet_that_says_nothing_of_what_there_is(tmp_path: Path, capsys: pyte
     file.write_text(FLEET.split("    existing", maxsplit=1)[0], encoding="utf-8")
     assert cli.main(["check", str(file)]) == 2
     assert "--existing FILE.csv" in capsys.readouterr().err
+
+
+def test_a_judgement_is_written_as_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same figures in three files; an assessment in the same folder stays."""
+    file, folder = tmp_path / "fleet.yaml", tmp_path / "out"
+    file.write_text(FLEET.replace("COUNT", "1").replace("200,", "3000,"), encoding="utf-8")
+    plan = folder / "plans" / "001-old.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("{}", encoding="utf-8")
+    assert cli.main(["check", str(file), "-o", str(folder), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads((folder / "check.json").read_text(encoding="utf-8")) == found
+    assert plan.exists()
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    (workload,) = found["workloads"]
+    for written in (text.replace("\\", ""), page):
+        assert usd(found["usd_per_month"]) in written
+        assert "0 of 1 set-ups hold" in written
+        for change in workload["changes"]:
+            assert usd(change["usd_per_month"]) in written
+    assert "1 x aws g4dn.xlarge" in text
+    assert workload["reasons"][0].split(",")[0][:30] in text.replace("\\", "")
+    assert cli.main(["check", str(file), "-o", str(file)]) == 2
+    assert "is a file" in capsys.readouterr().err

@@ -102,9 +102,10 @@ def test_a_run_is_paid_for_its_hours_and_its_joules(facts: Facts) -> None:
     kwh = result.energy_kwh_per_month
     assert kwh is not None
     assert result.carbon_kg_per_month == pytest.approx(kwh * grid()["kg"])
-    # between idling and full use of the accelerators of the job, with their hosts at half their limit
-    gpu_kwh = row.num_gpus * 0.7 * grid()["pue"] * hours
-    assert (0.10 + 0.50) * gpu_kwh < kwh * (start_s + run_s) / run_s < (0.95 + 0.50) * gpu_kwh
+    # idle in the start, then between idling and full use of the accelerators, with their hosts at half their limit
+    gpu_kw = row.num_gpus * 0.7 * grid()["pue"]
+    run_kwh = kwh - 4 * (0.10 + 0.50) * gpu_kw * start_s / 3600
+    assert (0.10 + 0.50) * gpu_kw < run_kwh / (4 * run_s / 3600) < (0.95 + 0.50) * gpu_kw
 
 
 def test_energy_of_a_month_is_that_of_its_runs_at_the_meter(facts: Facts) -> None:

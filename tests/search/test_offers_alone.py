@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.search.deployments import sized_replicas
 from flopwise.search.plan import plan
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
@@ -84,3 +85,22 @@ def test_a_layout_that_may_fit_is_kept_where_nothing_is_surer() -> None:
     assert (sure.instance, sure.note) == (risky.instance, "")
     late = asked | {"targets": {"deadline": "1h"}}
     assert not plan(workload_from(late), load_facts(None)).plans  # only memory is told by its odds
+
+
+def test_an_answer_is_the_same_after_others_of_another_rate() -> None:
+    """What fits and how fast it is in a closed loop is kept; engines, lengths, users and devices tell it apart."""
+    changes: list[dict[str, Any]] = [
+        {}, {"traffic": {"requests_per_s": 3, "input_tokens": 600, "output_tokens": 150}},
+        {"traffic": {"requests_per_s": 3, "input_tokens": 300, "output_tokens": 150}},
+        {"traffic": {"concurrency": 40, "input_tokens": 600, "output_tokens": 150}},
+        {"traffic": {"concurrency": 4, "input_tokens": 600, "output_tokens": 150}},
+        {"constraints": {"engine": "sglang"}}, {"constraints": {"max_gpus": 1}}, {"techniques": {"shared_prefix": 512}},
+        {"constraints": {"kv_dtype": "fp8"}}, {"constraints": {"network": "1 GB/s"}},
+    ]  # fmt: skip
+    alone = []
+    for change in changes:
+        sized_replicas.cache_clear()
+        alone.append(plan(workload_from(SERVICE | change), facts(), alone=False).plans)
+    again = [plan(workload_from(SERVICE | change), facts(), alone=False).plans for change in changes]
+    assert again == alone
+    assert sized_replicas.cache_info().hits

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flopwise.api.serve import serve
 from flopwise.api.train import train
 from flopwise.cost.money import run_cost_usd
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.facts.formats import BF16
+from flopwise.search.answer import RejectionLog
+from flopwise.search.deployments import deployments, with_facts
+from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.workload_file import workload_from
 from flopwise.training.start import training_start_s
@@ -158,3 +163,53 @@ def test_weights_of_what_is_tuned_are_brought_whether_by_adapters_or_not() -> No
         starts[name] = run.start_s
     assert starts["whole"] - starts["scratch"] == pytest.approx(2 * 8_030_261_248 / 850e6)
     assert starts["lora"] == starts["whole"]
+
+
+def test_a_deadline_holds_the_start_whatever_the_throughput() -> None:
+    """After the start the run's upper end is in time in 9 of 10 cases; a deadline within the start never holds."""
+    facts = offers_of("p4d.24xlarge")
+    free = plan(workload_from(SHORT), facts).plans[0]
+    assert free.seconds_high is not None
+    late = {"targets": {"deadline": free.start_s + free.seconds_high, "confidence": 0.5}}
+    found = plan(workload_from(SHORT | late), facts)
+    (same,) = [c for c in found.plans if c.layout == free.layout and c.purchase == free.purchase][:1]
+    assert same.meets["deadline"] == pytest.approx(0.9, abs=0.01)
+    start = plan(workload_from(SHORT | {"targets": {"deadline": free.start_s * 0.9}}), facts)
+    assert not start.plans
+    assert start.misses[0].meets["deadline"] == 0.0
+    near = start.misses[0]
+    assert near.shortfall["deadline"] == pytest.approx((near.start_s + near.seconds) / (free.start_s * 0.9))
+
+
+def test_a_batch_with_a_deadline_has_as_many_replicas_as_the_time_after_its_start_takes() -> None:
+    """200,000 requests in 3,600 s less the start, over what one replica answers a second; by layout and batch."""
+    traffic = {"requests": 200_000, "input_tokens": 512, "output_tokens": 128}
+    job = {"model": "Llama-7B", "task": "batch", "traffic": traffic, "simulate": False, "targets": {"deadline": "1h"}}
+    facts = offers_of("g6e.xlarge")
+    workload = with_facts(workload_from(job), facts)
+    (node,) = node_kinds(workload, facts, RejectionLog())
+    found = deployments(facts.model("Llama-7B"), workload, node, BF16, facts.cache_format("bf16"))
+    assert found is not None
+    assert (found.start_s > 360).all()
+    by_hand = np.ceil(200_000 / (3600 - found.start_s) / found.requests_per_s)
+    assert found.replicas.tolist() == by_hand.tolist()
+    assert (by_hand > np.ceil(200_000 / 3600 / found.requests_per_s)).any()
+
+
+def test_energy_holds_the_start_at_idle_power() -> None:
+    """An A100 of 400 W idles at 40 W beside 200 W of its host; eight of them, 1.2 at the meter, for the start."""
+    one = plan(workload_from(SHORT), offers_of("p4d.24xlarge")).plans[0]
+    idle = 8 * (40 + 200) * 1.2 * one.start_s
+    assert one.energy_joules is not None
+    assert one.energy_joules_low is not None
+    run = one.energy_joules - idle
+    assert 8 * (40 + 200) * 1.2 * one.seconds < run < 8 * (0.95 * 400 + 200) * 1.2 * one.seconds
+    assert one.seconds_low is not None
+    assert one.energy_joules_low == pytest.approx(idle + run * one.seconds_low / one.seconds)
+    traffic = {"requests": 1000, "input_tokens": 128, "output_tokens": 16}
+    batch = {"model": "Llama-7B", "task": "batch", "traffic": traffic, "simulate": False}
+    answered = plan(workload_from(batch), offers_of("g6e.xlarge")).plans[0]
+    assert answered.energy_joules is not None
+    idle = (35 + 175) * 1.2 * answered.start_s  # an L40S of 350 W
+    run = answered.energy_joules - idle
+    assert (35 + 175) * 1.2 * answered.seconds < run < (0.95 * 350 + 175) * 1.2 * answered.seconds

@@ -88,7 +88,7 @@ def test_replicas_hold_all_users() -> None:
 def test_replicas_of_a_batch_job_end_it_before_its_deadline() -> None:
     traffic = {"requests": 10_000_000, "input_tokens": 512, "output_tokens": 128}
     found = rows(asked("batch", traffic=traffic, targets={"deadline": "2h"}))
-    assert np.array_equal(found.replicas, np.maximum(np.ceil(10_000_000 / 7200 / found.requests_per_s), 1))
+    assert np.array_equal(found.replicas, np.ceil(10_000_000 / (7200 - found.start_s) / found.requests_per_s))
     assert len(set(found.replicas.tolist())) > 5
 
 

@@ -28,6 +28,10 @@ class Cluster:
     ambiguous: str | None = None  # what was assumed where a name leaves the variant open
     assumptions: tuple[str, ...] = field(default=())
 
+    def __hash__(self) -> int:
+        """Of some of its fields, as others are mappings, which have none."""
+        return hash((self.accelerator.name, self.gpus_per_node, self.purchase, self.usd_per_gpu_hour))
+
 
 def cluster(
     accelerator: Accelerator,

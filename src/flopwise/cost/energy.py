@@ -64,3 +64,13 @@ def facility_joules(
     """
     host = 0.0 if accelerator.kind == "cpu" else power.host * accelerator.figure("tdp_w")
     return num_devices * (watts + host) * power.pue * seconds
+
+
+def start_joules(accelerator: Accelerator, num_devices: Floats, start_s: Floats) -> Floats:
+    """Energy at the meter of the start of a run, in J; broadcasts; 0 where the device's power limit is not known.
+
+    Source: `PowerModel`: idle devices with their hosts. Assumes: what boots, loads and compiles is the host's work.
+    """
+    if accelerator.tdp_w is None:
+        return 0.0 * start_s
+    return facility_joules(accelerator, num_devices, DEFAULT_POWER.idle * accelerator.tdp_w, start_s)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
@@ -73,6 +74,21 @@ class Fabric:
     def link_bytes_per_s(self) -> float:
         """Datasheet bandwidth of the innermost link, one direction, per device."""
         return self.levels[0].bytes_per_s
+
+
+def byte_counting(fabric: Fabric, number: int) -> Fabric:
+    """The fabric whose seconds are the bytes that one level carries: the others take no time, and nothing is fixed.
+
+    Source: arithmetic. Assumes: algorithms are those of large messages.
+    """
+    levels = (
+        replace(
+            level, bytes_per_s=1.0 if n == number else inf, frac=1.0, pair=1.0, exchange=1.0, multicast=0.0,
+            launch_s=0.0, hop_s=0.0, ramp=0.0, direct_s=inf,
+        )
+        for n, level in enumerate(fabric.levels)
+    )  # fmt: skip
+    return replace(fabric, levels=tuple(levels))
 
 
 def _level(

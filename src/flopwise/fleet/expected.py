@@ -12,6 +12,7 @@ from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
 from flopwise.search.deployments import answers_in_one_pass
 from flopwise.search.serving_option import candidate_job as serving_job
+from flopwise.search.serving_option import link_needs
 from flopwise.search.spec import TRAINING
 from flopwise.search.training_option import candidate_job as training_job
 from flopwise.serving.estimate import estimate as serving_estimate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
     from flopwise.search.workload import Resolved
+    from flopwise.serving.network import RequestLinkNeed
     from flopwise.training.network import LinkNeed
 
 BOUNDS = {
@@ -52,7 +54,7 @@ class ExpectedFigures:
     time_high: float
     figures: dict[str, Any]
     breakdown: dict[str, float]
-    network: tuple[LinkNeed, ...] = ()  # of training: what its links have to carry
+    network: tuple[LinkNeed, ...] | tuple[RequestLinkNeed, ...] = ()  # what its links have to carry
 
 
 def expected_figures(workload: Resolved, candidate: Candidate, offer: Offer, facts: Facts) -> ExpectedFigures:
@@ -122,6 +124,7 @@ def _serving_figures(workload: Resolved, candidate: Candidate, offer: Offer, fac
         memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes), engine_bytes=engine_bytes,
         intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
         time_high=1 / through.low, figures=figures, breakdown=breakdown,
+        network=link_needs(workload, model, facts, offer, candidate),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 from typing import TypeVar
 
@@ -60,6 +61,8 @@ OF_SHARE = 3
 """Kinds of machines at least of each provider that has a share of the bill."""
 OF_ONE = 3
 """One provider has at most so much of them (a third) where none has a share: others stand ready."""
+CHUNKS = 24
+"""Parts of neighbouring searches that each process gets one after another."""
 WORTH_SHARING = 4
 """Searches from which other processes are worth starting."""
 
@@ -339,6 +342,12 @@ class Search:
     facts: Facts
     where: str = ""  # the file, the line and the workload
 
+    @property
+    def likeness(self) -> tuple[str, str, int, int]:
+        """What brings searches together that have most in common."""
+        workload = self.workload
+        return workload.task, workload.model, workload.input_tokens, workload.output_tokens
+
 
 class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a search; `reasons` where the constraints leave nothing.
@@ -362,7 +371,8 @@ def run_searches(
     """
     wide = sum(len(search.facts.offers) > 1 for search in searches.values())  # not those of one kind of own machines
     kinds = None if wide <= MANY else times * max(LEAST_KINDS, KINDS_IN_ALL // wide, OF_SHARE * len(shares))
-    keys, todo = list(searches), list(searches.values())
+    keys = sorted(searches, key=lambda key: searches[key].likeness)  # what they have in common is estimated once
+    todo = [searches[key] for key in keys]
     encode = msgspec.msgpack.encode  # between processes an answer is much smaller as bytes than as objects
     data = run_forked(lambda number: encode(_answer(todo[number], kinds, shares)), len(todo), WORTH_SHARING)
     answers: dict[bytes, SearchAnswer] = {}
@@ -376,14 +386,19 @@ def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchA
     """One search: of only `kinds` of machines first, and of all where nothing on those carries the workload."""
     try:
         if kinds is not None:
-            purchases = search.workload.purchase
-            some = promising(search.facts, kinds, purchases, shares)
-            answer = _search_answer(search.workload, search.facts.with_tables(offers=some))
+            some = _with_promising(search.facts, kinds, search.workload.purchase, tuple(shares))
+            answer = _search_answer(search.workload, some)
             if answer.plan is not None and answer.plan.plans:
                 return msgspec.structs.replace(answer, num_kinds=kinds)
         return _search_answer(search.workload, search.facts)
     except SpecError as error:
         raise SpecError(f"{search.where}: {error}" if search.where else str(error)) from None
+
+
+@lru_cache(maxsize=16)
+def _with_promising(facts: Facts, kinds: int, purchases: tuple[str, ...], shares: tuple[str, ...]) -> Facts:
+    """The facts with the offers that are `promising` alone."""
+    return facts.with_tables(offers=promising(facts, kinds, purchases, shares))
 
 
 def _search_answer(workload: Resolved, facts: Facts) -> SearchAnswer:
@@ -481,7 +496,7 @@ def run_forked(call: Callable[[int], Result], count: int, least: int) -> Iterato
         return
     try:
         with pool:
-            yield from pool.imap(_call, range(count))
+            yield from pool.imap(_call, range(count), chunksize=max(1, count // (CHUNKS * cores)))
     finally:
         _CALLED = None
 

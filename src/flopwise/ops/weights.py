@@ -70,6 +70,7 @@ def _formats(model: Model, fmt: WeightFormat) -> Iterable[tuple[Stack, WeightFor
             yield stack, BF16
 
 
+@lru_cache(maxsize=256)
 def weight_bytes(model: Model, fmt: WeightFormat) -> int:
     """Bytes of all of a model's weights in `fmt`, scales included: what a checkpoint's tensors take.
 

@@ -136,6 +136,7 @@ def layout(plan: Mapping[str, Any]) -> str:
 
 
 RATES = ("average_bytes_per_s", "needed_bytes_per_s", "node_needed_bytes_per_s", "link_bytes_per_s")
+SERVICE_RATES = ("average_bytes_per_s", "full_bytes_per_s", "node_full_bytes_per_s", "link_bytes_per_s")
 
 
 def expected_figures(assessment: Assessment) -> Iterator[Block]:
@@ -164,7 +165,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
             "start (machines, image, weights, data, compilation) is paid and not in what it takes. Tokens are those "
             "trained on; of batches, those that come out.",
         )  # fmt: skip
-    if links := [(w.name, need) for w in runs for need in w.best.get("network", [])]:
+    if links := [(w.name, need) for w in runs for need in w.best.get("network", []) if "step_bytes" in need]:
         yield Table(
             ["network of", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
              ">the link has"],
@@ -183,6 +184,18 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
              ">requests/s it takes", "in 8 of 10 cases", ">asked"],
             [row for w in services for row in _service_rows(w)],
             "Requests are what the machines take before they are full; replicas are planned below that.",
+        )  # fmt: skip
+    if links := [(w.name, need) for w in shown for need in w.best.get("network", []) if "request_bytes" in need]:
+        yield Table(
+            ["network of", "link", "a request sends, each accelerator", ">at the planned rate", ">at full load",
+             ">of a node", ">the link has"],
+            [
+                (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
+                 ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["request_bytes"].items()),
+                 *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in SERVICE_RATES))
+                for name, need in links
+            ],
+            "Bytes a second of one accelerator in one direction; of a node: of all of its accelerators at full load.",
         )  # fmt: skip
     if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
         yield Text(

@@ -11,14 +11,17 @@ import msgspec
 from flopwise.errors import SpecError
 from flopwise.files import read_at_most
 from flopwise.fleet.assessment import FORMAT, Assessment
+from flopwise.fleet.check import Check
 from flopwise.folders import check_folder, write_folder
 from flopwise.report.blocks import Document
+from flopwise.report.checked import check_document
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
 from flopwise.search.answer import Plan
 from flopwise.search.answer import to_json as plan_json
 
-JSON, PLANS = "assessment.json", "plans"
+JSON, PLANS, CHECK_JSON = "assessment.json", "plans", "check.json"
+HTML, MARKDOWN = "report.html", "report.md"
 PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.json")
 MOST_BYTES = 200_000_000
 
@@ -33,8 +36,8 @@ def _text(text: str) -> bytes:
 
 
 TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
-    "report.html": lambda _, made: html(made).encode("utf-8", errors="replace"),
-    "report.md": lambda _, made: markdown(made).encode("utf-8", errors="replace"),
+    HTML: lambda _, made: html(made).encode("utf-8", errors="replace"),
+    MARKDOWN: lambda _, made: markdown(made).encode("utf-8", errors="replace"),
     JSON: lambda assessment, _: to_json(assessment),
 }
 """What is written of an assessment and of the document that people read: a file of each name, by its function."""
@@ -107,3 +110,11 @@ def _old_plans(folder: Path) -> list[str]:
     """The plan files of an earlier report in a folder."""
     there = (folder / PLANS).iterdir() if (folder / PLANS).is_dir() else ()
     return [f"{PLANS}/{file.name}" for file in there if PLAN_NAME.fullmatch(file.name)]
+
+
+def write_check(found: Check, folder: Path | str) -> list[Path]:
+    """Write report.html, report.md and check.json; returns what was written. As `write_report`, and raises as it."""
+    made = check_document(found)
+    data = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    pages = {HTML: html(made).encode("utf-8", errors="replace"), MARKDOWN: markdown(made).encode("utf-8", "replace")}
+    return write_folder(folder, {**pages, CHECK_JSON: data})

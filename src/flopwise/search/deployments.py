@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
-from flopwise.serving.iteration import Runner, StepTime, whole_prompts
+from flopwise.serving.iteration import StepTime, whole_prompts
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
+from flopwise.serving.startup import cold_start
 from flopwise.serving.steady import (
+    Steady,
     batch_sizes,
     closed_loop,
     in_flight_at,
@@ -39,6 +41,7 @@ from flopwise.serving.techniques import (
     runner,
     tokens_a_round,
 )
+from flopwise.training.start import OBJECT_STORE
 from flopwise.units import format_bytes
 
 Floats = NDArray[np.floating[Any]]
@@ -48,6 +51,8 @@ DEGREES = ("tp", "pp", "ep", "dp")
 MAX_TP = 16
 MAX_PP = 8
 MAX_REPLICA_GPUS = 64
+KEPT_SIZED = 128
+"""Answers of `sized_replicas` that are kept: what services alike are searched on one after another."""
 PREFILL_BUSY = 0.85
 """Share of its time that a replica may spend on prompts before queues grow out of hand."""
 
@@ -77,6 +82,7 @@ class Deployments:
     memory_bytes: Floats
     busy_frac: Floats
     watts_frac: Floats  # mean draw of a device over its power limit
+    start_s: Floats  # of a batch: from machines that are paid to the first request; 0 of a service
     considered: int
     too_big: int
     room_text: str  # what takes the room in the smallest layout that is too big; empty where all fit
@@ -200,6 +206,58 @@ def deployments(
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
     """
+    alike = (
+        model, node.cluster, node.count, node.networked, weights, kv_dtype, workload.engine, workload.task,
+        workload.input_tokens, workload.output_tokens, workload.max_gpus,
+    )  # fmt: skip
+    users = workload.concurrency is not None and workload.requests_per_s is None  # who are shared among replicas
+    asked = ReplicaQuestion(alike, model, workload, node, weights, kv_dtype, least)
+    sized = sized_replicas.__wrapped__(asked) if users or workload.techniques.any else sized_replicas(asked)
+    if sized is None or isinstance(sized, Deployments):
+        return sized
+    job, batch, layout = sized.job, sized.batch, sized.job.layout
+    if workload.instances is not None:
+        least = _replicas_on(workload.instances, node.count, np.asarray(layout.num_gpus))
+    start_s = _start_s(job, workload, batch) if workload.task == "batch" else np.zeros(batch.size)
+    columns = (
+        _one_pass_columns(sized, workload, least, start_s)
+        if sized.steady is None
+        else _decoding_columns(sized, sized.steady, workload, least, start_s)
+    )
+    degrees: dict[str, Any] = {name: getattr(layout, name) for name in DEGREES}
+    return Deployments(**sized.known, **degrees, **columns, batch=batch, start_s=start_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaQuestion:
+    """What `sized_replicas` is asked; questions with the same key have the same answer."""
+
+    key: tuple[object, ...]
+    model: Model = field(compare=False)
+    workload: Resolved = field(compare=False)
+    node: NodeKind = field(compare=False)
+    weights: WeightFormat = field(compare=False)
+    kv_dtype: CacheFormat = field(compare=False)
+    least: float | Floats = field(compare=False)
+
+
+class SizedReplicas(NamedTuple):
+    """Replicas at every batch, whatever comes at what rate; `known`: columns and figures of `Deployments` by name."""
+
+    job: ServeJob
+    batch: Floats  # the sizes of all layouts in turn
+    num_layouts: int
+    steady: Steady | None  # None: answers in one pass
+    known: dict[str, Any]
+
+
+@lru_cache(maxsize=KEPT_SIZED)
+def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None:
+    """What fits, and how fast it is in a closed loop at every batch; deployments without rows where nothing fits.
+
+    The same for services that differ in their rate, their targets or their budget alone.
+    """
+    workload, model, node, weights, kv_dtype = asked.workload, asked.model, asked.node, asked.weights, asked.kv_dtype
     one_pass = answers_in_one_pass(model, workload)
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
     whole = np.asarray(grid.tp)
@@ -225,21 +283,34 @@ def deployments(
         n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
     }
     job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
+    job = replace(job, kv_dtype=job.kv_dtype if one_pass else kv_dtype)
+    least = asked.least
     if workload.instances is not None:
         least = _replicas_on(workload.instances, node.count, np.asarray(job.layout.num_gpus))
-    batch = _even_batch(sizes.ravel(), degrees["dp"], workload, least)
+    prompt, batch = computed_prompt_tokens(workload), _even_batch(sizes.ravel(), degrees["dp"], workload, least)
     sizes = batch.reshape(sizes.shape)
-    columns: dict[str, Any] = (
-        _one_pass_columns(runner(job), job.layout, batch, workload, least)
-        if one_pass
-        else _decoding_columns(replace(job, kv_dtype=kv_dtype), batch, workload, fit.size, least)
-    )
-    prompt = computed_prompt_tokens(workload)
-    return Deployments(
-        **known, **degrees, **columns, batch=batch, considered=sizes.size + too_big,
-        memory_bytes=_memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
-        least_ttft_s=least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
-    )  # fmt: skip
+    known |= {
+        "considered": sizes.size + too_big,
+        "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
+        "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
+    }
+    steady = None if one_pass else closed_loop(runner(job), job.layout, batch, *request_work(job))
+    return SizedReplicas(job, batch, fit.size, steady, known)
+
+
+def _start_s(job: ServeJob, workload: Resolved, batch: Floats) -> Floats:
+    """Seconds from a machine that is paid to the first request of each row's replicas: their layout alone decides.
+
+    Source: data/run_start.csv, `flopwise.serving.startup.cold_start`. Assumes: as there; replicas start together.
+    """
+    facts, degrees = workload.facts, np.stack([np.asarray(getattr(job.layout, name)) for name in DEGREES])
+    layouts, place = np.unique(degrees, axis=1, return_inverse=True)
+    drive, each = facts.storage(OBJECT_STORE), list[float]()
+    for degree in layouts.T:
+        layout = ServingLayout(**dict(zip(DEGREES, map(int, degree), strict=True)))
+        each.append(cold_start(replace(job, layout=layout), drive).seconds)
+    start_s: Floats = facts.start_s("machine", "image") + np.asarray(each)[place.ravel()]
+    return np.broadcast_to(start_s, batch.shape)
 
 
 def _room_text(
@@ -269,7 +340,7 @@ def _even_batch(batch: Floats, ranks: Column, workload: Resolved, least: float |
     """Sequences in flight on each attention replica: no more than users are left for each of the replicas."""
     if workload.concurrency is None or workload.requests_per_s is not None:
         return batch
-    replicas = _replicas(batch, batch * ranks, workload, least)
+    replicas = _replicas(batch, batch * ranks, workload, least, np.zeros(batch.size))
     return np.minimum(batch, np.ceil(workload.concurrency / (replicas * ranks)))
 
 
@@ -299,18 +370,17 @@ def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
 
 
 def _decoding_columns(
-    job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float | Floats
-) -> dict[str, Floats]:
-    """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn.
+    sized: SizedReplicas, steady: Steady, workload: Resolved, least: float | Floats, start_s: Floats
+) -> dict[str, Any]:
+    """Latency and number of replicas of models that generate.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
     """
-    machine, layout, outputs = runner(job), job.layout, workload.output_tokens
-    shape, each = request_work(job), tokens_a_round(job)
+    job, batch, layout, outputs = sized.job, sized.batch, sized.job.layout, workload.output_tokens
+    machine, shape, each = runner(job), request_work(job), tokens_a_round(job)
     ranks = np.asarray(layout.dp)  # attention replicas of a replica
-    steady = closed_loop(machine, layout, batch, *shape)
     capacity = np.asarray(steady.requests_per_s) * ranks
-    replicas = _replicas(capacity, batch * ranks, workload, least)
+    replicas = _replicas(capacity, batch * ranks, workload, least, start_s)
     least_s = np.broadcast_to(np.asarray(steady.decode.floor_s) / each, batch.shape)
     if workload.requests_per_s is None:
         ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
@@ -319,7 +389,10 @@ def _decoding_columns(
         total = replicas * capacity * outputs
     else:
         arrivals = workload.requests_per_s / replicas / ranks
-        table = (np.broadcast_to(v, batch.shape).reshape(-1, grids) for v in (batch, steady.requests_per_s, arrivals))
+        table = (
+            np.broadcast_to(v, batch.shape).reshape(-1, sized.num_layouts)
+            for v in (batch, steady.requests_per_s, arrivals)
+        )
         there = closed_loop(machine, layout, in_flight_at(*table).ravel(), *shape)
         wanted = _percentiles(workload)
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
@@ -357,8 +430,11 @@ def _watts_frac(step: StepTime, busy: Floats) -> Floats:
     return drawn
 
 
-def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float | Floats) -> Floats:
-    """Replicas that carry the arrivals, the users, or a batch job before its deadline; `least` at least, or exactly."""
+def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float | Floats, start_s: Floats) -> Floats:
+    """Replicas that carry the arrivals, the users, or a batch job before its deadline; `least` at least, or exactly.
+
+    Those of a batch start together; where the start alone is too long, as many as without it.
+    """
     needed: Floats = np.ones(batch.size)
     if workload.instances is not None:
         return needed * least
@@ -367,7 +443,8 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float 
     elif workload.concurrency is not None:
         needed = np.ceil(workload.concurrency / batch)
     elif workload.requests is not None and workload.deadline_s is not None:
-        needed = np.ceil(workload.requests / workload.deadline_s / capacity)
+        left_s = np.where(start_s < workload.deadline_s, workload.deadline_s - start_s, workload.deadline_s)
+        needed = np.ceil(workload.requests / left_s / capacity)
     return np.maximum(needed, least)
 
 
@@ -381,16 +458,17 @@ def _percentiles(workload: Resolved) -> dict[str, str]:
 
 
 def _one_pass_columns(
-    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, least: float | Floats
-) -> dict[str, Floats]:
+    sized: SizedReplicas, workload: Resolved, least: float | Floats, start_s: Floats
+) -> dict[str, Any]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
     Source: `one_pass_latency_s`.
     """
-    step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), layout)
+    machine, batch = runner(sized.job), sized.batch
+    step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), sized.job.layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
-    replicas = _replicas(capacity, batch, workload, least)
+    replicas = _replicas(capacity, batch, workload, least, start_s)
     if workload.requests_per_s is None:
         latency, busy = machine.engine.request_s + service, np.ones(batch.size)
         total = replicas * capacity

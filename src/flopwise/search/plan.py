@@ -103,7 +103,7 @@ def plan(
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
-    shown = SHOWN if alone and workload.task in TRAINING else 0
+    shown = SHOWN if alone else 0
     links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
     source = SourceSpec(facts=facts.folder, assume_family=assume_family)
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
@@ -123,13 +123,18 @@ def plan(
 
 
 def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> Candidate:
-    """A training candidate with what its links have to carry."""
+    """A candidate with what its links have to carry."""
+    place = candidate.provider, candidate.instance, candidate.region
+    offer = next(o for o in facts.offers if o.key == place)
+    if workload.task not in TRAINING:
+        from flopwise.search.serving_option import link_needs  # noqa: PLC0415 - half is enough
+
+        service = link_needs(workload, model, facts, offer, candidate)
+        return msgspec.structs.replace(candidate, network=[asdict(need) for need in service])
     from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
     from flopwise.training.network import network_needs  # noqa: PLC0415 - half is enough
 
-    place = candidate.provider, candidate.instance, candidate.region
-    offer = next(o for o in facts.offers if o.key == place)
     needs = network_needs(estimate(candidate_job(workload, model, facts, offer, candidate)))
     return msgspec.structs.replace(candidate, network=[asdict(need) for need in needs])
 

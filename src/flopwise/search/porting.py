@@ -31,16 +31,12 @@ def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
     limits = workload.limits
     if limits.software or limits.gpus or limits.vendors or limits.instances:
         return []
-    found = cheapest_by_software(ported_candidates(workload, facts), facts)
-    return [port(software, c, workload, facts, c.cost_usd, cost_usd) for software, c in found]
-
-
-def ported_candidates(workload: Resolved, facts: Facts) -> list[Candidate]:
-    """What a workload could run on after a port; one search for all software."""
     try:
-        return plan(workload.with_limits(software=PORTED_SOFTWARE), facts, alone=False).plans
+        candidates = plan(workload.with_limits(software=PORTED_SOFTWARE), facts, alone=False).plans
     except InfeasibleError:
         return []
+    found = cheapest_by_software(candidates, facts)
+    return [port(software, c, workload, facts, c.cost_usd, cost_usd) for software, c in found]
 
 
 def cheapest_by_software(candidates: Iterable[Candidate], facts: Facts) -> list[tuple[str, Candidate]]:

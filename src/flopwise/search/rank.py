@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.facts.offers import Offer
 from flopwise.search.answer import Candidate
@@ -38,11 +39,13 @@ class ErrorEnds(NamedTuple):
     evidence: str  # the measurements behind them
 
     @classmethod
-    def of_run(cls, candidate: Candidate, band: ErrorBand) -> ErrorEnds:
+    def of_run(cls, candidate: Candidate, band: ErrorBand, start_joules: float) -> ErrorEnds:
         """Those of a run that takes, and is paid, as long as its throughput (`band`) lets it, after its start."""
         longer = 1 / band.high, 1 / band.low
+        idle = start_joules / candidate.energy_joules if candidate.energy_joules else 0.0
+        energy = idle + (1.0 - idle) * longer[0], idle + (1.0 - idle) * longer[1]
         cost = candidate.cost_frac(longer[0]), candidate.cost_frac(longer[1])
-        return cls((candidate.seconds * longer[0], candidate.seconds * longer[1]), cost, longer, band.evidence)
+        return cls((candidate.seconds * longer[0], candidate.seconds * longer[1]), cost, energy, band.evidence)
 
     def onto(self, candidate: Candidate) -> Candidate:
         """The candidate with its intervals."""
@@ -69,7 +72,9 @@ class PlanOption(ABC):
     instances: Floats
     seconds: Floats  # of the run or the batch job; of one request of a service
     cost_usd: Floats  # of the run or the batch job; of a month of service
-    energy_joules: Floats  # at the meter, in the time that is paid; infinite where the power limit is not known
+    energy_joules: (
+        Floats  # at the meter, in the time that is paid, the start with it; infinite where the power limit is not known
+    )
     memory_bytes: Floats  # of the fullest device
     tokens_per_s: Floats  # that are trained on, or answered (read, where nothing is)
     start_s: Floats  # paid before the first step of a run; 0 of a service
@@ -114,6 +119,11 @@ class PlanOption(ABC):
         """What the start of each row costs."""
         return self.start_s / HOUR_S * self.usd_per_hour
 
+    @cached_property
+    def start_joules(self) -> Floats:
+        """Energy of the start of each row, in `energy_joules`."""
+        return np.asarray(start_joules(self.node.cluster.accelerator, self.num_gpus, self.start_s))
+
     @property
     def score(self) -> Floats:
         """What the objective minimises."""
@@ -125,7 +135,7 @@ class PlanOption(ABC):
         """How many times its limit the figure of each target is: above 1 it misses."""
         workload, found = self.workload, self.service_shortfalls()
         for name, value, limit in (
-            ("deadline", self.seconds, workload.deadline_s),
+            ("deadline", self.start_s + self.seconds, workload.deadline_s),
             ("budget", self.cost_usd, workload.budget_usd),
             ("max_usd_per_hour", self.usd_per_hour, workload.max_usd_per_hour),
         ):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flopwise.cost.energy import facility_joules
+from flopwise.cost.energy import facility_joules, start_joules
 from flopwise.cost.intervals import ErrorBand, WholeBand
 from flopwise.cost.money import run_cost_usd
 from flopwise.facts import defaults
@@ -27,8 +27,7 @@ from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.startup import cold_start
-from flopwise.training.start import OBJECT_STORE
+from flopwise.serving.network import RequestLinkNeed, request_network_needs
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
@@ -115,7 +114,8 @@ class ServingOption(PlanOption):
         if workload.tokens_per_s is not None:
             odds["throughput"] = 1.0 - np.asarray(rate.probability_at_most(self.tokens_per_s, workload.tokens_per_s))
         if workload.deadline_s is not None:
-            odds["deadline"] = 1.0 - np.asarray(rate.probability_at_most(1.0, self.seconds / workload.deadline_s))
+            left_s = np.maximum(workload.deadline_s - self.start_s, 1e-9 * workload.deadline_s)
+            odds["deadline"] = 1.0 - np.asarray(rate.probability_at_most(1.0, self.seconds / left_s))
         return odds
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
@@ -125,7 +125,7 @@ class ServingOption(PlanOption):
         """
         through = self.bands["throughput"]
         if self.workload.task == "batch":
-            return ErrorEnds.of_run(candidate, through)
+            return ErrorEnds.of_run(candidate, through, float(self.start_joules[row]))
         first, whole = (float(np.minimum(seconds[row], 1e9)) for seconds in (self.found.ttft_s, self.found.e2e_s))
         times = min(1.0, 1 / through.high), max(1.0, 1 / through.low)
         count, unit, filled = candidate.num_instances, replica_machines(candidate), filled_frac(candidate)
@@ -184,21 +184,20 @@ def serving_options(
     shared = np.ceil(found.replicas / np.maximum(packed, 1))
     instances = np.where(packed > 0, shared, found.replicas * each / node.count)
     seconds, paid_s = found.e2e_s, np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
-    start_s: Floats = np.zeros(instances.shape)
     if batch:
         assert workload.requests is not None
         seconds = paid_s = workload.requests / (found.replicas * found.requests_per_s)
-        start_s = _start_s(workload, model, node, found)
     energy = np.full(instances.shape, np.inf)
     if device.tdp_w is not None:
         watts = found.watts_frac * device.tdp_w
         energy = np.asarray(facility_joules(device, instances * node.count, watts, paid_s))
+        energy += start_joules(device, instances * node.count, found.start_s)
     memo: dict[Hashable, ByTarget] = {}
     return [
         ServingOption(
             workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
-            cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, _terms(workload, priced))) if batch
-            else hourly * HOURS_PER_MONTH, start_s=start_s, energy_joules=energy,
+            cost_usd=np.asarray(run_cost_usd(seconds, found.start_s, hourly, _terms(workload, priced))) if batch
+            else hourly * HOURS_PER_MONTH, start_s=found.start_s, energy_joules=energy,
             memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
             kv_dtype=kv_dtype, memo=memo,
         )
@@ -211,21 +210,6 @@ def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:
     """How the machines are billed."""
     terms: PurchaseTerms | None = workload.facts.terms_of(priced.offer.provider, priced.offer.instance)
     return terms
-
-
-def _start_s(workload: Resolved, model: Model, node: NodeKind, found: Deployments) -> Floats:
-    """Seconds from a machine that is paid to the first request of each row's replicas: their layout alone decides.
-
-    Source: data/run_start.csv, `flopwise.serving.startup.cold_start`. Assumes: as there; replicas start together.
-    """
-    facts, degrees = workload.facts, np.stack([getattr(found, name) for name in DEGREES])
-    layouts, place = np.unique(degrees, axis=1, return_inverse=True)
-    drive, each = facts.storage(OBJECT_STORE), list[float]()
-    for degree in layouts.T:
-        layout = ServingLayout(**dict(zip(DEGREES, map(int, degree), strict=True)))
-        each.append(cold_start(replica_job(workload, model, node.cluster, found.weights, layout), drive).seconds)
-    start_s: Floats = facts.start_s("machine", "image") + np.asarray(each)[place.ravel()]
-    return start_s
 
 
 def latency_targets(workload: Resolved) -> dict[str, Latency | None]:
@@ -246,3 +230,13 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         concurrency=document["max_batch"] * int(layout.dp),
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )
+
+
+def link_needs(
+    workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate
+) -> tuple[RequestLinkNeed, ...]:
+    """What the links of one replica of a candidate carry: at the rate that it is planned for, and at its full rate."""
+    job, replicas = candidate_job(workload, model, facts, offer, chosen), int(chosen.layout["replicas"])
+    planned = None if workload.requests_per_s is None else workload.requests_per_s / replicas
+    full = (chosen.figures["requests_per_s_capacity"] or 0.0) / replicas
+    return request_network_needs(job, planned, full, replicas)

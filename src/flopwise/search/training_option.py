@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import run_cost_usd
 from flopwise.cost.precisions import TRAINING_PRECISIONS
@@ -103,14 +104,14 @@ class TrainingOption(PlanOption):
         """Probability that each target is met.
 
         The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t,
-        and cost the same after the start, which is paid whatever the throughput.
+        and cost the same; both after the start, which takes its time and is paid whatever the throughput.
         """
         workload = workload or self.workload
         device = self.node.cluster.accelerator
         band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
         odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
         for name, value, fixed, limit in (
-            ("deadline", self.seconds, 0.0, workload.deadline_s),
+            ("deadline", self.start_s + self.seconds, self.start_s, workload.deadline_s),
             ("budget", self.cost_usd, self.start_usd, workload.budget_usd),
         ):
             if limit is not None:
@@ -121,9 +122,9 @@ class TrainingOption(PlanOption):
             odds["throughput"] = np.asarray(1.0 - missed)
         return odds
 
-    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:  # noqa: ARG002 - one band for all rows
+    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
         """Those of the throughput."""
-        return ErrorEnds.of_run(candidate, self.band)
+        return ErrorEnds.of_run(candidate, self.band, float(self.start_joules[row]))
 
     def job(self, row: int) -> TrainJob:
         """The job of one row."""
@@ -184,7 +185,7 @@ def training_options(
             TrainingOption(
                 workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
                 cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, terms)), start_s=start_s,
-                energy_joules=seconds * layouts.watts,
+                energy_joules=seconds * layouts.watts + start_joules(node.cluster.accelerator, gpus, start_s),
                 memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
                 search=search, layouts=layouts, conditions=surroundings,
             )

@@ -408,6 +408,7 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
     band, confidence = option.bands["throughput"], workload.confidence
     chosen, replicas = pick, float(option.found.replicas[row])
     each, node = option.gpus_each(row), option.node.count
+    left_s = max((workload.deadline_s or 0.0) - float(option.start_s[row]), 1e-9)
     for _ in range(MOST_PACES):
         run = simulator.run(chosen.option, row)
         assert run.seconds is not None
@@ -419,12 +420,12 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         chosen = _pick(option, replace(found, requests_per_s=paces, tokens_per_s=tokens), row)
         odds = simulated_odds(chosen.option, row, run)
         if workload.deadline_s is not None:
-            odds["deadline"] = 1.0 - float(band.probability_at_most(1.0, run.seconds / workload.deadline_s))
+            odds["deadline"] = 1.0 - float(band.probability_at_most(1.0, run.seconds / left_s))
         if odds.get("deadline", 1.0) >= confidence:
             return Trial(chosen, run, odds)
         assert workload.deadline_s is not None
         sure = band.quantile(1.0 - confidence)  # share of the pace that is reached with the confidence
-        replicas = max(replicas + 1, float(np.ceil(workload.requests / (workload.deadline_s * pace * sure))))
+        replicas = max(replicas + 1, float(np.ceil(workload.requests / (left_s * pace * sure))))
         instances = np.ceil(replicas / (node // each)) if each <= node else replicas * each // node
         found = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
         chosen, replicas = _pick(option, found, row), float(found.replicas[row])

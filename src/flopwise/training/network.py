@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flopwise.cost.collectives import p2p_s
-from flopwise.cost.fabric import Fabric, Level
+from flopwise.cost.fabric import Fabric, byte_counting
 from flopwise.training.estimate import COMMUNICATION, TrainEstimate, single_table
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import copies, having
@@ -55,8 +55,7 @@ def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
     on_node = min(job.cluster.gpus_per_node, estimate.num_gpus)
     needs = []
     for number, level in enumerate(fabric.levels):
-        levels = tuple(_counting(other, n == number) for n, other in enumerate(fabric.levels))
-        cluster = replace(job.cluster, fabric=replace(fabric, levels=levels))
+        cluster = replace(job.cluster, fabric=byte_counting(fabric, number))
         table = single_table(replace(job, cluster=cluster))
         sent = {name: nbytes for name, nbytes in _step_bytes(table, job.layout).items() if nbytes > 1.0}
         each = sum(sent.values())
@@ -71,14 +70,6 @@ def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
         )  # fmt: skip
         needs.append(need)
     return tuple(needs)
-
-
-def _counting(level: Level, counted: bool) -> Level:
-    """A link whose seconds are bytes, or one that takes no time."""
-    return replace(
-        level, bytes_per_s=1.0 if counted else np.inf, frac=1.0, pair=1.0, exchange=1.0, multicast=0.0, launch_s=0.0,
-        hop_s=0.0, ramp=0.0, direct_s=np.inf,
-    )  # fmt: skip
 
 
 def _step_bytes(table: StepTable, layout: Layout) -> dict[str, float]:

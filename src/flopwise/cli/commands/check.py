@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 @options.command("check", "flopwise check examples/existing.yaml --existing examples/existing.csv")
 @options.argument("fleet", FILE)
+@add("-o --output", FILE, "Write the judgement into this folder.")
 @add("--existing", FILE, "A table (CSV) of what workloads run on: name, instance, count, hours.")
 @flags(SourceSpec, "facts")
 def command(**given: Any) -> None:
@@ -30,21 +32,27 @@ def command(**given: Any) -> None:
 
     FLEET is a fleet file (docs/questions/check.md) whose workloads say under `existing` which machines they have; a
     table may say it instead. Each is held against its targets and policies, and against what `flopwise assess` would
-    take, one change after the other. The exit code is 1 where something does not hold.
+    take, one change after the other. With -o a folder gets report.html, report.md and check.json. The exit code is 1
+    where something does not hold.
     """
     from flopwise.api.check import check
+    from flopwise.folders import check_folder
+    from flopwise.report.write import write_check
 
+    if given["output"] is not None:
+        check_folder(given["output"])
     with Progress("checking") as progress:
         found = check(
             given["fleet"], existing=given["existing"], facts=given["facts"],
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
-    options.answer(found, blocks)
+    written = [] if given["output"] is None else write_check(found, given["output"])
+    options.answer(found, lambda one, paper: blocks(one, paper, written))
     if not found.holds:
         click.get_current_context().exit(1)
 
 
-def blocks(found: Check, paper: Screen) -> Iterator[str]:
+def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterator[str]:
     """The check as people read it."""
     holding = sum(w.holds for w in found.workloads)
     yield heading(
@@ -62,6 +70,8 @@ def blocks(found: Check, paper: Screen) -> Iterator[str]:
     ]
     if rows:
         yield table(["workload", "change", ">a month", ">then", "how"], rows, paper)
+    if written:
+        yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(path.name for path in written)}"
 
 
 def _totals(found: Check) -> Iterator[tuple[str, Any]]:

@@ -483,7 +483,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def _network(best: Candidate, paper: Screen) -> Iterator[str]:
-    """What the links of the best plan have to carry, where it trains."""
+    """What the links of the best plan have to carry, where it has any."""
     if best.network:
         yield "Network that plan 1 needs, of each accelerator in one direction:"
         yield table(*network_table(best.network), paper)
