@@ -140,7 +140,7 @@ test-all: ## the same with the oracle tests, for which torch and transformers ar
 	$(MAKE) test CI=true
 
 test-exports: exports ## exported files before the tools that read them
-	CI=true $(BIN)/python -P -m pytest -n 2 tests/export
+	CI=true $(BIN)/python -P -m pytest -n 2 tests/exports
 
 house: ## how simple the package is to live in: circles, names, far helpers, long rooms
 	@python3 tests/house.py

@@ -14,7 +14,7 @@ import click
 
 from flopwise.cli.app import COMMANDS, app
 from flopwise.cli.options import QuestionCommand, by_section
-from flopwise.export.targets import GROUPS
+from flopwise.exports.targets import GROUPS
 from flopwise.fleet.spec import schema as fleet_schema
 from flopwise.search.sweep import schema as sweep_schema
 from flopwise.search.workload import schema as workload_schema

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "flopwise"
-PROGRAMS = SRC / "export" / "programs"
+PROGRAMS = SRC / "exports" / "programs"
 """Programs that are exported as they are: no part of the package."""
 MODULES = sorted(path for path in SRC.rglob("*.py") if path.parent != PROGRAMS)
 LONG_FILE, LONG_FUNCTION = 600, 80

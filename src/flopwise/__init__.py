@@ -19,7 +19,7 @@ _HOMES = {
         "api.buy_or_build": "compare",
         "api.check": "check",
         "api.explain": "explain",
-        "api.export": "export_plan export_targets write_export",
+        "api.export": "export export_targets write_export",
         "api.facts": "gpus instances largest_models models",
         "api.io": "io",
         "api.memory": "memory",

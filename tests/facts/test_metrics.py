@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flopwise.export.monitoring.quantities import LATENCIES
+from flopwise.exports.monitoring.quantities import LATENCIES
 from named import FACTS
 
 MEANINGS = {

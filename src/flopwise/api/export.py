@@ -1,4 +1,4 @@
-"""`export_plan`: from a plan or an assessment to the files of other tools."""
+"""`export`: from a plan or an assessment to the files of other tools."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.export.exported import Exported
-    from flopwise.export.fleet import FleetDeployment
-    from flopwise.export.spec import ExportSettings
+    from flopwise.exports.exported import Exported
+    from flopwise.exports.fleet import FleetDeployment
+    from flopwise.exports.spec import ExportSettings
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Assessment
     from flopwise.search.answer import Plan
@@ -38,7 +38,7 @@ def export_targets() -> list[TargetInfo]:
     """Every target with what it can express."""
     from dataclasses import fields
 
-    from flopwise.export.targets import TARGETS, Target
+    from flopwise.exports.targets import TARGETS, Target
 
     return [
         TargetInfo(name=name, **{field.name: getattr(target, field.name) for field in fields(Target)})
@@ -48,13 +48,13 @@ def export_targets() -> list[TargetInfo]:
 
 def check_targets(targets: Iterable[str]) -> None:
     """Whether there are such targets: asked before a plan takes its time. Raises UnknownNameError."""
-    from flopwise.export.targets import target_module
+    from flopwise.exports.targets import target_module
 
     for target in targets:
         target_module(target)
 
 
-def export_plan(
+def export(
     target: str,
     plan: Plan | Assessment | str | Path,
     *,
@@ -71,9 +71,9 @@ def export_plan(
         SpecError: no such plan, target, candidate or setting.
         InfeasibleError: the target cannot express the plan; says why.
     """
-    from flopwise.export.deployment import Deployment
-    from flopwise.export.spec import ExportSettings
-    from flopwise.export.targets import exported_assessment, exported_plan
+    from flopwise.exports.deployment import Deployment
+    from flopwise.exports.spec import ExportSettings
+    from flopwise.exports.targets import exported_assessment, exported_plan
     from flopwise.facts.catalog import load_facts
     from flopwise.options import take
     from flopwise.search.answer import Plan
@@ -112,7 +112,7 @@ def _fleet(source: Assessment | str | Path, facts: Facts, settings: ExportSettin
         SpecError: an assessment without its folder, or one that cannot be read.
     """
     from flopwise.api.plan import read_plan
-    from flopwise.export.fleet import FleetDeployment
+    from flopwise.exports.fleet import FleetDeployment
     from flopwise.report.write import read_assessment
 
     if not isinstance(source, str | Path):

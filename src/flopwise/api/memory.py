@@ -51,7 +51,7 @@ def memory(
         answer = _serving(found, deployment, chip, facts, concurrency or 1, context)
     notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
-        from flopwise.training.explain import LAYOUT_SETTINGS, SETTINGS
+        from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
 
         said, settings = [*changed_options(data), *changed_options(spec)], LAYOUT_SETTINGS | SETTINGS
     else:

@@ -38,10 +38,10 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds
     from flopwise.training.answer import train_answer
-    from flopwise.training.explain import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on
     from flopwise.training.routing import check_skew
+    from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.start import with_start
 
     data, spec, machines, run, reads, source = take(

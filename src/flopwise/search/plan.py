@@ -173,10 +173,11 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     model = facts.model(workload.model)
     if answer.task in TRAINING:
         from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
-        from flopwise.training import explain as of_training  # noqa: PLC0415 - half is enough
+        from flopwise.training import settings as of_training  # noqa: PLC0415 - half is enough
         from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
+        from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
-        tree = of_training.train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
+        tree = train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
         said = [name for part in (workload.data, workload.training) for name in changed_options(part)]
         chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs a node": ()}, said, "chosen")
         return with_kinds(tree, unsaid_kinds(of_training.SETTINGS, said, "default") | chosen_kinds)
@@ -186,6 +187,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
 
     tree = of_serving.serve_figure(serving_estimate(deployment(workload, model, facts, offer, chosen)))
     said = [*changed_options(workload.limits), *changed_options(workload.techniques)]
+    said = [name for name in said if name != "gpus"]  # which devices, and not how many
     said += answer.workload.get("traffic", {})
     usual = unsaid_kinds(of_serving.SETTINGS, said, "default")
     return with_kinds(tree, usual | unsaid_kinds({n: of_serving.SETTINGS.get(n, ()) for n in SERVED}, said, "chosen"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.energy import facility_joules
+from flopwise.cost.energy import facility_joules, start_joules
 from flopwise.cost.money import num_instances, run_cost_usd, run_usd
 from flopwise.ops.types import Array, Floats
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
@@ -44,6 +44,7 @@ class Run:
     start_usd: float | None  # in the cost
     cost_usd: float | None
     energy_joules: float | None
+    start_joules: float  # in the energy: idle devices with their hosts
     breakdown: tuple[tuple[str, float], ...]  # seconds; the lines add up to `seconds`
     checkpoint_bytes: float
     checkpoint_write_s: float
@@ -67,11 +68,13 @@ class Run:
             cost = float(run_cost_usd(seconds, start_s, hourly, job.conditions.terms))
             start_usd = float(run_usd(start_s, hourly))
         energy = None if watts is None else float(facility_joules(cluster.accelerator, gpus, watts, seconds))
+        idle = 0.0 if energy is None else float(start_joules(cluster.accelerator, gpus, start_s))
         lines = run_lines(one, steps, good, seconds)
         return cls(
             tokens=job.tokens, steps=steps, seconds=seconds, gpu_hours=seconds / HOUR_S * gpus,
             goodput_frac=steps * one.step_s / seconds, start_s=start_s, start_usd=start_usd,
-            cost_usd=cost, energy_joules=energy, breakdown=lines,
+            cost_usd=cost, energy_joules=None if energy is None else energy + idle, start_joules=idle,
+            breakdown=lines,
             checkpoint_bytes=nbytes, checkpoint_write_s=float(good.write_s),
             checkpoint_interval_s=float(good.interval_s), mtbf_s=float(good.mtbf_s),
             interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
@@ -84,8 +87,11 @@ class Run:
         """
         found: dict[str, tuple[float, float] | None] = {}
         for name in ("seconds", "cost_usd", "energy_joules"):
-            value, first = getattr(self, name), self.start_s if name == "cost_usd" else 0.0
-            slow, fast = ((first + self.seconds / rate) / (first + self.seconds) for rate in (low, high))
+            value = getattr(self, name)
+            fixed = {"cost_usd": self.start_s / (self.start_s + self.seconds)}.get(name, 0.0)
+            if name == "energy_joules" and value:
+                fixed = self.start_joules / value
+            slow, fast = (fixed + (1.0 - fixed) / rate for rate in (low, high))
             found[name] = None if value is None else (value * fast, value * slow)
         return found
 

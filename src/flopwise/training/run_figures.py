@@ -200,5 +200,7 @@ class RunFigures(StepFigures):
         if run.energy_joules is None:
             return []
         draw, host, limit, pue = self.device.power(job_watts(self.job, self.lines, self.table))
-        formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x {time.name}"
-        return [self.add("energy", run.energy_joules, "J", formula, self.gpus, draw, host, limit, pue, time)]
+        what = "devices that idle while machines boot, load and compile, with their hosts"
+        start = self.add_count("energy of the start", run.start_joules, "J", what)
+        formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x {time.name} + {start.name}"
+        return [self.add("energy", run.energy_joules, "J", formula, self.gpus, draw, host, limit, pue, time, start)]

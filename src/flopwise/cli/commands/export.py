@@ -12,13 +12,13 @@ from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, table
-from flopwise.export.spec import ExportSettings
+from flopwise.exports.spec import ExportSettings
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, FLAG, whole
 
 if TYPE_CHECKING:
     from flopwise.api.export import TargetInfo
-    from flopwise.export.exported import Exported
+    from flopwise.exports.exported import Exported
     from flopwise.search.answer import Plan
 
 
@@ -48,7 +48,7 @@ def command(
         return
     if target is None or plan is None or output_folder is None:
         raise usage_error("give a target, a plan file or a report's folder, and -o FOLDER; --list shows the targets")
-    answer = api.export_plan(target, plan, rank=rank, facts=facts, **options.values(settings))
+    answer = api.export(target, plan, rank=rank, facts=facts, **options.values(settings))
     api.write_export(answer, output_folder, force=force)
     options.answer(FolderExport(answer, output_folder), FolderExport.blocks, FolderExport.document)
 
@@ -109,7 +109,7 @@ def folder_exports(
     """A plan, or the report in a folder, as the files of several targets, each in its folder: all or none are made."""
     from flopwise.api import export as api
 
-    exports = [FolderExport(api.export_plan(target, plan, facts=facts), folder) for target, folder in folders.items()]
+    exports = [FolderExport(api.export(target, plan, facts=facts), folder) for target, folder in folders.items()]
     for one in exports:
         api.write_export(one.exported, one.folder, force=force)
     return exports

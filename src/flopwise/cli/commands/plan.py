@@ -156,7 +156,7 @@ def _exports(
 ) -> list[FolderExport]:
     """Plan 1 as the files of these targets, in folders beside the plan's file; none where nothing meets the targets."""
     from flopwise.cli.commands.export import folder_exports
-    from flopwise.export.deployment import resource_name
+    from flopwise.exports.deployment import resource_name
 
     if not targets or not answer.plans:
         return []

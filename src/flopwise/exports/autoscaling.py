@@ -1,0 +1,134 @@
+"""When a service needs another replica, by its plan: requests that wait and run, how many replicas, and how slowly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flopwise.exports.kubernetes_service import server_refusals, start_ends_s
+from flopwise.search.deployments import PREFILL_BUSY
+from flopwise.search.serving_option import latency_targets
+
+if TYPE_CHECKING:
+    from flopwise.exports.deployment import Deployment
+
+WAIT_S = 1.0
+"""That a request may wait where the plan has no latency target."""
+LONGEST_WINDOW_S = 3600
+LONGEST_PERIOD_S = 1800
+"""Limits of a HorizontalPodAutoscaler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRule:
+    """Thresholds of one replica, and bounds of all; `period_s` until a new replica helps, `calm_s` before one goes."""
+
+    waiting: int
+    running: int
+    least: int
+    most: int
+    period_s: int
+    calm_s: int
+
+
+def scaling_rule(deployment: Deployment) -> ScalingRule:
+    """When replicas come and go.
+
+    As many may wait as a replica takes on within the target of the first token; as many may run as are in flight at
+    the share of its capacity that replicas are planned for (Little's law), at most its batch. Replicas are as many
+    as the quietest hour needs at least, and as the upper end of the plan's interval needs at most.
+
+    Source: J. D. C. Little (1961); the plan's capacity, latency, batch and interval.
+    Assumes: load is spread evenly; a quiet hour needs replicas in proportion to its rate.
+    """
+    chosen, workload = deployment.candidate, deployment.workload
+    layout, capacity = chosen.layout, chosen.figures.get("requests_per_s_capacity") or 0.0
+    each = capacity / deployment.replicas
+    limits = [one.seconds for name, one in latency_targets(workload).items() if one is not None and name != "tpot"]
+    slots = int(layout["max_batch"]) * int(layout.get("dp", 1))
+    in_flight = math.ceil(each * PREFILL_BUSY * chosen.seconds)
+    spread, rates = (chosen.cost_usd_high or chosen.cost_usd) / chosen.cost_usd, workload.profile
+    quiet = min(rates) / max(rates) if rates else 1 / workload.peak
+    start_s = start_ends_s(deployment)[1]
+    fresh_s = start_s + deployment.facts.start_s("machine", "image")
+    return ScalingRule(
+        waiting=max(1, math.floor(min(limits, default=WAIT_S) * each)), running=max(1, min(slots, in_flight)),
+        least=max(1, math.ceil(round(deployment.replicas * quiet, 6))),
+        most=math.ceil(round(deployment.replicas * spread, 6)),
+        period_s=min(LONGEST_PERIOD_S, math.ceil(start_s)), calm_s=min(LONGEST_WINDOW_S, math.ceil(2 * fresh_s)),
+    )  # fmt: skip
+
+
+def scaling_refusals(deployment: Deployment) -> Iterator[str]:
+    """Why replicas need not, or cannot, come and go."""
+    if reasons := list(server_refusals(deployment)):
+        yield from reasons
+        return
+    rule = scaling_rule(deployment)
+    if rule.least == rule.most:
+        yield (
+            f"{rule.least} is the least and the most that the plan needs: say how traffic varies (traffic.profile or "
+            "traffic.peak)"
+        )
+    for meaning in ("waiting", "running"):
+        if not engine_metric(deployment, meaning):
+            yield f"no metric of requests that are {meaning} is known for {deployment.candidate.layout['engine']}"
+
+
+def engine_metric(deployment: Deployment, meaning: str) -> str:
+    """What the engine calls the number of requests that are `waiting` or `running`; empty where it is not known."""
+    assert deployment.serving is not None
+    engine = deployment.serving.engine.name
+    found = (row for row in deployment.facts.metric_records if (row.exporter, row.meaning) == (engine, meaning))
+    return next((row.metric for row in found), "")
+
+
+def scaled_object(deployment: Deployment) -> dict[str, str]:
+    """What is scaled: the deployment's own object."""
+    if deployment.nodes_per_replica > 1:
+        return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": deployment.name}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment.name}
+
+
+def series(deployment: Deployment, meaning: str) -> str:
+    """The series of that metric of all replicas, as PromQL picks them; pods are named after the deployment."""
+    place = f'namespace="{deployment.settings.namespace}", ' if deployment.settings.namespace else ""
+    return f'{engine_metric(deployment, meaning)}{{{place}pod=~"{deployment.name}-.+"}}'
+
+
+def behaviour(rule: ScalingRule) -> dict[str, Any]:
+    """How fast replicas come and go: at most as many more as there are, until those could have started."""
+    return {
+        "scaleUp": {
+            "stabilizationWindowSeconds": 0,
+            "policies": [{"type": "Percent", "value": 100, "periodSeconds": rule.period_s}],
+        },
+        "scaleDown": {
+            "stabilizationWindowSeconds": rule.calm_s,
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": rule.period_s}],
+        },
+    }
+
+
+def rule_notes(deployment: Deployment) -> tuple[str, ...]:
+    """What the thresholds come from."""
+    rule, chosen = scaling_rule(deployment), deployment.candidate
+    first, batch = scaled_object(deployment)["kind"].lower(), chosen.layout["max_batch"]
+    kind = "kubernetes" if first == "deployment" else first
+    return (
+        (
+            f"{rule.least} to {rule.most} replicas, where the plan has {deployment.replicas}: the quietest hour of the "
+            "traffic, and the upper end of the plan's interval"
+        ),
+        (
+            f"a replica is full with {rule.running} requests in flight (its batch holds {batch}), and late with "
+            f"{rule.waiting} that wait"
+        ),
+        (
+            f"a further replica helps after {rule.period_s} s, or when its machine and image have come; one too many "
+            f"goes after {rule.calm_s} s"
+        ),
+        f"what is scaled is the {first} {deployment.name}: export {kind} first",
+    )

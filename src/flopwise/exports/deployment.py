@@ -1,0 +1,169 @@
+"""What targets read: a candidate of a plan with the job, the model and the machines that it stands for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flopwise.errors import SpecError
+from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
+from flopwise.facts.offers import Offer
+from flopwise.search.spec import TRAINING
+from flopwise.search.workload_file import workload_from
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.search.answer import Candidate, Plan
+    from flopwise.search.workload import Resolved
+    from flopwise.serving.job import ServeJob
+    from flopwise.training.job import TrainJob
+
+LABEL = 50
+"""Characters of a name: Kubernetes allows 63, and parts of a deployment add their own endings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One candidate of a plan, ready to be written down for a tool.
+
+    `training` or `serving` is its job, the other None; the serving job is that of one replica.
+    """
+
+    plan: Plan
+    candidate: Candidate
+    workload: Resolved
+    model: Model
+    offer: Offer
+    accelerator: Accelerator
+    facts: Facts
+    settings: ExportSettings
+    label: str = ""  # its name in a fleet
+    training: TrainJob | None = None
+    serving: ServeJob | None = None
+
+    @classmethod
+    def of_rank(cls, plan: Plan, rank: int, facts: Facts, settings: ExportSettings) -> Deployment:
+        """The candidate of a plan with this rank.
+
+        Raises:
+            SpecError: the plan has no such candidate, or its model or devices are no longer among the facts.
+        """
+        chosen = next((c for c in plan.plans if c.rank == rank), None)
+        if chosen is None:
+            listed = f"ranks 1 to {len(plan.plans)}" if plan.plans else "no candidate: nothing met its targets"
+            raise SpecError(f"--rank: the plan has no candidate {rank}; it has {listed}")
+        return cls.of(plan, chosen, facts, settings)
+
+    @classmethod
+    def of(cls, plan: Plan, chosen: Candidate, facts: Facts, settings: ExportSettings, label: str = "") -> Deployment:
+        """A candidate of a plan with its job; `label` is its name in a fleet. Raises as `of_rank`."""
+        _check_candidate(chosen, plan.task)
+        workload = workload_from(plan.workload)
+        facts = facts.with_custom(workload.limits.gpus)
+        model, offer = facts.model(workload.model), _offer(chosen, facts)
+        workload = replace(workload, facts=facts)
+        whole = cls(
+            plan=plan, candidate=chosen, workload=workload, model=model, offer=offer,
+            accelerator=facts.accelerator(chosen.gpu), facts=facts, settings=settings, label=label,
+        )  # fmt: skip
+        if plan.task in TRAINING:
+            from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+
+            return replace(whole, training=candidate_job(workload, model, facts, offer, chosen))
+        from flopwise.search.serving_option import candidate_job as deployed  # noqa: PLC0415 - half is enough
+
+        return replace(whole, serving=deployed(workload, model, facts, offer, chosen))
+
+    @property
+    def task(self) -> str:
+        """What is done: pretrain, finetune, serve, batch or encode."""
+        return self.plan.task
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.label or self.settings.name or self.workload.name or self.model.name
+
+    @property
+    def name(self) -> str:
+        """The title as a name that Kubernetes, Prometheus and clouds take."""
+        return resource_name(self.title)
+
+    @property
+    def num_nodes(self) -> int:
+        """Machines of all replicas."""
+        return self.candidate.num_instances
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Accelerators of one machine."""
+        return self.candidate.num_gpus // self.candidate.num_instances
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of a service; 1 of a run."""
+        return int(self.candidate.layout.get("replicas", 1))
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """Accelerators of one replica of a service, or of the whole run."""
+        layout = self.candidate.layout
+        if self.serving is None:
+            return self.candidate.num_gpus
+        return int(layout["tp"]) * int(layout["pp"]) * int(layout.get("dp", 1))
+
+    @property
+    def nodes_per_replica(self) -> int:
+        """Machines that one replica takes; 1 where a machine holds one or several."""
+        return max(1, -(-self.gpus_per_replica // self.gpus_per_node))
+
+    @property
+    def model_id(self) -> str:
+        """The weights as engines take them: as the settings say, else the model's hub id."""
+        return self.settings.model_path or self.model.hf_id or PLACEHOLDERS["model_path"]
+
+    def value(self, setting: str) -> str:
+        """A setting, or the placeholder that stands for it."""
+        return self.settings.value(setting)
+
+
+def resource_name(text: str) -> str:
+    """`text` as lower-case letters, digits and hyphens, from a letter on, of at most `LABEL` characters.
+
+    What is cut, or has letters that are left out, gets the beginning of its hash, so that names stay apart.
+    """
+    safe = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    plain = re.sub(r"[\s_.,:;/()+-]+", "-", text.lower()).strip("-")
+    if safe == plain and safe[:1].isalpha() and len(safe) <= LABEL:
+        return safe
+    digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()[:6]
+    start = safe if safe[:1].isalpha() else f"w-{safe}"
+    return f"{start[: LABEL - 7].strip('-')}-{digest}"
+
+
+def _check_candidate(chosen: Candidate, task: str) -> None:
+    """Refuse a candidate that no search has written. Raises SpecError."""
+    needed = {"stack": str, "precision": str, "optimizer": str, "schedule": str, "recompute": str} | dict.fromkeys(
+        ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "global_batch", "seq_len"), int
+    )
+    if task not in TRAINING:
+        needed = {"engine": str, "weights": str, "kv_dtype": str}
+        needed |= dict.fromkeys(("tp", "pp", "ep", "dp", "replicas", "max_batch"), int)
+    wrong = [name for name, kind in needed.items() if type(chosen.layout.get(name)) is not kind]
+    wrong += [name for name in ("num_instances", "num_gpus") if getattr(chosen, name) < 1]
+    if wrong:
+        raise SpecError(f"candidate {chosen.rank} of the plan has no usable {', '.join(wrong)}; plan again")
+
+
+def _offer(chosen: Candidate, facts: Facts) -> Offer:
+    """The offer of a candidate; machines of one's own, and offers that are gone, as the candidate has them."""
+    place = (chosen.provider, chosen.instance, chosen.region)
+    known = next((offer for offer in facts.offers if offer.key == place), None)
+    return known or Offer(
+        provider=chosen.provider, instance=chosen.instance, region=chosen.region, accelerator=chosen.gpu,
+        count=chosen.num_gpus // chosen.num_instances, source=chosen.price_source, price_date=chosen.price_date,
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""A whole assessment as what targets read: of each workload the candidates that the allocation takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from flopwise.exports.deployment import Deployment, resource_name
+
+if TYPE_CHECKING:
+    from flopwise.exports.spec import ExportSettings
+    from flopwise.facts.catalog import Facts
+    from flopwise.fleet.assessment import Allotment, Assessment, WorkloadResult
+    from flopwise.search.answer import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadDeployments:
+    """A workload of a fleet: what the assessment says of it, and what it takes, with the rows of the bill."""
+
+    result: WorkloadResult
+    parts: tuple[tuple[Allotment, Deployment], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetDeployment:
+    """A whole assessment, ready to be written down: its workloads that something runs."""
+
+    assessment: Assessment
+    workloads: tuple[WorkloadDeployments, ...]
+    facts: Facts
+    settings: ExportSettings
+
+    @classmethod
+    def of(
+        cls, assessment: Assessment, plans: Mapping[str, Plan], facts: Facts, settings: ExportSettings
+    ) -> FleetDeployment:
+        """The deployments of an assessment, with the plans of its workloads by their names.
+
+        Raises:
+            SpecError, UnknownNameError: a model or a device is no longer among the facts.
+        """
+        names = set[str]()
+        workloads = (
+            WorkloadDeployments(
+                result=result, parts=tuple(_parts(result.name, assessment, plan, facts, settings, names))
+            )
+            for result in assessment.workloads
+            if (plan := plans.get(result.name)) is not None
+        )
+        with_parts = tuple(w for w in workloads if w.parts)
+        return cls(assessment=assessment, workloads=with_parts, facts=facts, settings=settings)
+
+    def within(self, environment: str) -> FleetDeployment:
+        """The part of the fleet that one environment is: its workloads, their rows of the bill and their alerts."""
+        whole, names = self.assessment, {w.name for w in self.assessment.workloads if w.environment == environment}
+        part = msgspec.structs.replace(
+            whole, name=f"{whole.name} {environment}",
+            workloads=[w for w in whole.workloads if w.name in names],
+            allocation=[row for row in whole.allocation if row.workload in names],
+            monitoring=[alert for alert in whole.monitoring if alert.workload in names],
+        )  # fmt: skip
+        workloads = tuple(w for w in self.workloads if w.result.name in names)
+        return replace(self, assessment=part, workloads=workloads)
+
+    @property
+    def deployments(self) -> tuple[Deployment, ...]:
+        """All of them, each once, the standing-by ones too."""
+        return tuple(deployment for workload in self.workloads for _, deployment in workload.parts)
+
+    @property
+    def name(self) -> str:
+        """The name of the fleet as Kubernetes and clouds take it."""
+        return resource_name(self.settings.name or self.assessment.name or "fleet")
+
+
+def _parts(
+    workload: str, assessment: Assessment, plan: Plan, facts: Facts, settings: ExportSettings, names: set[str]
+) -> Iterator[tuple[Allotment, Deployment]]:
+    """Rows of the allocation with the candidate of the plan that each stands for; rows of APIs have none.
+
+    Each has a label of its own, and a name that is not among `names`: they are made of the workload's, and a number.
+    """
+    for row in assessment.allocation:
+        if row.workload != workload:
+            continue
+        place = (row.provider, row.region, row.instance)
+        alike = [c for c in plan.plans if (c.provider, c.region, c.instance) == place]
+        chosen = next((c for c in alike if c.purchase == row.purchase), alike[0] if alike else None)
+        if chosen is not None:
+            numbered = (workload if number == 1 else f"{workload} {number}" for number in itertools.count(1))
+            label = next(label for label in numbered if resource_name(label) not in names)
+            names.add(resource_name(label))
+            yield row, Deployment.of(plan, chosen, facts, settings, label)

@@ -1,0 +1,331 @@
+"""The exported train.py, which runs Hugging Face's Trainer, and the files that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any, Literal
+
+from flopwise.exports import adapters
+from flopwise.exports.adapters import DTYPES
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.emit import json_text
+from flopwise.exports.step_counts import LEFT_TO_USER, step_counts, train_job
+from flopwise.facts.models.sizes import size_of, typical_config
+from flopwise.facts.software import platform
+from flopwise.training.layout import Recipe
+from flopwise.training.memory import step_memory
+from flopwise.training.on_device import recipe_on
+from flopwise.training.widths import trained_widths
+from flopwise.units import format_gib
+
+PROGRAM, ARGUMENTS, JOB = "train.py", "training_arguments.json", "job.json"
+ADAPTER, QUANTIZATION, DEEPSPEED, OWN_MODEL = "adapter_config.json", "quantization.json", "deepspeed.json", "model"
+Sharding = Literal["none", "ddp", "fsdp", "deepspeed"]
+"""What keeps replicas alike and shards their states: nothing (one process), DDP, FSDP2, DeepSpeed."""
+STACK = "hf-trainer"
+SAME = ("hf-trainer", "deepspeed-zero3", "fsdp-eager", "fsdp-2023", "fsdp-compile", "fsdp-compile-2025")
+"""Stacks whose habits train.py has: FSDP2 or DeepSpeed around a model, compiled or not."""
+PLATFORMS = {"nvidia", "amd", "intel", "cpu", "apple"}
+OPTIMIZERS = {
+    "adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit", "paged-adamw": "paged_adamw_32bit",
+    "paged-adamw-8bit": "paged_adamw_8bit", "adamw-4bit": "adamw_torch_4bit", "adafactor": "adafactor", "sgd": "sgd",
+    "adagrad": "adagrad", "lion": "lion_32bit", "lion-8bit": "lion_8bit",
+}  # fmt: skip
+"""Optimizers of data/optimizers.csv as transformers names them."""
+DEGREES = {"pp": "pipeline", "tp": "tensor", "cp": "context", "ep": "expert"}
+"""Kinds of parallelism that Trainer does not have."""
+CLIPPING = 1.0
+"""Norm of the gradients: the default of transformers' Trainer, which has to say the same."""
+WORKERS = 2
+"""Loader processes of each accelerator."""
+
+
+def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterator[str]:
+    """Why train.py cannot run the plan, sharded so (None: as the plan's stack shards)."""
+    job, layout = train_job(deployment), deployment.candidate.layout
+    for degree, what in DEGREES.items():
+        if layout[degree] > 1:
+            yield f"Trainer has no {what} parallelism ({degree} {layout[degree]}); {_instead(deployment)}"
+    if deployment.model.kind not in {"decoder", "encoder"} or not deployment.model.vocab:
+        yield f"train.py trains decoders and encoders of text; {deployment.model.name} is a {deployment.model.kind}"
+    if platform(deployment.accelerator) not in PLATFORMS:
+        yield f"train.py runs on GPUs and CPUs; {deployment.accelerator.name} needs the trainer of its vendor"
+    if layout["precision"] not in DTYPES:
+        yield f"Trainer computes in 16 or 32 bits, not in {layout['precision']}; plan again with --precision bf16"
+    if job.recipe.optimizer.name not in OPTIMIZERS:
+        yield f"Trainer has no optimizer {job.recipe.optimizer.name}; it has {', '.join(OPTIMIZERS)}"
+    if job.recipe.capacity_factor is not None:
+        yield "models of transformers drop no tokens; plan again without routing.capacity_factor"
+    if (frozen := job.recipe.frozen) is not None and (frozen.towers or frozen.but_last is not None):
+        yield f"train.py freezes embedding, head and first layers, not {frozen.text}"
+    yield from adapters.refusals(deployment)
+    yield from _sharding_refusals(deployment, sharding or planned_sharding(deployment))
+    yield from _memory_refusals(deployment)
+
+
+def _instead(deployment: Deployment) -> str:
+    """What to do about a layout that Trainer does not have: another candidate of the plan, or another trainer."""
+    plain = (c.rank for c in deployment.plan.plans if all(c.layout[degree] == 1 for degree in DEGREES))
+    rank = next(plain, None)
+    other = "plan again with --stack megatron-te and export it by megatron"
+    return other if rank is None else f"candidate {rank} of the plan has none (--rank {rank})"
+
+
+def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
+    layout = deployment.candidate.layout
+    offload, on_cpu = layout.get("offload", ()), platform(deployment.accelerator) == "cpu"
+    if layout["shard"] and (sharding != "fsdp" or layout["zero"] != 3):
+        yield "only FSDP shards within groups (HSDP), and fully; plan again without --shard"
+    if sharding == "fsdp" and on_cpu:
+        yield "accelerate runs FSDP on GPUs alone: on CPUs plan with --stack deepspeed-zero3"
+    if sharding == "fsdp" and "parameters" in offload and "optimizer" not in offload:
+        yield "FSDP offloads parameters together with optimizer states; plan again with --stack deepspeed-zero3"
+    if "activations" in offload and on_cpu:
+        yield "activations of a CPU are in host memory already: choose another candidate (--rank)"
+    if sharding == "deepspeed" and layout["zero"] == 3 and adapters.quantization(deployment, sharded=True):
+        yield "DeepSpeed does not shard weights in 4 or 8 bits (ZeRO 3); plan again with --stack hf-trainer"
+
+
+def _memory_refusals(deployment: Deployment) -> Iterator[str]:
+    """A plan for another stack whose micro-batch would not fit under Trainer."""
+    job, device = train_job(deployment), deployment.accelerator
+    if job.recipe.stack.name not in SAME and (needed := trainer_bytes(deployment)) > device.hbm_bytes:
+        yield (
+            f"under transformers' Trainer the layout planned for {job.recipe.stack.name} needs {format_gib(needed)} of "
+            f"{format_gib(device.hbm_bytes)} on {device.name}; plan again with --stack {STACK}"
+        )
+
+
+def trainer_recipe(deployment: Deployment) -> Recipe:
+    """The plan's recipe with the habits of train.py: those of the plan's stack where they are the same."""
+    job = train_job(deployment)
+    if job.recipe.stack.name in SAME:
+        return job.recipe
+    return recipe_on(replace(job.recipe, stack=deployment.facts.stack(STACK)), deployment.accelerator)[0]
+
+
+def trainer_bytes(deployment: Deployment) -> float:
+    """Memory of an accelerator where train.py runs the plan's layout, in bytes.
+
+    Source and assumptions: `training.memory.step_memory`.
+    """
+    job = train_job(deployment)
+    kind = deployment.accelerator.kind
+    total = step_memory(job.model, trainer_recipe(deployment), job.layout, device_kind=kind).total_bytes
+    assert isinstance(total, float)
+    return total
+
+
+def planned_sharding(deployment: Deployment) -> Sharding:
+    """What shards: DeepSpeed where the plan's stack is that, or where it alone offloads so."""
+    layout = deployment.candidate.layout
+    job, several = train_job(deployment), deployment.candidate.num_gpus > 1
+    offload = {part for part in ("optimizer", "parameters") if part in layout.get("offload", ())}
+    if layout["stack"].startswith("deepspeed") or offload == {"optimizer"}:
+        return "deepspeed"
+    least = 1 if job.recipe.lora is None else 3  # FSDP would keep a shard of the frozen weights beside all of them
+    if offload or (layout["zero"] >= least and several):
+        return "fsdp"
+    return "ddp" if several else "none"
+
+
+def trainer_command(deployment: Deployment) -> Command:
+    """The program with its arguments and files, without its launcher; its arguments say what shards."""
+    sharding = planned_sharding(deployment)
+    arguments = training_arguments(deployment, sharding)
+    if sharding == "fsdp":
+        arguments |= {"fsdp": True, "fsdp_config": fsdp_config(deployment)}
+    return program(deployment, sharding, arguments)
+
+
+def program(deployment: Deployment, sharding: Sharding, arguments: dict[str, Any]) -> Command:
+    """The program with its files; `arguments`: those of TrainingArguments."""
+    script, model = deployment.settings.script, own_config(deployment)
+    made = {ARGUMENTS: json_text(arguments), JOB: json_text(job_document(deployment))}
+    if script is None:
+        made[PROGRAM] = files("flopwise.exports").joinpath("programs", PROGRAM).read_text(encoding="utf-8")
+    if model is not None:
+        made[f"{OWN_MODEL}/config.json"] = json_text(model)
+    if train_job(deployment).recipe.lora is not None:
+        made[ADAPTER] = json_text(adapters.adapter_config(deployment))
+    if (quantized := adapters.quantization(deployment, sharded=sharding == "fsdp")) is not None:
+        made[QUANTIZATION] = json_text(quantized)
+    if sharding == "deepspeed":
+        made[DEEPSPEED] = json_text(deepspeed_config(deployment))
+    return Command(
+        args=(script or PROGRAM, ARGUMENTS), env={**mesh(deployment), **threads(deployment)},
+        secret_env={"HF_TOKEN": "weights_secret"},
+        files=made, assumptions=tuple(_assumptions(deployment, sharding)),
+    )  # fmt: skip
+
+
+def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, Any]:
+    """Fields of transformers.TrainingArguments that the plan sets."""
+    job, layout, run = train_job(deployment), deployment.candidate.layout, step_counts(deployment)
+    on_cpu = platform(deployment.accelerator) == "cpu"
+    document: dict[str, Any] = {
+        "output_dir": deployment.value("output"),
+        "run_name": deployment.title,
+        "max_steps": run.steps,
+        "per_device_train_batch_size": layout["micro_batch"],
+        "gradient_accumulation_steps": run.accumulation,
+        "save_strategy": "steps",
+        "save_steps": run.checkpoint_steps,
+        "optim": OPTIMIZERS[job.recipe.optimizer.name],
+        "bf16": layout["precision"] == "bf16",
+        "fp16": layout["precision"] == "fp16",
+        "activation_checkpointing": layout["recompute"] != "none" and not _fsdp_recomputes(deployment, sharding),
+        "activation_checkpointing_kwargs": {"use_reentrant": False},
+        "torch_compile": "compile" in layout["stack"] and not on_cpu,
+        "use_cpu": on_cpu,
+        "dataloader_num_workers": 0 if on_cpu else WORKERS,
+        "dataloader_pin_memory": not on_cpu,
+        "ddp_find_unused_parameters": False,
+        "report_to": "none",
+    }
+    if layout["recompute_every"] > 1:
+        document["activation_checkpointing_kwargs"]["every_n_layers"] = layout["recompute_every"]
+    if layout["recompute"] != "none" and "activations" in layout.get("offload", ()):
+        document["activation_checkpointing_kwargs"]["offload"] = True
+    if sharding == "deepspeed":
+        document["deepspeed"] = DEEPSPEED
+    if deployment.settings.learning_rate is not None:
+        document["learning_rate"] = deployment.settings.learning_rate
+    return document
+
+
+def _fsdp_recomputes(deployment: Deployment, sharding: Sharding) -> bool:
+    """Whether FSDP itself computes layers again, which saves it from gathering their weights once more."""
+    layout = deployment.candidate.layout
+    whole = layout["recompute"] == "full" and layout["recompute_every"] == 1
+    return sharding == "fsdp" and whole and "activations" not in layout.get("offload", ())
+
+
+def fsdp_config(deployment: Deployment) -> dict[str, Any]:
+    """FSDP2 as TrainingArguments has it: ZeRO 3 gives gathered weights back after the forward pass, the others keep."""
+    layout, job = deployment.candidate.layout, train_job(deployment)
+    return {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": layout["zero"] == 3,
+        "cpu_offload": "parameters" in layout.get("offload", ()),
+        "activation_checkpointing": _fsdp_recomputes(deployment, "fsdp"),
+        "cpu_ram_efficient_loading": deployment.task == "finetune",
+        "state_dict_type": "SHARDED_STATE_DICT" if job.recipe.lora is None else "FULL_STATE_DICT",
+    }
+
+
+def deepspeed_config(deployment: Deployment) -> dict[str, Any]:
+    """The document that DeepSpeed reads; `auto` is filled in by transformers from TrainingArguments."""
+    layout = deployment.candidate.layout
+    precision, zero = layout["precision"], int(layout["zero"])
+    offload = {part for part in ("optimizer", "parameters") if part in layout.get("offload", ())}
+    config: dict[str, Any] = {
+        "train_batch_size": layout["global_batch"],
+        "train_micro_batch_size_per_gpu": layout["micro_batch"],
+        "gradient_accumulation_steps": step_counts(deployment).accumulation,
+        "gradient_clipping": CLIPPING,
+        "bf16": {"enabled": precision == "bf16"},
+        "fp16": {"enabled": precision == "fp16"},
+        "zero_optimization": {"stage": zero, "overlap_comm": True, "contiguous_gradients": True},
+    }
+    if precision == "fp16":
+        config["fp16"] |= {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "min_loss_scale": 1}
+    optimization = config["zero_optimization"]
+    if zero == 3:
+        optimization["stage3_gather_16bit_weights_on_model_save"] = True
+    if "optimizer" in offload:
+        optimization["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        adamw = dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")
+        config["optimizer"] = {"type": "AdamW", "params": adamw}
+    if "parameters" in offload:
+        optimization["offload_param"] = {"device": "cpu", "pin_memory": True}
+    if layout["recompute"] != "none":
+        on_host = "activations" in layout.get("offload", ())
+        config["activation_checkpointing"] = {"partition_activations": False, "cpu_checkpointing": on_host}
+    return config
+
+
+def mesh(deployment: Deployment) -> dict[str, str]:
+    """Accelerate's variables for replicas of groups that shard (HSDP); none where all ranks shard together."""
+    layout = deployment.candidate.layout
+    if not layout["shard"]:
+        return {}
+    return {
+        "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
+        "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": str(layout["dp"] // layout["shard"]),
+        "PARALLELISM_CONFIG_DP_SHARD_SIZE": str(layout["shard"]),
+    }
+
+
+def threads(deployment: Deployment) -> dict[str, str]:
+    """Threads of a process on CPUs, all of its socket's: a launcher that is told nothing gives it one."""
+    cores = deployment.offer.vcpus
+    if platform(deployment.accelerator) != "cpu" or cores is None:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, int(cores) // deployment.gpus_per_node))}
+
+
+def own_config(deployment: Deployment) -> dict[str, Any] | None:
+    """config.json of a model that is a bare size, such as 7B; None of one that has its own."""
+    size = size_of(deployment.workload.model)
+    if size is None or deployment.settings.model_path is not None or deployment.model.hf_id is not None:
+        return None
+    return typical_config(size)
+
+
+def job_document(deployment: Deployment) -> dict[str, Any]:
+    """What train.py is told beside TrainingArguments."""
+    layout = deployment.candidate.layout
+    recipe = trainer_recipe(deployment)
+    lora, frozen, documents = recipe.lora, recipe.frozen, recipe.documents
+    dtype = "float32" if trained_widths(recipe).weights == 4 else DTYPES[layout["precision"]]
+    if lora is not None:
+        dtype = DTYPES.get(lora.base.name, DTYPES[layout["precision"]])
+    selective = layout["recompute"] == "selective" and recipe.stack.selective != "full"
+    return {
+        "model": deployment.model_id if own_config(deployment) is None else OWN_MODEL,
+        "from_weights": deployment.task == "finetune",
+        "objective": "masked" if deployment.model.kind == "encoder" else "causal",
+        "dtype": dtype,
+        "adapter_dtype": None if lora is None else DTYPES[lora.adapter_dtype],
+        "attention": "eager" if recipe.attention == "eager" else "sdpa",
+        "data": deployment.value("data"),
+        "seq_len": layout["seq_len"],
+        "packing": "full" if documents is None else documents.packing,
+        "recompute": "operations" if selective else layout["recompute"],
+        "offload_activations": layout["recompute"] == "none" and "activations" in layout.get("offload", ()),
+        "frozen": {} if frozen is None else {
+            "embedding": frozen.embedding, "head": frozen.head, "layers": frozen.first,
+        },
+    }  # fmt: skip
+
+
+def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
+    """What is chosen beyond the plan, and where the program differs from it."""
+    job, layout = train_job(deployment), deployment.candidate.layout
+    yield LEFT_TO_USER
+    yield from adapters.assumptions(deployment)
+    if (name := job.recipe.stack.name) not in SAME:
+        needed, device = format_gib(trainer_bytes(deployment)), deployment.accelerator
+        yield (
+            f"the plan's times are those of {name}; transformers' Trainer needs {needed} of "
+            f"{format_gib(device.hbm_bytes)} and other times: plan with --stack {STACK} to see them"
+        )
+    if sharding == "fsdp" and layout["zero"] in {1, 2}:
+        yield f"FSDP2 shards gradients with optimizer states: ZeRO {layout['zero']} is FSDP that keeps gathered weights"
+    if sharding == "ddp" and layout["zero"]:
+        yield f"the states of adapters are small: they are replicated (DDP), not sharded by ZeRO {layout['zero']}"
+    if job.recipe.attention == "flash":
+        yield "attention is PyTorch's own (sdpa), which runs FlashAttention's kernels where no mask forbids it"
+    if job_document(deployment)["recompute"] == "operations":
+        yield "selective recompute keeps every second matrix product and attention, as torchtitan's does"
+    if platform(deployment.accelerator) != "cpu":
+        yield f"{WORKERS} loader processes for each accelerator: the plan has no figure of what one delivers"
+    if job.recipe.documents is None or job.recipe.documents.packing != "padded":
+        yield "rows of the data are laid one behind the other and cut into full sequences"
+    if own_config(deployment) is not None:
+        yield f"{deployment.workload.model} is a size: model/config.json is a typical one; data are rows of input_ids"

@@ -1,0 +1,275 @@
+"""Parts of Kubernetes objects that several targets share: names, nodes, resources, pods and their volumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flopwise.exports.emit import yaml_text
+from flopwise.exports.exported import Files
+from flopwise.facts.kubernetes import OTHER
+from flopwise.facts.tables import ANY
+
+if TYPE_CHECKING:
+    from flopwise.exports.command import Command
+    from flopwise.exports.deployment import Deployment
+    from flopwise.facts.kubernetes import NodeRecord
+
+NAME_LABEL = "app.kubernetes.io/name"
+FOLDER = "/flopwise"
+"""Where a container finds the files of its command: its working folder."""
+CACHE = "/cache"
+SHM_BYTES_PER_DEVICE = 2 * 1024**3
+GIB = 1024**3
+MIB = 1024**2
+SYSTEM_CPUS, SYSTEM_BYTES = 0.5, GIB
+"""Left on a node for what runs on each: agents of logs, metrics, network and devices."""
+Object = dict[str, Any]
+
+
+# names and documents
+
+
+def labels(deployment: Deployment) -> dict[str, str]:
+    """What objects of a deployment are found by."""
+    return {NAME_LABEL: deployment.name, "app.kubernetes.io/managed-by": "flopwise"}
+
+
+def metadata(deployment: Deployment, suffix: str = "", more: Mapping[str, str] | None = None) -> Object:
+    """Name, namespace where one is given, labels (with `more`) and the title as an annotation."""
+    settings = deployment.settings
+    place = {} if settings.namespace is None else {"namespace": settings.namespace}
+    return {
+        "name": deployment.name + (f"-{suffix}" if suffix else ""), **place,
+        "labels": labels(deployment) | dict(more or {}), "annotations": {"flopwise.dev/title": deployment.title},
+    }  # fmt: skip
+
+
+def manifests(path: str, *objects: Object, assumptions: Sequence[str] = ()) -> Files:
+    """One file of all objects, which `kubectl apply` takes in their order."""
+    return Files(files={path: yaml_text(*objects)}, apply=(f"kubectl apply -f {path}",), assumptions=tuple(assumptions))
+
+
+# nodes
+
+
+def node_records(deployment: Deployment, role: str) -> list[NodeRecord]:
+    """The facts of one role on the nodes of a deployment, whatever way they are bought."""
+    rows, chip = deployment.facts.kubernetes_nodes, deployment.accelerator
+    devices = (chip.name, deployment.offer.instance, f"{chip.vendor} {chip.kind}")
+    own = any(row.provider == deployment.offer.provider for row in rows)
+    provider = deployment.offer.provider if own else OTHER
+    return [row for row in rows if row.role == role and row.fits(provider, devices)]
+
+
+def device_resource(deployment: Deployment) -> str | None:
+    """The resource that counts the accelerators of a node; None of CPUs."""
+    return next((row.key for row in node_records(deployment, "resource")), None)
+
+
+def node_refusals(deployment: Deployment) -> Iterator[str]:
+    """Why no node of a cluster can be asked for."""
+    chip, offer = deployment.accelerator, deployment.offer
+    if chip.kind != "cpu" and device_resource(deployment) is None:
+        yield f"no device plugin is known for {chip.name}; plan with --gpu of NVIDIA, AMD, AWS or Google, or of Gaudi"
+    if chip.kind == "cpu" and (offer.vcpus is None or offer.ram_bytes is None):
+        yield f"the vCPUs or the memory of {offer.instance} are not known; plan with --instance of one that says both"
+    if chip.kind == "tpu" and not any(row.key.endswith("topology") for row in node_records(deployment, "label")):
+        yield f"the topology label of {offer.instance} is not known; plan with --instance tpu-v6e-1, -4 or -8"
+
+
+def node_labels(deployment: Deployment) -> dict[str, str]:
+    """Labels of the nodes that the plan takes, however they are bought."""
+    instance = deployment.offer.instance.partition("+")[0]
+    rows = [row for row in node_records(deployment, "label") if row.purchase == ANY]
+    return {row.key: instance if row.value == "{instance}" else row.value for row in rows}
+
+
+def placement(deployment: Deployment) -> Object:
+    """nodeSelector, affinity and tolerations of pods that take the plan's machines."""
+    spot = deployment.candidate.purchase == "spot"
+    marks = [row for row in node_records(deployment, "label") if row.purchase == "spot"]
+    asked = [{"key": row.key, "operator": "In" if spot else "NotIn", "values": [row.value]} for row in marks]
+    terms = [{"matchExpressions": [one]} for one in asked] if spot else [{"matchExpressions": asked}]
+    rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    taints = [row for row in node_records(deployment, "toleration") if spot or row.purchase == ANY]
+    tolerations = [
+        {"key": row.key, **({"operator": "Equal", "value": row.value} if row.value else {"operator": "Exists"}),
+         "effect": row.effect}
+        for row in taints
+    ]  # fmt: skip
+    found = {"nodeSelector": node_labels(deployment), "affinity": rule if asked else {}, "tolerations": tolerations}
+    return {name: value for name, value in found.items() if value}
+
+
+def placement_notes(deployment: Deployment) -> Iterator[str]:
+    """What is taken for granted of the nodes."""
+    offer, chip = deployment.offer, deployment.accelerator
+    yield f"the cluster has {deployment.num_nodes} x {offer.instance} of {offer.provider} in {offer.region}"
+    if not node_labels(deployment) and chip.kind != "cpu":
+        yield f"no label of nodes with {chip.name} is known: pods go to any node with {device_resource(deployment)}"
+    if deployment.candidate.purchase == "spot" and "affinity" not in placement(deployment):
+        yield f"no label of spot nodes of {offer.provider} is known: pods do not ask for them"
+
+
+# resources
+
+
+def allocatable(deployment: Deployment) -> tuple[float, float] | None:
+    """(CPUs, bytes) of a node that pods can have beside what runs on each; None: the machine's are not known.
+
+    Source: GKE documentation, node sizes: reserved are 6 % of the first CPU, 1 % of the next, 0.5 % of two more, 0.25 %
+    of the others; 25 % of the first 4 GiB of memory, 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2 %
+    of the others, and 100 MiB before pods are evicted. Assumes: other providers keep no more.
+    """
+    cpus, memory = deployment.offer.vcpus, deployment.offer.ram_bytes
+    if cpus is None or memory is None:
+        return None
+    kept = _in_bands(cpus, ((1, 0.06), (1, 0.01), (2, 0.005), (math.inf, 0.0025)))
+    bands = ((4 * GIB, 0.25), (4 * GIB, 0.2), (8 * GIB, 0.1), (112 * GIB, 0.06), (math.inf, 0.02))
+    held = _in_bands(memory, bands) + 100 * MIB
+    return cpus - kept - min(SYSTEM_CPUS, cpus / 4), memory - held - min(SYSTEM_BYTES, memory / 8)
+
+
+def _in_bands(amount: float, bands: Sequence[tuple[float, float]]) -> float:
+    """The sum of shares of an amount, each of the next so much of it."""
+    total, left = 0.0, amount
+    for width, share in bands:
+        total += share * min(left, width)
+        left -= min(left, width)
+    return total
+
+
+def resources(deployment: Deployment, devices: int) -> Object:
+    """Requests and limits of a pod with so many of a node's accelerators: its share of CPUs and memory.
+
+    CPUs have no limit: a pod may use those that others leave. A pod without a device has the node for itself.
+    """
+    name, free = device_resource(deployment), allocatable(deployment)
+    share = devices / max(1, deployment.gpus_per_node)
+    requests, limits = dict[str, Any](), dict[str, Any]()
+    if free is not None:
+        requests["cpu"] = f"{math.floor(free[0] * share * 1000)}m"
+        requests["memory"] = limits["memory"] = f"{math.floor(free[1] * share / MIB)}Mi"
+    if name is not None:
+        requests[name] = limits[name] = devices
+    return {"requests": requests, "limits": limits}
+
+
+# pods
+
+
+def environment(deployment: Deployment, command: Command, more: Mapping[str, Any] | None = None) -> list[Object]:
+    """Environment of a container: values, references to secrets, and `more` (a `valueFrom`, or text with `$(NAME)`).
+
+    What is more stands first, as others may refer to it. A secret need not be there: its variable is then missing,
+    which public weights do not mind.
+    """
+    more = more or {}
+    plain = [{"name": key, "value": _literal(value)} for key, value in command.env.items() if key not in more]
+    given = [
+        {"name": key, **({"valueFrom": value} if isinstance(value, Mapping) else {"value": value})}
+        for key, value in more.items()
+    ]
+    secret = [
+        {"name": key, "valueFrom": {"secretKeyRef": {
+            "name": deployment.value(setting), "key": "token", "optional": True,
+        }}}
+        for key, setting in command.secret_env.items()
+    ]  # fmt: skip
+    return [*given, *plain, *secret]
+
+
+def _literal(text: str) -> str:
+    """Text of a command or a variable as it is: Kubernetes would take `$(NAME)` for a reference."""
+    return text.replace("$", "$$")
+
+
+def image(deployment: Deployment, command: Command) -> str:
+    """The container image: as the settings say, else the command's own, else a placeholder."""
+    return deployment.settings.image or command.image or deployment.value("image")
+
+
+def container(
+    deployment: Deployment, command: Command, devices: int, *, name: str = "main", more: Mapping[str, Any] | None = None
+) -> Object:
+    """The container of a command; `more`: environment that the target sets."""
+    port = {"ports": [{"name": "http", "containerPort": command.port}]} if command.port else {}
+    return {
+        "name": name, "image": image(deployment, command), "command": [_literal(word) for word in command.args],
+        **({"workingDir": FOLDER} if command.files else {}), "env": environment(deployment, command, more), **port,
+        "resources": resources(deployment, devices),
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "volumeMounts": [{"name": volume["name"], "mountPath": path} for volume, path in _volumes(deployment, command)],
+    }  # fmt: skip
+
+
+def pod(
+    deployment: Deployment, command: Command, devices: int, *, name: str = "main", more: Mapping[str, Any] | None = None
+) -> Object:
+    """The spec of a pod that runs a command on so many of a node's accelerators, without a service account's token."""
+    settings = deployment.settings
+    pull = {} if settings.pull_secret is None else {"imagePullSecrets": [{"name": settings.pull_secret}]}
+    priority = {} if settings.priority is None else {"priorityClassName": settings.priority}
+    return {
+        "automountServiceAccountToken": False, "enableServiceLinks": False, **pull, **priority,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}, **placement(deployment),
+        "containers": [container(deployment, command, devices, name=name, more=more)],
+        "volumes": [volume for volume, _ in _volumes(deployment, command, devices)],
+    }  # fmt: skip
+
+
+def _volumes(deployment: Deployment, command: Command, devices: int = 1) -> list[tuple[Object, str]]:
+    """(volume, where it is mounted): shared memory, files of the command, and claims for folders that it names."""
+    shared = {"medium": "Memory", "sizeLimit": f"{SHM_BYTES_PER_DEVICE * devices // MIB}Mi"}
+    found: list[tuple[Object, str]] = [({"name": "shm", "emptyDir": shared}, "/dev/shm")]  # noqa: S108 - no file of ours
+    if command.files:
+        items = [{"key": key, "path": path} for key, path in _file_keys(command).items()]
+        files = {"name": f"{deployment.name}-files", "items": items}
+        found.append(({"name": "files", "configMap": files}, FOLDER))
+    for name, path in _folders(deployment).items():
+        claim = {"claimName": f"{deployment.name}-{name}"}
+        found.append(({"name": name, "persistentVolumeClaim": claim}, path))
+    return found
+
+
+def _file_keys(command: Command) -> dict[str, str]:
+    """Paths of a command's files by the keys that they have in a ConfigMap, which takes no folders."""
+    return {f"file-{number}": path for number, path in enumerate(sorted(command.files))}
+
+
+def _folders(deployment: Deployment) -> dict[str, str]:
+    """Folders that a deployment reads or writes, by what they are for: none of those that are hub ids or URIs."""
+    trains = deployment.serving is None
+    asked = {"weights": deployment.model_id}
+    if trains or deployment.task == "batch":
+        asked |= {"data": deployment.value("data"), "output": deployment.value("output")}
+    found: dict[str, str] = {}
+    for name, path in asked.items():
+        if path.startswith("/") and path not in found.values():
+            found[name] = path
+    return found
+
+
+def config_map(deployment: Deployment, command: Command) -> list[Object]:
+    """The files of a command, where it has any."""
+    if not command.files:
+        return []
+    data = {key: command.files[path] for key, path in _file_keys(command).items()}
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(deployment, "files"), "data": data}]
+
+
+def claims(deployment: Deployment, bytes_of: Mapping[str, float]) -> list[Object]:
+    """Claims for the folders of a deployment, of so many bytes by their names; shared where nodes are several."""
+    mode = "ReadWriteMany" if deployment.num_nodes > 1 else "ReadWriteOnce"
+    return [
+        {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata(deployment, name),
+            "spec": {
+                "accessModes": [mode],
+                "resources": {"requests": {"storage": f"{max(1, math.ceil(bytes_of.get(name, 0.0) / GIB))}Gi"}},
+            },
+        }
+        for name in _folders(deployment)
+    ]  # fmt: skip

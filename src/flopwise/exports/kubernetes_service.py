@@ -1,0 +1,162 @@
+"""Parts of services on Kubernetes: probes as long as a start takes, an orderly end, how many replicas may be away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import InfeasibleError
+from flopwise.exports import kubernetes
+from flopwise.fleet.workload_alerts import BUSY_LIMIT
+from flopwise.ops.weights import weight_bytes
+from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
+
+if TYPE_CHECKING:
+    from flopwise.exports.command import Command
+    from flopwise.exports.deployment import Deployment
+    from flopwise.exports.kubernetes import Object
+
+SLOWEST = "hdd"
+"""Kind of storage below which weights are not expected: the upper end of a start."""
+PERIOD_S = 10
+FAILURES = 3
+DRAIN_S = 10
+"""Until endpoints forget a pod that is about to stop."""
+MOST_STOP_S = 3600
+
+
+def server(deployment: Deployment) -> Command:
+    """The command of one replica."""
+    from flopwise.exports.serving_command import serving_command  # noqa: PLC0415 - refusals of others need it not
+
+    return serving_command(deployment)
+
+
+def server_refusals(deployment: Deployment) -> Iterator[str]:
+    """Why no pod can serve the plan, on however many machines."""
+    yield from kubernetes.node_refusals(deployment)
+    try:
+        server(deployment)
+    except InfeasibleError as error:
+        yield from error.reasons
+
+
+def start_ends_s(deployment: Deployment) -> tuple[float, float]:
+    """Seconds from a container's start to its first answer: weights from a local drive, and from the slowest storage.
+
+    Source: `flopwise.serving.startup.cold_start`, data/storage.csv. Assumes: the image is on the machine.
+    """
+    job, facts, network = deployment.serving, deployment.facts, deployment.offer.network_bytes_per_s
+    assert job is not None
+    slow = facts.storage(SLOWEST)
+    slow = replace(slow, read_bytes_per_s=min(slow.read_bytes_per_s, network or math.inf))
+    fast, late = cold_start(job, facts.storage(DEFAULT_STORAGE)).seconds, cold_start(job, slow).seconds
+    return min(fast, late), max(fast, late)
+
+
+def start_note(deployment: Deployment) -> str:
+    """What the startup probe waits for."""
+    low, high = start_ends_s(deployment)
+    rate = deployment.facts.storage(SLOWEST).read_bytes_per_s
+    return (
+        f"a replica answers {low:,.0f} to {high:,.0f} s after its container starts, where weights arrive at "
+        f"{rate / 1e9:g} GB/s or faster; the startup probe waits so long, and a slower download needs more failures"
+    )
+
+
+def probes(deployment: Deployment, command: Command) -> Object:
+    """Startup, readiness and liveness: a start may take its upper end; a running server fails three times in a row."""
+    if not command.health_path:
+        return {}
+    check = {"httpGet": {"path": command.health_path, "port": command.port}, "periodSeconds": PERIOD_S}
+    starts = math.ceil(start_ends_s(deployment)[1] / PERIOD_S)
+    return {
+        "startupProbe": check | {"timeoutSeconds": 5, "failureThreshold": starts},
+        "readinessProbe": check | {"timeoutSeconds": 5, "failureThreshold": FAILURES},
+        "livenessProbe": check | {"timeoutSeconds": 30, "failureThreshold": FAILURES},
+    }
+
+
+def stop_s(deployment: Deployment) -> int:
+    """Seconds that a replica has to finish what it answers: twice its longest planned request, and the drain."""
+    chosen = deployment.candidate
+    longest = chosen.seconds_high or chosen.seconds
+    if chosen.simulated is not None:
+        longest = max(longest, chosen.simulated.e2e_s.get("p99") or 0.0)
+    return DRAIN_S + min(MOST_STOP_S, max(30, math.ceil(2 * longest)))
+
+
+def serving_pod(deployment: Deployment, command: Command, devices: int, more: dict[str, Any] | None = None) -> Object:
+    """The spec of a pod that serves: with probes, an orderly end, and replicas over machines and zones."""
+    spec = kubernetes.pod(deployment, command, devices, more=more)
+    (main,) = spec["containers"]
+    main |= probes(deployment, command)
+    main["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}}
+    spread = [
+        {
+            "maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector(deployment)},
+        }
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    ]  # fmt: skip
+    many = (
+        {"topologySpreadConstraints": spread} if deployment.replicas > 1 and deployment.nodes_per_replica == 1 else {}
+    )
+    return spec | {"terminationGracePeriodSeconds": stop_s(deployment)} | many
+
+
+def selector(deployment: Deployment) -> dict[str, str]:
+    """The label by which pods of a service are found."""
+    return {kubernetes.NAME_LABEL: deployment.name}
+
+
+def template(deployment: Deployment, command: Command, spec: Object, more: dict[str, str] | None = None) -> Object:
+    """A pod's template with the annotations by which Prometheus finds its metrics; `more` labels."""
+    meta = kubernetes.metadata(deployment, more=more)
+    if command.metrics_path:
+        meta["annotations"] |= {
+            "prometheus.io/scrape": "true", "prometheus.io/port": str(command.port),
+            "prometheus.io/path": command.metrics_path,
+        }  # fmt: skip
+    return {"metadata": {"labels": meta["labels"], "annotations": meta["annotations"]}, "spec": spec}
+
+
+def service(deployment: Deployment, command: Command, more: dict[str, str] | None = None) -> Object:
+    """The Service of a deployment, at the port of its server; `more` labels pick the pods that answer."""
+    port = {"name": "http", "port": command.port, "targetPort": "http", "protocol": "TCP"}
+    return {
+        "apiVersion": "v1", "kind": "Service", "metadata": kubernetes.metadata(deployment),
+        "spec": {"type": "ClusterIP", "selector": selector(deployment) | (more or {}), "ports": [port]},
+    }  # fmt: skip
+
+
+def replicas_away(deployment: Deployment) -> int:
+    """Replicas that may be away at once: those that the load leaves over at `BUSY_LIMIT`, at least 1.
+
+    Source: arithmetic on the plan's busy share. Assumes: load is spread evenly over the replicas that are left.
+    """
+    busy = deployment.candidate.figures.get("busy_frac")
+    if busy is None:
+        return 1
+    needed = math.ceil(round(deployment.replicas * busy / BUSY_LIMIT, 6))
+    return max(1, deployment.replicas - needed)
+
+
+def disruption_budget(deployment: Deployment, more: dict[str, str] | None = None) -> Object:
+    """The PodDisruptionBudget: drains of nodes take no more replicas than the load leaves over."""
+    return {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": kubernetes.metadata(deployment),
+        "spec": {
+            "maxUnavailable": replicas_away(deployment),
+            "selector": {"matchLabels": selector(deployment) | (more or {})},
+        },
+    }  # fmt: skip
+
+
+def weight_claims(deployment: Deployment) -> list[Object]:
+    """Claims for folders that a service reads: weights, of their size."""
+    job = deployment.serving
+    assert job is not None
+    return kubernetes.claims(deployment, {"weights": float(weight_bytes(job.model, job.weights))})

@@ -1,0 +1,135 @@
+"""Parts of runs on Kubernetes: a pod for each machine, how often it may start again, and where data and results lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flopwise.exports import kubernetes
+from flopwise.facts.formats import BF16
+from flopwise.ops.weights import weight_bytes
+from flopwise.training.goodput import DEFAULT_RELIABILITY, interruptions_per_s
+from flopwise.training.run import job_goodput
+from flopwise.training.storage import stored_token_bytes
+
+if TYPE_CHECKING:
+    from flopwise.exports.command import Command
+    from flopwise.exports.deployment import Deployment
+    from flopwise.exports.kubernetes import Object
+    from flopwise.training.job import TrainJob
+
+PORT = 29500
+"""Of torchrun's rendezvous, on the first machine."""
+TEXT_BYTES_PER_TOKEN, RECORD_BYTES = 6, 512
+"""Of requests and answers as lines of JSON: what a token of most languages takes at most, and the rest of a line."""
+KEPT = 2
+"""Checkpoints that there is room for: the last one, and the one that is being written."""
+LEAST_RESTARTS = 3
+DEVIATIONS = 3
+INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+"""The number of a pod in an indexed job."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+def trainer(deployment: Deployment) -> Command:
+    """What each machine of a run starts."""
+    from flopwise.exports.training_command import training_command  # noqa: PLC0415 - refusals of others need it not
+
+    return training_command(deployment)
+
+
+def run_refusals(deployment: Deployment) -> Iterator[str]:
+    """Why no pods can run the plan."""
+    from flopwise.exports.training_command import training_refusals  # noqa: PLC0415 - as above
+
+    yield from kubernetes.node_refusals(deployment)
+    yield from training_refusals(deployment)
+
+
+def restarts(deployment: Deployment) -> int:
+    """How often a run may start again: its expected interruptions and three deviations, at least three.
+
+    Source: a Poisson process at the rate of `training.goodput.interruptions_per_s`. Assumes: an interruption is
+    independent of the others; faults of the program end sooner.
+    """
+    job, chosen = deployment.training, deployment.candidate
+    reliability = DEFAULT_RELIABILITY if job is None else job.conditions.reliability
+    if job is None and chosen.purchase == "spot":
+        taken = deployment.facts.spot(chosen.provider, chosen.gpu).interruptions_per_s
+        reliability = replace(reliability, interruptions_per_s=taken, gpus_per_node=deployment.gpus_per_node)
+    rate = float(interruptions_per_s(chosen.num_gpus, reliability))
+    expected = rate * (chosen.seconds_high or chosen.seconds)
+    return max(LEAST_RESTARTS, math.ceil(expected + DEVIATIONS * math.sqrt(expected)))
+
+
+def queue_label(deployment: Deployment) -> dict[str, str]:
+    """The label by which Kueue admits a job, where a queue is given."""
+    return {} if deployment.settings.queue is None else {QUEUE_LABEL: deployment.settings.queue}
+
+
+def run_pod(
+    deployment: Deployment, command: Command, *, name: str = "main", more: dict[str, Any] | None = None
+) -> Object:
+    """The spec of a pod that takes a machine for its part of a run."""
+    spec = kubernetes.pod(deployment, command, deployment.gpus_per_node, name=name, more=more)
+    (main,) = spec["containers"]
+    if deployment.num_nodes > 1:  # memory of the devices and of the network's cards is locked
+        main["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"add": ["IPC_LOCK"]}}
+    return {"restartPolicy": "Never", **spec}
+
+
+def run_claims(deployment: Deployment) -> list[Object]:
+    """Claims for the folders of a run: tokens, checkpoints and base weights, of their sizes."""
+    job = deployment.training
+    sizes = {"weights": float(weight_bytes(deployment.model, BF16))}
+    if job is not None:
+        sizes |= {"data": _data_bytes(job), "output": KEPT * job_goodput(job)[0]}
+    else:
+        work, requests = deployment.workload, deployment.workload.requests or 0.0
+        sizes |= {
+            name: requests * (TEXT_BYTES_PER_TOKEN * tokens + RECORD_BYTES)
+            for name, tokens in (("data", work.input_tokens), ("output", work.output_tokens))
+        }
+    return kubernetes.claims(deployment, sizes)
+
+
+def _data_bytes(job: TrainJob) -> float:
+    """Bytes of the tokens that a run reads."""
+    return 0.0 if job.tokens is None else job.tokens * stored_token_bytes(job.model)
+
+
+def restart_policy(number: int) -> Object:
+    """The fields of a job that starts again so often; what a node's end or a preemption takes does not count."""
+    return {
+        "backoffLimit": number,
+        "podFailurePolicy": {
+            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}],
+        },
+    }
+
+
+def run_notes(deployment: Deployment) -> Iterator[str]:
+    """What is taken for granted of a run."""
+    yield from kubernetes.placement_notes(deployment)
+    yield (
+        f"a run may start again {restarts(deployment)} times, from its last checkpoint: as often as its machines are "
+        "expected to fail, and three deviations more"
+    )
+    if deployment.num_nodes > 1:
+        yield (
+            "pods meet over the cluster's own network: cards for EFA, InfiniBand or TCPX are asked for as the provider "
+            "says, and without them steps between machines take longer than planned"
+        )
+    yield from folder_notes(deployment)
+
+
+def folder_notes(deployment: Deployment) -> Iterator[str]:
+    """What is taken for granted of folders of data and results."""
+    if any(place.startswith("/") for place in (deployment.value("data"), deployment.value("output"))):
+        several = ", and has to let several nodes mount one" if deployment.num_nodes > 1 else ""
+        yield (
+            f"folders are claims named {deployment.name}-data and -output, which the default storage class makes"
+            f"{several}: fill that of the data first"
+        )

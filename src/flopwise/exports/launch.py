@@ -1,0 +1,44 @@
+"""torchrun on each machine of a run, and the script that starts it."""
+
+from __future__ import annotations
+
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.emit import command_text, comment_text, script_text
+from flopwise.exports.exported import Files
+
+MEETING = """: "${PET_NODE_RANK:?the number of this machine, from 0}"
+: "${PET_MASTER_ADDR:?the address of machine 0}"
+export PET_NODE_RANK PET_MASTER_ADDR"""
+"""What run.sh needs to be told on each of several machines; torchrun reads its options from such variables."""
+
+
+def launcher(deployment: Deployment) -> tuple[str, ...]:
+    """The launcher, torchrun, with one process for each accelerator of each machine."""
+    nodes, each = deployment.num_nodes, deployment.gpus_per_node
+    return ("torchrun", "--nnodes", str(nodes), "--nproc-per-node", str(each))
+
+
+def run_title(deployment: Deployment) -> str:
+    """What a script says that it runs."""
+    chosen = deployment.candidate
+    return f"{deployment.title}: {chosen.num_instances} x {chosen.instance}, {chosen.num_gpus} processes."
+
+
+def launch_files(deployment: Deployment, one: Command, *, here: bool = True, last: int = 0) -> Files:
+    """`run.sh`, to be started on each machine, with what the command reads; its arguments go to the program.
+
+    `here`: it runs in the folder of its files, else in that from which it is started. `last`: words of the command that
+    come after what run.sh is given.
+    """
+    nodes = deployment.num_nodes
+    parts = [comment_text(run_title(deployment)), *(['cd "$(dirname "$0")"'] if here else [])]
+    start = "./run.sh"
+    if nodes > 1:
+        parts.append(MEETING)
+        start = f"PET_MASTER_ADDR=... PET_NODE_RANK=N ./run.sh  # on each machine, N from 0 to {nodes - 1}"
+    if one.env:
+        parts.append(f"export {command_text((), one.env)}")
+    words, after = (one.args[:-last], one.args[-last:]) if last else (one.args, ())
+    parts.append(f'exec {command_text(words)} "$@" {command_text(after)}'.rstrip())
+    return Files(files={**one.files, "run.sh": script_text(*parts)}, apply=(start,), assumptions=one.assumptions)

@@ -1,0 +1,529 @@
+"""Alert rules of a workload: thresholds that its own plan does not reach, what they mean, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from flopwise.cost.energy import DEFAULT_POWER
+from flopwise.exports.monitoring.quantities import LATENCIES, latencies, quantities, record_of, spend_signal
+from flopwise.exports.monitoring.signals import (
+    PERCENTILES,
+    Series,
+    Signal,
+    constant_series,
+    number_text,
+    selector,
+)
+from flopwise.units import HOURS_PER_MONTH, format_percent, format_seconds, format_usd
+
+if TYPE_CHECKING:
+    from flopwise.exports.monitoring.watched import WatchedWorkload
+    from flopwise.fleet.assessment import Alert
+
+BUSY, MEMORY = 0.90, 0.85
+"""The usual limits of utilisation, for 10 minutes, and of memory, for 5."""
+POWER_LIMIT = 0.98
+"""Share of a device's power limit from which it is held down; a plan reckons with less under full load."""
+HARDWARE_XIDS = {
+    46: "the GPU stopped processing", 48: "a double-bit memory error", 64: "a row could not be remapped",
+    74: "a fault of NVLink", 79: "the GPU has fallen off the bus", 95: "an uncontained memory error",
+    119: "the GPU's own processor does not answer", 154: "the driver asks for a reset",
+}  # fmt: skip
+"""Numbers of errors after which a GPU is drained and reset.
+
+Source: NVIDIA, read 2026-11-22: Xid checks of Health Validation (46, 48); dynamic page retirement (48, 64); Xid
+catalog (the others).
+"""
+TENSOR_SLACK = 0.9
+"""Of the threshold on tensor cores: a datasheet's rate is at less than the highest clock (H100: 1,830 of 1,980 MHz).
+
+Source: NVIDIA H100 whitepaper (2022), table 3.
+"""
+THROTTLE_BITS = {8: "hardware", 32: "heat, by software", 64: "heat, by hardware", 128: "power brake"}
+"""Bits of the reasons for which clocks are held down, as NVML numbers them; the power limit has its own alert."""
+SPOT_TAINTS = (
+    "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination", "karpenter.sh/disrupted",
+)  # fmt: skip
+"""Taints of Kubernetes nodes that are about to be taken away.
+
+Source: aws/aws-node-termination-handler, GoogleCloudPlatform/k8s-node-termination-handler, Karpenter documentation.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRule:
+    """An alert: a signal beyond its threshold for so long, how grave, and what to do.
+
+    `guard`: what follows the comparison. `planned`: the plan's own value of the signal, for the test that it does not
+    fire; `fires`, `rests`: series for the tests, where they do not follow from the signal's.
+    """
+
+    alert: str
+    quantity: str
+    signal: Signal
+    threshold: float
+    summary: str
+    why: str
+    action: str
+    above: bool = True
+    for_s: float = 0.0
+    severity: str = "warning"
+    guard: str = ""
+    planned: float | None = None
+    beyond: float | None = None  # a value that fires
+    more_series: Mapping[str, str] = field(default_factory=dict)
+    quiet_series: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expr(self) -> str:
+        """The alert's expression."""
+        sign = ">" if self.above else "<"
+        return f"{self.signal.expr} {sign} {number_text(self.threshold)}{self.guard}"
+
+    @property
+    def firing_value(self) -> float:
+        """A value beyond the threshold."""
+        if self.beyond is not None:
+            return self.beyond
+        return self.threshold * (1.2 if self.above else 0.5) if self.threshold else 1.0
+
+    @property
+    def quiet_value(self) -> float:
+        """The plan's own, or one within the threshold."""
+        return self.planned if self.planned is not None else self.threshold * (0.8 if self.above else 1.2)
+
+
+def watch_rules(watched: WatchedWorkload) -> list[WatchRule]:
+    """All alerts of a workload, each name once."""
+    rules = [
+        *_utilisation(watched), *_memory(watched), *_latency(watched), *_rates(watched), *_spend(watched),
+        *_devices(watched), *_faults(watched), *_run(watched), *_interruptions(watched), *_blind(watched),
+    ]  # fmt: skip
+    return list({rule.alert: rule for rule in reversed(rules)}.values())[::-1]
+
+
+def of_record(name: str, watched: WatchedWorkload, signal: Signal) -> Signal:
+    """A signal as it is recorded."""
+    return replace(signal, expr=record_of(name, watched.name))
+
+
+def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """90 % for 10 minutes, of what the plan itself keeps below it."""
+    found, name = quantities(watched), watched.name
+    busy, load = found.get("device_busy_ratio"), found.get("load_ratio")
+    planned = busy_frac(watched)
+    more = _more(watched)
+    usual = f"{format_percent(BUSY, 0)} for 10 minutes is the usual limit"
+    if watched.ends:
+        if busy is None or "tokens_per_second" not in found:
+            return
+        progress = "output_tokens_per_second" if "output_tokens_per_second" in found else "tokens_per_second"
+        moving = f"{record_of(progress, name)} > 0"
+        tokens = found[progress]
+        yield WatchRule(
+            alert="BusyWithoutProgress", quantity="device_busy_ratio", threshold=BUSY, for_s=600, severity="critical",
+            signal=of_record("device_busy_ratio", watched, busy), guard=f" unless on (workload) {moving}", planned=0.99,
+            summary="devices are busy, but no token is done", beyond=0.99, quiet_series=tokens.series(1000.0),
+            why=f"{usual}; a run is busy all the time as planned, so that it tells something only where "
+            "nothing comes of it: devices that wait for one another spin",
+            action="stop the run and start it again from its last checkpoint; look for the rank that others wait for",
+        )  # fmt: skip
+        return
+    by_load = planned is not None and planned >= BUSY and load is not None
+    if by_load and load is not None:
+        yield WatchRule(
+            alert="UtilisationHigh", quantity="load_ratio", signal=of_record("load_ratio", watched, load),
+            threshold=BUSY, for_s=600, summary="replicas are near what they can do", planned=_load(watched),
+            action=more,
+            why=f"{usual}; of requests here, since a kernel runs {format_percent(planned or 0, 0)} of the time as "
+            f"planned: replicas do {format_percent(_load(watched) or 0, 0)} of what they can at the busiest",
+        )  # fmt: skip
+    elif busy is not None and (planned is None or planned < BUSY):
+        why = usual if planned is None else f"{usual}; {format_percent(planned, 0)} is planned"
+        yield WatchRule(
+            alert="UtilisationHigh", quantity="device_busy_ratio", why=why, threshold=BUSY, for_s=600, planned=planned,
+            signal=of_record("device_busy_ratio", watched, busy), summary="devices are busy nearly all the time",
+            action=more, beyond=0.97,
+        )  # fmt: skip
+        row = watched.alerts.get("replica_load_frac")
+        if row is not None and load is not None:
+            yield _from_row(watched, row, "ReplicaLoadHigh", "load_ratio", load, "replicas are near what they can do",
+                            _load(watched))  # fmt: skip
+
+
+def busy_frac(watched: WatchedWorkload) -> float | None:
+    """The share of the time in which a device of a service has a request, as planned; None where it is not known.
+
+    As simulated, else 1 - e^-L of L requests in flight on average on a replica (M/G/infinity).
+
+    Source: queueing theory; Little 1961 (L = rate x time). Assumes: random arrivals.
+    """
+    deployment = watched.deployment
+    if deployment is None or watched.ends:
+        return None
+    candidate, workload = deployment.candidate, deployment.workload
+    if candidate.simulated is not None:
+        return candidate.simulated.utilisation_frac
+    flying = float(workload.concurrency or (workload.requests_per_s or 0.0) * candidate.seconds) / deployment.replicas
+    return 1 - math.exp(-flying)
+
+
+def _load(watched: WatchedWorkload) -> float | None:
+    return None if watched.deployment is None else watched.deployment.candidate.figures.get("busy_frac")
+
+
+def _more(watched: WatchedWorkload) -> str:
+    row = watched.alerts.get("replica_load_frac") or watched.alerts.get("requests_per_s")
+    return row.action if row is not None else "scale up: a larger machine, or one more"
+
+
+def _from_row(
+    watched: WatchedWorkload, row: Alert, alert: str, quantity: str, signal: Signal, summary: str,
+    planned: float | None, threshold: float | None = None,
+) -> WatchRule:  # fmt: skip
+    """A rule of an assessment's own threshold."""
+    return WatchRule(
+        alert=alert, quantity=quantity, signal=of_record(quantity, watched, signal), summary=summary, why=row.why,
+        threshold=row.threshold if threshold is None else threshold, for_s=row.for_s, severity=row.severity,
+        action=row.action, above=row.above, planned=planned,
+    )  # fmt: skip
+
+
+def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """85 % for 5 minutes, of what the plan keeps below it: devices, or the cache inside what an engine takes."""
+    found, row = quantities(watched), watched.alerts.get("device_memory_bytes")
+    memory, cache = found.get("memory_ratio"), found.get("cache_ratio")
+    usual = f"{format_percent(MEMORY, 0)} for 5 minutes is the usual limit"
+    limit = None if row is None else row.threshold / watched.capacity_bytes
+    engine = watched.engine and row is not None and limit is not None and limit > MEMORY
+    planned = None
+    if watched.deployment is not None and not watched.engine:
+        planned = watched.deployment.candidate.memory_bytes / watched.capacity_bytes
+    if memory is not None and not engine and (limit is None or limit <= MEMORY):
+        why = usual if planned is None else f"{usual}; {format_percent(planned, 0)} is planned"
+        yield WatchRule(
+            alert="MemoryHigh", quantity="memory_ratio", signal=of_record("memory_ratio", watched, memory),
+            threshold=MEMORY, for_s=300, summary="a device's memory is nearly full", why=why, beyond=0.97,
+            planned=planned, action="a smaller batch, or more recompute" if watched.trains else "a smaller batch",
+        )  # fmt: skip
+    if cache is not None and not watched.ends and engine:
+        peak = watched.deployment.candidate.simulated if watched.deployment is not None else None
+        kept = None if peak is None else peak.kv_peak_frac
+        if kept is None or kept < MEMORY:
+            yield WatchRule(
+                alert="MemoryHigh", quantity="cache_ratio", signal=of_record("cache_ratio", watched, cache),
+                threshold=MEMORY, for_s=300, summary="the cache of keys and values is nearly full", beyond=0.97,
+                why=f"{usual}; of the cache here, since the engine takes its memory at the start"
+                + ("" if kept is None else f"; {format_percent(kept, 0)} is the most that the simulation needs"),
+                planned=kept, action="a smaller batch or shorter contexts, else add a replica",
+            )  # fmt: skip
+    preempted = watched.meters.rate("preemptions")
+    if preempted is not None and not watched.ends:
+        yield WatchRule(
+            alert="RequestsPreempted", quantity="preemptions", signal=preempted, threshold=0.0, for_s=300, planned=0.0,
+            summary="requests are put out of a full cache and computed again", beyond=0.5,
+            why="the plan's batch fits into the cache", action="a smaller batch, or a larger share of memory",
+        )  # fmt: skip
+    if row is not None and memory is not None and limit is not None and limit < 1:
+        why = (
+            row.why
+            if limit <= MEMORY
+            else f"{row.why}; in place of {format_percent(MEMORY, 0)}, which the plan may reach"
+        )
+        yield replace(
+            _from_row(watched, row, "DeviceMemoryBeyondPlan", "memory_ratio", memory, "more memory than planned",
+                      planned, limit), why=why, beyond=(limit + 1) / 2,
+        )  # fmt: skip
+
+
+def _latency(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """Percentiles over their targets; without one over the upper end of the plan's interval."""
+    if watched.ends or watched.deployment is None:
+        return
+    signals = {(record, percentile): signal for record, percentile, signal in latencies(watched)}
+    asked = [key for key in watched.alerts if key.rsplit("_seconds_", 1)[0] in LATENCIES]
+    for meaning, record in LATENCIES.items():
+        key = next((key for key in asked if key.startswith(f"{meaning}_seconds_")), None)
+        row = None if key is None else watched.alerts[key]
+        percentile = key.rsplit("_", 1)[1] if key else str(watched.figures.get("percentile", "p95"))
+        signal = signals.get((record, percentile))
+        target = row.threshold if row is not None else watched.value(f"{meaning}_s", "high")
+        if signal is None or target is None or (asked and row is None):
+            continue
+        known = watched.meters.record(meaning)
+        assert known is not None
+        threshold = next((end for end in known.bounds if end >= target * (1 - 1e-9)), target)
+        if known.bounds and threshold >= known.bounds[-1]:
+            continue
+        why = row.why if row is not None else "the upper end of the plan's interval, since no target is given"
+        if threshold > target * (1 + 1e-9):
+            why += f"; {format_seconds(target)} is asked, {format_seconds(threshold)} is the next that is told"
+        beyond = next((end for end in known.bounds if end > threshold), 2 * threshold)
+        name = {"ttft": "TimeToFirstTokenHigh", "tpot": "TimePerTokenHigh", "latency": "LatencyHigh"}[meaning]
+        yield WatchRule(
+            alert=name, quantity=record, threshold=threshold, for_s=300, severity="critical", beyond=beyond,
+            signal=replace(signal, expr=record_of(record, watched.name, quantile=str(PERCENTILES[percentile])),
+                           labels={"quantile": str(PERCENTILES[percentile])}),
+            summary=f"{percentile} {LATENCY_WORDS[meaning]} above {format_seconds(target)}", why=why,
+            planned=min(watched.value(f"{meaning}_s") or 0.0, threshold) or None,
+            action="look at the model and its batch: a smaller or quantised one, shorter prompts; else add a replica, "
+            "or shed load",
+        )  # fmt: skip
+
+
+LATENCY_WORDS = {"ttft": "time to the first token", "tpot": "time of a token", "latency": "latency"}
+
+
+def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """Throughput of runs, requests and queues of services."""
+    found, rows = quantities(watched), watched.alerts
+    rate = (
+        "tokens_per_second" if watched.trains or "output_tokens_per_second" not in found else "output_tokens_per_second"
+    )
+    low = rows.get("tokens_per_s")
+    if low is not None and rate in found:
+        yield _from_row(watched, low, "ThroughputLow", rate, found[rate], "fewer tokens than the plan's interval",
+                        watched.value("tokens_per_s") or watched.value("output_tokens_per_s"))  # fmt: skip
+    asked, waiting = rows.get("requests_per_s"), rows.get("requests_waiting")
+    if asked is not None and "requests_per_second" in found:
+        load, capacity = _load(watched), watched.value("requests_per_s")
+        yield _from_row(watched, asked, "RequestRateHigh", "requests_per_second", found["requests_per_second"],
+                        "more requests than the replicas are planned for",
+                        min(load * capacity, 0.9 * asked.threshold) if load and capacity else None)  # fmt: skip
+    if waiting is not None and "requests_waiting" in found:
+        yield _from_row(watched, waiting, "RequestsWaiting", "requests_waiting", found["requests_waiting"],
+                        "a queue that the target's time does not work off", 0.0)  # fmt: skip
+
+
+def _spend(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """Spend of a day or a run above what is planned, and of a month above the budget."""
+    day, run = watched.alerts.get("spend_usd_per_day"), watched.alerts.get("spend_usd_per_run")
+    stop = watched.environment == "development"
+    if day is not None:
+        rule = _from_row(watched, day, "CostPerDayHigh", "cost_usd_per_day", spend_signal(watched.name, 24.0),
+                         "a day costs more than planned", watched.planned_usd)  # fmt: skip
+        action = f"{'stop these development machines; ' if stop else ''}{day.action}, development machines first"
+        yield replace(rule, action=action, labels={"stop": "development"} if stop else {})
+    if run is not None:
+        hours = 1.1 * run.threshold / max(watched.usd_per_hour + watched.steady_usd_per_hour, 1e-9)
+        signal = spend_signal(watched.name, hours)
+        yield replace(
+            _from_row(watched, run, "CostPerRunHigh", "cost_usd_per_run", signal, "a run costs more than planned",
+                      watched.planned_usd), signal=signal,
+            why=f"{run.why}; of the last {hours:,.1f} hours, in which what is planned would cost 10 % more than that",
+        )  # fmt: skip
+    budget = None if watched.deployment is None else watched.deployment.workload.budget_usd
+    if budget is not None and "spend_usd_this_month" not in watched.alerts:
+        month = spend_signal(watched.name, HOURS_PER_MONTH)
+        cost = watched.deployment.candidate.cost_usd if watched.deployment is not None else None
+        yield WatchRule(
+            alert="BudgetSpent", quantity="cost_usd_per_month", signal=month, threshold=budget, severity="critical",
+            summary=f"more than the budget of {format_usd(budget)} in {HOURS_PER_MONTH:,.0f} hours",
+            why="the plan's budget" + ("" if cost is None else f"; {format_usd(cost)} is planned"),
+            action="warn who pays, stop development machines, put off what can wait, or raise the budget",
+            planned=cost if cost is not None and cost < budget else None,
+        )  # fmt: skip
+
+
+def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """Temperature against the device's own limit, and power against its own."""
+    meters, tdp = watched.meters, watched.accelerator.tdp_w
+    for meaning, alert, what in (
+        ("temperature", "TemperatureHigh", "GPU"), ("memory_temperature", "MemoryTemperatureHigh", "GPU memory"),
+    ):  # fmt: skip
+        heat, limit = meters.gauge(meaning, "max", each=True), meters.gauge(f"{meaning}_limit", "max", each=True)
+        if heat is None or limit is None:
+            continue
+        yield WatchRule(
+            alert=alert, quantity=f"{meaning}_celsius", threshold=0.0, for_s=300, severity="critical", beyond=1.0,
+            signal=replace(heat, expr=f"{heat.expr} - ({limit.expr} > 0)", series=_difference(heat, limit, 85.0)),
+            summary=f"{what} is above its maximum operating temperature", planned=-20.0, why="the device's own limit",
+            action="look for a fan, airflow or cooling that failed; move the work, or lower the power limit",
+        )  # fmt: skip
+    power, cap = meters.gauge("power", "max", each=True), meters.gauge("power_limit", "max", each=True)
+    if power is None or (cap is None and tdp is None):
+        return
+    watts = tdp or 400.0
+    held = replace(power, series=lambda v: power.series(v * watts), expr=f"{power.expr} / {number_text(watts)}")
+    if cap is not None:
+        held = replace(power, expr=f"{power.expr} / ({cap.expr})",
+                       series=lambda v: {**power.series(v * watts), **cap.series(watts)})  # fmt: skip
+    most = format_percent(DEFAULT_POWER.compute, 0)
+    yield WatchRule(
+        alert="PowerAtLimit", quantity="power_ratio", signal=held, threshold=POWER_LIMIT, for_s=900,
+        summary="a device draws all that it may", planned=DEFAULT_POWER.compute, beyond=1.0,
+        why=f"at its limit clocks fall; the plan reckons with {most} at most" + (f" of {tdp:,.0f} W" if tdp else ""),
+        action="see whether the limit was lowered (nvidia-smi -q -d POWER); expect less throughput than planned",
+    )  # fmt: skip
+
+
+def _difference(above: Signal, below: Signal, level: float) -> Callable[[float], Series]:
+    def series(value: float) -> Series:
+        return {**above.series(level + value), **below.series(level)}
+
+    return series
+
+
+def _faults(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """Errors that the driver reports, and clocks that are held down."""
+    meters = watched.meters
+    xid, reasons = meters.gauge("xid", "max", each=True), meters.gauge("throttle_reasons", "max", each=True)
+    if xid is not None:
+        codes = ", ".join(f"{code} {what}" for code, what in HARDWARE_XIDS.items())
+        these = " or ".join(f"{xid.expr} == {code}" for code in HARDWARE_XIDS)
+        record = meters.record("xid")
+        assert record is not None
+        yield WatchRule(
+            alert="XidHardwareError", quantity="xid", signal=replace(xid, expr=f"({these})"), threshold=0.0,
+            severity="critical", summary="the driver reports a fault of a GPU", beyond=79.0, planned=0.0,
+            why=f"errors after which a GPU has to be reset: {codes}",
+            action="drain the machine, save its log (nvidia-bug-report.sh), reset the GPU; replace it where that fails",
+        )  # fmt: skip
+        changed = f"max by ({', '.join(['workload', *xid.labels])}) (changes({meters.select(record)}[15m]))"
+        steps = {meters.sample(record): f"0+0x15 13+0x{EVENT_SAMPLES}"}
+        yield WatchRule(
+            alert="XidError", quantity="xid", signal=replace(xid, expr=changed, series=_steps(steps, xid)),
+            threshold=0.0, planned=0.0, beyond=1.0, summary="the driver reports an error of a GPU",
+            why="most are faults of the program, such as 13 and 31; the number is the value of " + record.metric,
+            action="look the number up in NVIDIA's catalog of Xid errors; restart what ran there",
+        )  # fmt: skip
+    if reasons is not None:
+        bits = " + ".join(f"floor({reasons.expr} / {bit}) % 2" for bit in THROTTLE_BITS)
+        yield WatchRule(
+            alert="Throttled", quantity="throttle_reasons", threshold=0.0, for_s=300, planned=0.0, beyond=1.0,
+            signal=replace(reasons, expr=f"({bits})", series=lambda v: reasons.series(64.0 if v else 4.0)),
+            summary="clocks of a GPU are held down",
+            why=f"for {', '.join(THROTTLE_BITS.values())}; not the power limit",
+            action="look at temperature, power supply and fans; move the work to another machine",
+        )  # fmt: skip
+
+
+EVENT_SAMPLES = 20
+
+
+def _steps(firing: Series, signal: Signal) -> Callable[[float], Series]:
+    def series(value: float) -> Series:
+        return firing if value else signal.series(0.0)
+
+    return series
+
+
+def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """MFU below the plan's interval, and the age of the last checkpoint."""
+    estimate, found = watched.estimate, quantities(watched)
+    if estimate is None:
+        return
+    low = estimate.mfu_frac * estimate.low / estimate.tokens_per_s_per_gpu
+    for name, alert, what in (("mfu_ratio", "MfuLow", "by tokens"), ("tensor_ratio", "TensorCoresIdle", "by counters")):
+        if name not in found:
+            continue
+        why, limit = f"the lower end of the planned {format_percent(estimate.mfu_frac, 1)}, {what}", low
+        if name == "tensor_ratio":
+            why += ", less a tenth; tensor cores also do what is recomputed, so that they cannot be much below MFU"
+            limit *= TENSOR_SLACK
+        yield WatchRule(
+            alert=alert, quantity=name, signal=of_record(name, watched, found[name]), threshold=limit, above=False,
+            for_s=900, summary=f"MFU below plan, {what}", why=why, planned=estimate.mfu_frac,
+            action="look for a slow machine, network or storage; profile a step; compare the layout with the plan",
+        )  # fmt: skip
+    age, run = found.get("checkpoint_age_seconds"), estimate.run
+    if age is not None and run is not None:
+        usual = run.checkpoint_interval_s + run.checkpoint_write_s
+        yield WatchRule(
+            alert="CheckpointOld", quantity="checkpoint_age_seconds", severity="critical", for_s=60,
+            signal=of_record("checkpoint_age_seconds", watched, age), threshold=2 * usual, planned=None,
+            summary="no checkpoint for twice the planned interval", beyond=3 * usual,
+            why=f"every {format_seconds(run.checkpoint_interval_s)} is planned, written in "
+            f"{format_seconds(run.checkpoint_write_s)}",
+            action="look at storage and at the run's log: what is done since then is lost with the next failure",
+        )  # fmt: skip
+
+
+def _interruptions(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """Notices that spot machines are taken away, and more of them in a month than chance explains."""
+    row, name = watched.alerts.get("interruptions_per_month"), watched.name
+    if row is None:
+        return
+    keys, pods = "|".join(SPOT_TAINTS), selector("kube_pod_info", {}, f'pod=~"{name}(-.*)?"')
+    taint = selector("kube_node_spec_taint", {}, f'key=~"{keys}"')
+    inside = f"max by (node) ({taint}) and on (node) max by (node) ({pods})"
+    yield WatchRule(
+        alert="SpotInterruption", quantity="spot_notice", threshold=0.0, severity="warning", beyond=1.0, planned=0.0,
+        signal=Signal(expr=f"({inside})", labels={"node": "node-1"}, series=_notice(name)),
+        summary="a spot machine is about to be taken away", why="its node has the taint of an interruption",
+        action="write a checkpoint if the run does not by itself; see that a machine takes its place",
+    )  # fmt: skip
+    if watched.changing:
+        return
+    machines = watched.num_machines * math.ceil(watched.runs_per_month)
+    record = watched.meters.record("busy") or watched.meters.record("memory_free")
+    seen = selector("up", {"workload": name}) if record is None else watched.meters.select(record)
+    count = f"count by (workload) (count by (workload, instance) (present_over_time({seen}[730h])))"
+    metric = "up" if record is None else record.metric
+    limit = machines + row.threshold
+    yield WatchRule(
+        alert="InterruptionsFrequent", quantity="machines_seen", threshold=limit, severity=row.severity,
+        signal=Signal(expr=count, labels={}, series=_machines(metric, name), value_of=round), summary=row.metric, why=(
+            f"{row.why}; each brings a machine with another address, beside the {machines:,} planned"),
+        action=row.action, planned=machines, beyond=limit + 1,
+    )  # fmt: skip
+
+
+def _notice(name: str) -> Callable[[float], Series]:
+    def series(value: float) -> Series:
+        key = SPOT_TAINTS[0] if value else "example.com/other"
+        return {
+            selector("kube_pod_info", {"pod": f"{name}-0", "node": "node-1"}): constant_series(1),
+            selector("kube_node_spec_taint", {"node": "node-1", "key": key}): constant_series(1),
+        }
+
+    return series
+
+
+def _machines(metric: str, name: str) -> Callable[[float], Series]:
+    def series(value: float) -> Series:
+        return {
+            selector(metric, {"workload": name, "instance": f"machine-{n}"}): constant_series(1)
+            for n in range(round(value))
+        }
+
+    return series
+
+
+def _blind(watched: WatchedWorkload) -> Iterator[WatchRule]:
+    """Targets that do not answer, and metrics of devices that rules need and their exporter does not send."""
+    name, meters = watched.name, watched.meters
+    device, base = meters.device, meters.record("busy") or meters.record("memory_free")
+    if device is not None and base is not None:
+        there = f"count by (workload) ({meters.select(base)})"
+        needed = [r for r in watched.facts.metric_records if r.exporter == device.name and r != base]
+        missing = (
+            f'label_replace({there} unless on (workload) {meters.select(r)}, "metric", "{r.metric}", "", "")'
+            for r in needed
+        )
+        answering = meters.sample(base)
+        sent = {meters.sample(r): constant_series(1) for r in needed[1:]}
+        yield WatchRule(
+            alert="MetricsMissing", quantity="metrics", threshold=0.0, for_s=900, beyond=1.0, planned=0.0,
+            signal=Signal(
+                expr=f"({' or '.join(missing)})", labels={"metric": needed[0].metric},
+                series=lambda v: {answering: constant_series(1), **sent,
+                                  **({} if v else {meters.sample(needed[0]): constant_series(1)})},
+            ),
+            summary="an exporter does not send a metric that alerts need", why="those alerts cannot fire",
+            action=f"give {device.name} the list of counters of the target prometheus-scrape; virtual GPUs lack some",
+        )  # fmt: skip
+    up = selector("up", {"workload": name})
+    yield WatchRule(
+        alert="TargetDown", quantity="up", signal=Signal(
+            expr=f"1 - min by (workload, job, instance) ({up})", labels={"job": "gpu", "instance": "machine-1:9400"},
+            series=lambda v: {selector("up", {"workload": name, "job": "gpu", "instance": "machine-1:9400"}):
+                              constant_series(1 - v)}),
+        threshold=0.0, for_s=300, beyond=1.0, planned=0.0, summary="an exporter does not answer",
+        why="its metrics are missing, and what they would tell",
+        action="see whether the machine is there, and its exporter or engine runs",
+    )  # fmt: skip

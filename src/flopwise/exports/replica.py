@@ -1,0 +1,197 @@
+"""What every server is told of a replica: its weights, its longest request, its memory, its draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.spec import PLACEHOLDERS
+from flopwise.facts.software import platform
+from flopwise.serving.estimate import job_memory
+from flopwise.serving.sim.lengths import Lengths
+from flopwise.serving.spec import BLOCK_DRAFTS, NGRAM_DRAFTS
+from flopwise.serving.techniques import layer_bytes
+from flopwise.units import GIB
+
+PLAIN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""Formats without scales: any of them loads from any other; with the name that PyTorch has for it."""
+DRAWS = 10_000
+"""Lengths that are drawn of a distribution without an end: the longest of them is what a server takes."""
+TEMPLATE_TOKENS = 64
+"""Tokens that chat templates and special tokens add to the longest request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSource:
+    """Where a server reads weights: a hub id, a path or a placeholder; options that quantise them while they load."""
+
+    id: str
+    options: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def weights_source(deployment: Deployment, online: Mapping[str, tuple[str, ...]]) -> WeightsSource:
+    """The weights of a deployment; `online`: options by the formats that the server makes of 16-bit weights."""
+    job, model, given = deployment.serving, deployment.model, deployment.settings.model_path
+    assert job is not None
+    form, published = job.weights.name, model.checkpoint_format or "bf16"
+    if given is not None:
+        note = f"the weights at {given} are taken to be in {form}, as the plan has them"
+        return WeightsSource(id=given, notes=() if form in PLAIN else (note,))
+    if model.hf_id is None:
+        return WeightsSource(id=deployment.model_id)
+    if form == published or (form in PLAIN and published in PLAIN):
+        return WeightsSource(id=model.hf_id)
+    if form in online and published in PLAIN:
+        note = (
+            f"{model.hf_id} is published in {published}; the server makes {form} of it while it loads. With a "
+            f"checkpoint in {form} (--model-path) it reads less and starts sooner"
+        )
+        return WeightsSource(id=model.hf_id, options=online[form], notes=(note,))
+    note = (
+        f"the plan has weights in {form}; {model.hf_id} is published in {published}, and the server does not convert "
+        f"it: --model-path has to name a checkpoint of {model.name} in {form} ({job.weights.meaning or 'see its docs'})"
+    )
+    return WeightsSource(id=PLACEHOLDERS["model_path"], notes=(note,))
+
+
+def from_hub(source: str) -> dict[str, str]:
+    """The variable of the hub's token with the setting of its secret, where weights come from the hub."""
+    local = source.startswith(("/", ".")) or "://" in source or source == PLACEHOLDERS["model_path"]
+    return {} if local else {"HF_TOKEN": "weights_secret"}
+
+
+def longest_request(deployment: Deployment) -> tuple[int, int] | None:
+    """Tokens of the longest prompt and of the longest answer; None where a trace of them cannot be read any more."""
+    workload = deployment.workload
+    if workload.trace is not None:
+        from flopwise.serving.sim.trace import read_trace_columns  # noqa: PLC0415 - few workloads have one
+
+        try:
+            columns = read_trace_columns(Path(workload.trace))
+        except SpecError:
+            return None
+        return int(columns["prompt_tokens"].max()), int(columns["output_tokens"].max())
+    prompt = _longest(workload.inputs, workload.input_tokens)
+    return prompt, _longest(workload.outputs, workload.output_tokens)
+
+
+def _longest(lengths: str | None, alike: int) -> int:
+    """The longest of a distribution: its end, or the longest of `DRAWS`."""
+    if lengths is None:
+        return alike
+    drawn = Lengths.parse(lengths)
+    if drawn.high is not None:
+        return round(drawn.high)
+    return int(drawn.draw(DRAWS, np.random.default_rng(0)).max())
+
+
+def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
+    """Tokens of a sequence at most, and what to say of them; None: the model's own limit."""
+    longest, own = longest_request(deployment), deployment.model.max_position
+    if longest is None:
+        lost = f"{deployment.workload.trace} cannot be read: sequences may be as long as the model takes"
+        return None, (lost,)
+    tokens = longest[0] + (0 if deployment.task == "encode" else longest[1]) + TEMPLATE_TOKENS
+    if own is not None and tokens >= own:
+        return None, ()
+    drawn = deployment.workload.trace is None and any(
+        text is not None and text.startswith("lognormal")
+        for text in (deployment.workload.inputs, deployment.workload.outputs)
+    )
+    what = f"the longest of {DRAWS:,} drawn" if drawn else "the longest"
+    return tokens, (
+        f"requests are cut off at {tokens:,} tokens: {what} of the workload and {TEMPLATE_TOKENS} for the template",
+    )
+
+
+def memory_frac(deployment: Deployment) -> float:
+    """Share of the device's memory that the server may take: as the workload says, else the engine's."""
+    assert deployment.serving is not None
+    return deployment.workload.limits.memory_fraction or deployment.serving.engine.memory_frac
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRoom:
+    """What the plan leaves for the key-value cache: bytes of one device, tokens of all sequences."""
+
+    bytes: int
+    tokens: int
+
+
+def cache_room(deployment: Deployment) -> CacheRoom:
+    """The cache of one attention replica."""
+    assert deployment.serving is not None
+    memory = job_memory(deployment.serving)
+    return CacheRoom(bytes=int(memory.kv_budget_bytes), tokens=int(memory.kv_capacity_tokens))
+
+
+def offloaded_gib(deployment: Deployment) -> float:
+    """GiB of weights of one device that stand in the host's memory."""
+    job = deployment.serving
+    assert job is not None
+    away = job.techniques.offload
+    return 0.0 if away is None else round(away.frac * float(layer_bytes(job.model, job.weights, job.layout)) / GIB, 2)
+
+
+def caches_prefixes(deployment: Deployment) -> bool:
+    """Whether the plan counts on prompts that begin alike."""
+    assert deployment.serving is not None
+    techniques = deployment.serving.techniques
+    return bool(techniques.shared_tokens or techniques.hit_frac)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSource:
+    """How a replica speculates: ngram, suffix, eagle, eagle3, mtp or model; where the draft's weights are."""
+
+    kind: str
+    tokens: int
+    id: str = ""
+
+
+def draft_source(deployment: Deployment) -> DraftSource | None:
+    """The draft of a deployment, or None."""
+    job, settings = deployment.serving, deployment.settings
+    assert job is not None
+    if (how := job.techniques.speculation) is None:
+        return None
+    name = (deployment.workload.techniques.draft or how.name).lower()
+    if name in NGRAM_DRAFTS or name == "n-grams":
+        return DraftSource(kind="suffix" if name == "suffix" else "ngram", tokens=how.tokens)
+    if name in {"mtp", "nextn"}:
+        return DraftSource(kind="mtp", tokens=how.tokens)
+    if name in BLOCK_DRAFTS:
+        place = settings.draft_path or PLACEHOLDERS["draft_path"]
+        return DraftSource(kind="eagle" if name == "eagle" else "eagle3", tokens=how.tokens, id=place)
+    place = settings.draft_path or (how.draft.hf_id if how.draft is not None else None) or PLACEHOLDERS["draft_path"]
+    return DraftSource(kind="model", tokens=how.tokens, id=place)
+
+
+def image(deployment: Deployment, images: Mapping[str, str]) -> str:
+    """The container image: as the settings say, else that of the engine for the device's platform, if one is known."""
+    given = deployment.settings.image
+    return given or images.get(platform(deployment.accelerator) or "", PLACEHOLDERS["image"])
+
+
+def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
+    """Why an engine's server cannot run a plan, whatever its layout."""
+    job = deployment.serving
+    assert job is not None
+    if job.engine.name != engine:
+        yield f"the plan is for {job.engine.name}; plan again with --engine {engine}"
+        return
+    if job.techniques.kept_frac < 1.0:
+        yield "servers keep the whole key-value cache: plan without --kv-keep"
+    if job.techniques.prefill_gpus:
+        yield "prompts on devices of their own (--prefill-gpus) take two servers and a router: plan without them"
+    if deployment.task == "batch" and deployment.nodes_per_replica > 1:
+        yield (
+            f"a replica takes {deployment.nodes_per_replica} machines, and the batch runner works on one: plan with "
+            "larger machines, smaller formats (--weights), or as a service"
+        )

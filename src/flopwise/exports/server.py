@@ -1,0 +1,111 @@
+"""Scripts that start a server, or a batch, of which each machine and each replica knows its number."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import resources
+
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.emit import command_text, comment_text, script_text
+from flopwise.exports.exported import Files
+from flopwise.facts.software import platform
+
+_SHARE = '--input-file "$DATA/requests-${REPLICA:-0}.jsonl" --output-file "$OUTPUT/results-${REPLICA:-0}.jsonl"'
+BATCH_SHARE = ("bash", "-c", f'exec "$@" {_SHARE}', "replica")
+"""Runs the words behind it on one replica's share of a batch; REPLICA counts from 0."""
+DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+"""The variable that picks the devices of a process on a machine of several replicas."""
+
+
+def on_each_machine(command: Command, nodes: int, more: str) -> Command:
+    """The command on each of a replica's machines; `more`: options in bash's words, of NODE_RANK and MASTER_ADDR."""
+    if nodes == 1:
+        return command
+    check = ': "${NODE_RANK:?number of this machine, from 0}" "${MASTER_ADDR:?address of machine 0}"'
+    return replace(command, args=("bash", "-c", f'{check}; exec "$@" {more}', "replica", *command.args))
+
+
+def with_batch_client(deployment: Deployment, command: Command) -> Command:
+    """A server with a client that sends it one replica's share of a batch, and stops it after the last answer."""
+    most = deployment.candidate.layout["max_batch"] * int(deployment.candidate.layout.get("dp", 1))
+    client = f"python3 batch_client.py --url http://127.0.0.1:{command.port} --concurrency {most}"
+    text = f"""\"$@\" & server=$!; trap 'kill "$server"' EXIT; {client} {_SHARE}"""
+    return replace(
+        command, args=("bash", "-c", text, "replica", *command.args), env={**command.env, **batch_places(deployment)},
+        files={**command.files, "batch_client.py": program_text("batch_client.py")},
+    )  # fmt: skip
+
+
+def batch_places(deployment: Deployment) -> dict[str, str]:
+    """The folders of the shares of a batch and of its answers, as variables."""
+    return {"DATA": deployment.value("data"), "OUTPUT": deployment.value("output")}
+
+
+def program_text(name: str) -> str:
+    """A program that goes with exported files."""
+    return resources.files("flopwise.exports").joinpath("programs", name).read_text(encoding="utf-8")
+
+
+def server_files(deployment: Deployment, command: Command) -> Files:
+    """The script of a command with the files that it reads, and of a batch the layout of its requests."""
+    batch = deployment.task == "batch"
+    name = "run-batch.sh" if batch else "serve.sh"
+    about = comment_text(f"A replica of {deployment.title}, of {deployment.replicas:,} that the plan has.")
+    script = script_text(about, *_own_devices(deployment, command))
+    files, apply = {name: script, **command.files}, [f"bash {name}"]
+    if batch:
+        files["requests.example.jsonl"] = _request_lines(deployment)
+        files["split-requests.sh"] = split_script(deployment.replicas)
+        folder = shlex.quote(deployment.value("data"))
+        apply = [f"bash split-requests.sh requests.jsonl {folder}", *apply]
+        if deployment.replicas > 1:
+            apply[1:] = [f"REPLICA={number} bash {name}" for number in range(deployment.replicas)]
+    if deployment.nodes_per_replica > 1:
+        apply = [f"NODE_RANK={rank} MASTER_ADDR=machine-0 bash {name}" for rank in range(deployment.nodes_per_replica)]
+    return Files(files=files, apply=tuple(apply), assumptions=command.assumptions)
+
+
+def split_script(count: int) -> str:
+    """The script that deals requests out to so many files."""
+    return script_text(
+        comment_text(f"Deals requests out to {count} files: each share gets one of its own."),
+        'requests="${1:?file of requests, one JSON object a line}"',
+        'folder="${2:?folder for the shares}"',
+        f'awk -v count={count} -v folder="$folder" '
+        '\'{ print > (folder "/requests-" (NR - 1) % count ".jsonl") }\' "$requests"',
+    )
+
+
+def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
+    """The lines that start a replica; where a machine holds several, each on its devices and at its port."""
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+    if variables:
+        yield "\n".join(variables)
+    text = f"exec {command_text(command.args)}"
+    if command.args[0] == "bash":
+        text = f"# shellcheck disable=SC2016  # the variables are those of the inner shell\n{text}"
+    packed, each = deployment.gpus_per_node // deployment.gpus_per_replica, deployment.gpus_per_replica
+    variable = DEVICES.get(platform(deployment.accelerator) or "")
+    if packed > 1 and variable is not None:
+        yield f'slot="${{SLOT:-0}}"  # of this machine: 0 to {packed - 1}, each with {each} devices'
+        yield f'{variable}="$(seq -s, "$((slot * {each}))" "$((slot * {each} + {each - 1}))")"\nexport {variable}'
+        before, option, after = text.rpartition(f"--port {command.port}")
+        text = f'{before}--port "$(({command.port} + slot))"{after}' if option else text
+    yield text
+
+
+def _request_lines(deployment: Deployment) -> str:
+    """Two requests in the layout of OpenAI's batch files, with the plan's longest answers."""
+    body = {
+        "model": deployment.model_id, "messages": [{"role": "user", "content": "..."}],
+        "max_completion_tokens": deployment.workload.output_tokens,
+    }  # fmt: skip
+    lines = (
+        {"custom_id": f"request-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for number in (1, 2)
+    )
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

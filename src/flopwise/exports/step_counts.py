@@ -1,0 +1,47 @@
+"""What every trainer is told of a plan's run: steps, batches, checkpoints, and what the plan leaves to the user."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flopwise.exports.deployment import Deployment
+from flopwise.training.job import TrainJob
+from flopwise.training.run import job_goodput
+
+LEFT_TO_USER = (
+    "learning rate, its schedule, weight decay and clipping are not the plan's: they are the trainer's defaults until "
+    "the command's further arguments say otherwise"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """Figures of a run in steps."""
+
+    steps: int  # of the whole run
+    accumulation: int  # micro-batches of a step through one replica
+    checkpoint_steps: int  # between checkpoints
+
+
+def train_job(deployment: Deployment) -> TrainJob:
+    """The job of a deployment that trains."""
+    assert deployment.training is not None
+    return deployment.training
+
+
+def step_counts(deployment: Deployment) -> StepCounts:
+    """Steps of the run: all of them, and those between checkpoints, at least 1.
+
+    Source: tokens over tokens of a step; Daly's interval (`training.goodput`) over the time of a step.
+    Assumes: steps take as long as planned.
+    """
+    job = train_job(deployment)
+    assert job.tokens is not None
+    steps = max(1, math.ceil(job.tokens / job.recipe.useful_tokens - 1e-9))
+    step_s = deployment.candidate.figures["step_s"]
+    assert step_s is not None
+    between = max(1, round(float(job_goodput(job)[1].interval_s) / step_s))
+    return StepCounts(
+        steps=steps, accumulation=round(job.micro_batches), checkpoint_steps=min(between, steps),
+    )  # fmt: skip

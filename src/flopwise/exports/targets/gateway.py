@@ -1,0 +1,172 @@
+"""How requests reach a service: an HTTPRoute, and for vLLM an InferencePool that picks the replica for each request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flopwise.exports import kubernetes as parts
+from flopwise.exports import kubernetes_service as serving
+from flopwise.exports.emit import yaml_text
+from flopwise.exports.targets.leaderworkerset import WORKER_INDEX
+from flopwise.search.serving_option import latency_targets
+
+if TYPE_CHECKING:
+    from flopwise.exports.command import Command
+    from flopwise.exports.deployment import Deployment
+    from flopwise.exports.exported import Files
+    from flopwise.exports.kubernetes import Object
+
+PICKER = "epp"
+"""Suffix of what picks endpoints, as the extension's own charts name it."""
+PICKER_IMAGE = "registry.k8s.io/gateway-api-inference-extension/epp:v1.0.0"
+PICKER_PORTS = {"grpc-ext-proc": 9002, "grpc-health": 9003, "metrics": 9090}
+SCORES = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-scorer": 3}
+"""Weights of the extension's own chart; the last one only where the plan counts on prompts that begin alike."""
+POOLED = ("vllm",)
+SLACK = 2.0
+"""Of the longest planned request, or of its target, until a request is given up."""
+
+
+def refusals(deployment: Deployment) -> Iterator[str]:
+    """Why no gateway can stand before the plan."""
+    yield from serving.server_refusals(deployment)
+
+
+def export(deployment: Deployment) -> Files:
+    """`gateway.yaml`: the HTTPRoute, and of vLLM the InferencePool with what picks its endpoints."""
+    command = serving.server(deployment)
+    pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve"
+    pool = _pool(deployment, command) if pooled else []
+    notes = [
+        f"a request is given up after {_timeout_s(deployment)} s: {SLACK:g} times the longest planned, or its target",
+        "clients stream their answers, and gateways before this one wait as long",
+        "TLS ends at the gateway's listener: the engine speaks plain HTTP inside the cluster",
+        "the pods that answer are those of `flopwise export kubernetes` or `leaderworkerset`",
+    ]
+    if pooled:
+        notes.append(f"the gateway speaks the inference extension 1.0; {PICKER_IMAGE} picks endpoints")
+    elif _prefixes(deployment):
+        notes.append(
+            "the plan counts on prompts that begin alike: requests of one conversation stay with one replica by a "
+            "cookie, where the gateway has sessionPersistence"
+        )
+    return parts.manifests("gateway.yaml", *pool, _route(deployment, command, pooled=pooled), assumptions=notes)
+
+
+def _prefixes(deployment: Deployment) -> bool:
+    """Whether the plan counts on what earlier prompts left in the cache of a replica."""
+    assert deployment.serving is not None
+    return bool(deployment.serving.techniques.hit_frac or deployment.serving.techniques.shared_tokens)
+
+
+def _timeout_s(deployment: Deployment) -> int:
+    """Seconds until a request is given up."""
+    chosen, target = deployment.candidate, latency_targets(deployment.workload)["latency"]
+    longest = max(chosen.seconds_high or chosen.seconds, 0.0 if target is None else target.seconds)
+    return math.ceil(SLACK * longest) + 1
+
+
+def _route(deployment: Deployment, command: Command, *, pooled: bool) -> Object:
+    backend = (
+        {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": deployment.name}
+        if pooled
+        else {"name": deployment.name, "port": command.port}
+    )
+    rule: Object = {
+        "matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "backendRefs": [backend],
+        "timeouts": {"request": f"{_timeout_s(deployment)}s", "backendRequest": f"{_timeout_s(deployment)}s"},
+    }  # fmt: skip
+    if _prefixes(deployment) and not pooled and deployment.replicas > 1:
+        rule["sessionPersistence"] = {"type": "Cookie", "sessionName": deployment.name}
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": parts.metadata(deployment),
+        "spec": {
+            "parentRefs": [{"name": deployment.value("gateway")}], "hostnames": [deployment.value("hostname")],
+            "rules": [rule],
+        },
+    }  # fmt: skip
+
+
+def _pool(deployment: Deployment, command: Command) -> list[Object]:
+    """The pool, and its picker with the rights that it needs.
+
+    Source: config/charts/inferencepool of kubernetes-sigs/gateway-api-inference-extension.
+    """
+    name = f"{deployment.name}-{PICKER}"
+    place = {"namespace": deployment.settings.namespace} if deployment.settings.namespace else {}
+    leaders = {WORKER_INDEX: "0"} if deployment.nodes_per_replica > 1 else {}
+    account = {"kind": "ServiceAccount", "name": name, **place}
+    rules = [
+        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"]},
+        {"apiGroups": ["inference.networking.x-k8s.io"], "resources": ["inferenceobjectives"]},
+        {"apiGroups": [""], "resources": ["pods"]},
+    ]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": _meta(deployment)}
+    scores = {scorer: weight for scorer, weight in SCORES.items() if "prefix" not in scorer or _prefixes(deployment)}
+    config = {
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
+        "plugins": [{"type": scorer} for scorer in scores],
+        "schedulingProfiles": [{
+            "name": "default", "plugins": [{"pluginRef": name, "weight": weight} for name, weight in scores.items()],
+        }],
+    }  # fmt: skip
+    return [
+        {
+            "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool",
+            "metadata": parts.metadata(deployment),
+            "spec": {
+                "selector": {"matchLabels": serving.selector(deployment) | leaders},
+                "targetPorts": [{"number": command.port}],
+                "endpointPickerRef": {"name": name, "kind": "Service", "port": {"number": 9002}},
+            },
+        },
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(deployment)},
+        {"kind": "Role", **rbac, "rules": [rule | {"verbs": ["get", "watch", "list"]} for rule in rules]},
+        {"kind": "RoleBinding", **rbac, "subjects": [account], "roleRef": role},
+        {
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(deployment),
+            "data": {"plugins.yaml": yaml_text(config)},
+        },
+        {
+            "apiVersion": "v1", "kind": "Service", "metadata": _meta(deployment),
+            "spec": {
+                "selector": {parts.NAME_LABEL: name},
+                "ports": [{"name": port, "port": number} for port, number in PICKER_PORTS.items()],
+            },
+        },
+        _picker(deployment, name),
+    ]  # fmt: skip
+
+
+def _meta(deployment: Deployment) -> Object:
+    """Name and labels of what belongs to the picker: no label of the replicas, among which it would stand."""
+    meta = parts.metadata(deployment, PICKER)
+    return meta | {"labels": meta["labels"] | {parts.NAME_LABEL: meta["name"]}}
+
+
+def _picker(deployment: Deployment, name: str) -> Object:
+    check = {"grpc": {"port": 9003, "service": "inference-extension"}, "periodSeconds": 10}
+    container = {
+        "name": "epp", "image": PICKER_IMAGE,
+        "args": ["--pool-name", deployment.name, "--config-file", "/config/plugins.yaml", "--zap-encoder", "json"],
+        "env": [{"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
+        "ports": [{"name": port, "containerPort": number} for port, number in PICKER_PORTS.items()],
+        "livenessProbe": check, "readinessProbe": check,
+        "volumeMounts": [{"name": "config", "mountPath": "/config"}],
+    }  # fmt: skip
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(deployment),
+        "spec": {
+            "replicas": 1, "selector": {"matchLabels": {parts.NAME_LABEL: name}},
+            "template": {
+                "metadata": {"labels": {parts.NAME_LABEL: name}},
+                "spec": {
+                    "serviceAccountName": name, "terminationGracePeriodSeconds": serving.stop_s(deployment),
+                    "containers": [container], "volumes": [{"name": "config", "configMap": {"name": name}}],
+                },
+            },
+        },
+    }  # fmt: skip

@@ -1,0 +1,26 @@
+"""PEFT: the adapters' configuration (LoRA, DoRA, QLoRA with bitsandbytes), with a train.py that trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from flopwise.exports import hugging_face
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
+from flopwise.exports.launch import launch_files, launcher
+from flopwise.exports.step_counts import train_job
+
+
+def refusals(deployment: Deployment) -> Iterator[str]:
+    """Why PEFT cannot train the plan."""
+    job = train_job(deployment)
+    if job.recipe.lora is None:
+        yield "the plan trains all weights; plan again with adapters (--lora RANK or --qlora)"
+    yield from hugging_face.refusals(deployment)
+
+
+def export(deployment: Deployment) -> Files:
+    """`adapter_config.json`, `quantization.json` where weights are quantised, the program and `run.sh`."""
+    one = hugging_face.trainer_command(deployment)
+    return launch_files(deployment, replace(one, args=(*launcher(deployment), *one.args)))

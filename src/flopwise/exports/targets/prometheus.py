@@ -1,0 +1,123 @@
+"""Prometheus: alert and recording rules with the plan's own thresholds, and tests of them for promtool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flopwise.exports.emit import yaml_text
+from flopwise.exports.exported import Files
+from flopwise.exports.monitoring.alert_rules import WatchRule, watch_rules
+from flopwise.exports.monitoring.rule_file import FLEET, INTERVAL, annotations_of, fleet_rules, labels_of, rule_groups
+from flopwise.exports.monitoring.signals import EVAL_MINUTES, Series
+from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
+
+if TYPE_CHECKING:
+    from flopwise.exports.deployment import Deployment
+    from flopwise.exports.fleet import FleetDeployment
+    from flopwise.fleet.assessment import Alert
+
+TEST_INTERVAL = "5m"
+"""Between the evaluations of a test: a fifth of the work, and no alert needs more."""
+APPLY = ("promtool check rules rules.yaml", "promtool test rules tests.yaml")
+
+
+def export(deployment: Deployment) -> Files:
+    """`rules.yaml` and `tests.yaml` of one plan."""
+    return _files([watched_plan(deployment)])
+
+
+def export_fleet(fleet: FleetDeployment) -> Files:
+    """The same of all workloads of an assessment, in one file."""
+    return _files(watched_fleet(fleet), [a for a in fleet.assessment.monitoring if not a.workload])
+
+
+def _files(workloads: Sequence[WatchedWorkload], fleet: Sequence[Alert] = ()) -> Files:
+    rules = {"groups": rule_groups(workloads, fleet)}
+    return Files(
+        files={"rules.yaml": yaml_text(rules), "tests.yaml": yaml_text(_rule_tests(workloads, fleet))}, apply=APPLY,
+        assumptions=tuple(note for watched in workloads for note in rule_notes(watched)),
+    )  # fmt: skip
+
+
+def rule_notes(watched: WatchedWorkload) -> list[str]:
+    """What a workload's rules rest on, and what they cannot tell."""
+    notes = [
+        f"every series of {watched.title} has the label workload={watched.name}, which other targets here set",
+        "a cost counts the devices that report, at the plan's price; spend of a month needs a retention of 31 days",
+    ]
+    if watched.meters.device is None:
+        notes.append(f"no exporter of {watched.accelerator.name} is known: rules on its devices are left out")
+    elif watched.meters.device.name != "dcgm":
+        notes.append(
+            f"{watched.meters.device.name} tells less than DCGM: rules on Xid errors and counters are left out"
+        )
+    if watched.engine and watched.meters.software is None:
+        notes.append(f"no metrics of {watched.engine} are known: rules on its requests are left out")
+    if watched.num_kinds > 1:
+        notes.append(f"{watched.title} has {watched.num_kinds} kinds of machines: its cost takes their mean price")
+    return notes
+
+
+def _rule_tests(workloads: Sequence[WatchedWorkload], fleet: Sequence[Alert] = ()) -> dict[str, Any]:
+    """Tests for promtool: each alert fires on series beyond its threshold, and none on the plan's own values."""
+    rules = [(rule, watched.name, watched.title) for watched in workloads for rule in watch_rules(watched)]
+    rules += [(rule, FLEET, "all workloads") for rule in fleet_rules(fleet, workloads)]
+    names = list(dict.fromkeys(rule.alert for rule, _, _ in rules))
+    tests = [
+        _test(f"{alert} fires", [(r.signal.series(r.firing_value), r, w, t) for r, w, t in rules if r.alert == alert])
+        for alert in names
+    ]
+    resting = (({**rule.signal.series(rule.quiet_value), **rule.quiet_series}, rule) for rule, _, _ in rules)
+    for number, (series, alerts) in enumerate(_packs(resting), start=1):
+        tests.append(_quiet_test(f"none fires on the plan's own values, part {number}", series, alerts))
+    order = [*(watched.title for watched in workloads), *([FLEET] if fleet else [])]
+    head = {"rule_files": ["rules.yaml"], "evaluation_interval": TEST_INTERVAL, "group_eval_order": order}
+    return head | {"tests": tests}
+
+
+def _packs(resting: Iterable[tuple[Series, WatchRule]]) -> list[tuple[dict[str, str], list[str]]]:
+    """Series that go together in one test, with the alerts they are of; money is given as record_of, so apart."""
+    packs: list[tuple[dict[str, str], list[str]]] = []
+    for series, rule in resting:
+        for pack, alerts in packs:
+            money = {any(name.startswith("flopwise:") for name in one) for one in (pack, series)}
+            if len(money) == 1 and all(pack.get(name, values) == values for name, values in series.items()):
+                pack.update(series)
+                alerts.append(rule.alert)
+                break
+        else:
+            packs.append((dict(series), [rule.alert]))
+    return packs
+
+
+def _test(name: str, cases: Sequence[tuple[Series, WatchRule, str, str]]) -> dict[str, Any]:
+    """A test in which one alert fires for each workload that has it."""
+    merged: dict[str, str] = {}
+    for series, _, _, _ in cases:
+        merged.update(series)
+    expected = []
+    for _, rule, workload, title in cases:
+        notes = {key: text.replace('{{ "{{" }}', "{{") for key, text in annotations_of(rule, title).items()}
+        value = rule.signal.value_of(rule.firing_value)
+        labels = {**rule.signal.labels, **labels_of(rule, workload)}
+        expected.append({"exp_labels": labels, "exp_annotations": notes | {"value": f"{value:.4g}"}})
+    rule = cases[0][1]
+    return {
+        "name": name, "interval": INTERVAL, "input_series": _input(merged),
+        "alert_rule_test": [{"eval_time": f"{EVAL_MINUTES}m", "alertname": rule.alert, "exp_alerts": expected}],
+    }  # fmt: skip
+
+
+def _quiet_test(name: str, series: Series, alerts: Iterable[str]) -> dict[str, Any]:
+    """A test in which none of the alerts fires."""
+    return {
+        "name": name, "interval": INTERVAL, "input_series": _input(series),
+        "alert_rule_test": [
+            {"eval_time": f"{EVAL_MINUTES}m", "alertname": alert, "exp_alerts": []} for alert in dict.fromkeys(alerts)
+        ],
+    }  # fmt: skip
+
+
+def _input(series: Series) -> list[dict[str, str]]:
+    return [{"series": one, "values": values} for one, values in series.items()]

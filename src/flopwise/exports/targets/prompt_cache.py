@@ -1,0 +1,145 @@
+"""Keys and values of prompts that begin alike, in Redis for all replicas of a service, where a plan counts on them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flopwise.exports import kubernetes as parts
+from flopwise.exports import kubernetes_service as serving
+from flopwise.exports.emit import yaml_text
+from flopwise.exports.exported import Files
+from flopwise.serving.estimate import job_memory
+
+if TYPE_CHECKING:
+    from flopwise.exports.deployment import Deployment
+    from flopwise.exports.kubernetes import Object
+
+SUFFIX = "cache"
+IMAGE = "redis:8.2-alpine"
+PORT = 6379
+ROOM = 1.25
+"""Memory of the pod over that of the data: Redis counts neither its own tables nor buffers of clients."""
+CHUNK_TOKENS = 256
+"""Tokens that LMCache keeps together; shorter prefixes are not kept."""
+
+
+def refusals(deployment: Deployment) -> Iterator[str]:
+    """Why there is nothing to keep, or nowhere."""
+    yield from serving.server_refusals(deployment)
+    job = deployment.serving
+    assert job is not None
+    if not (job.techniques.shared_tokens or job.techniques.hit_frac):
+        yield "the plan has no cache of prompts: plan with --shared-prefix or --prefix-hit"
+    if job.engine.name != "vllm":
+        yield f"its connector (LMCache) is vLLM's, and the plan is for {job.engine.name}: plan with --engine vllm"
+    if deployment.nodes_per_replica > 1:
+        yield "it changes a Deployment, and the plan's replicas take several machines each: plan with larger machines"
+
+
+def export(deployment: Deployment) -> Files:
+    """`prompt-cache.yaml`: Redis and who may speak to it; `connector.yaml`: a patch of the service's Deployment."""
+    return Files(
+        files={
+            "prompt-cache.yaml": yaml_text(_redis(deployment), _service(deployment), _policy(deployment)),
+            "connector.yaml": yaml_text(_connector(deployment)),
+        },
+        apply=(
+            "kubectl apply -f prompt-cache.yaml",
+            f"kubectl patch deployment {deployment.name} --patch-file connector.yaml"
+            + (f" --namespace {shlex.quote(deployment.settings.namespace)}" if deployment.settings.namespace else ""),
+        ),
+        assumptions=(
+            f"{IMAGE} keeps {_data_bytes(deployment) / parts.GIB:,.1f} GiB, as much as the caches of all replicas",
+            "the least recently used prompts go first, and nothing survives the pod of the cache",
+            f"the engine's image has LMCache (lmcache/vllm-openai has both); chunks of {CHUNK_TOKENS} tokens",
+            "only pods of the service reach Redis, where the cluster's network has policies: it asks for no password",
+        ),
+    )  # fmt: skip
+
+
+def _data_bytes(deployment: Deployment) -> int:
+    """Bytes of the cache: those that the engines' own caches hold together, of all devices.
+
+    Source: the engine's budget (`flopwise.serving.estimate.job_memory`). Assumes: a second level as large as the first.
+    """
+    assert deployment.serving is not None
+    budget = float(job_memory(deployment.serving).kv_budget_bytes)
+    return math.ceil(budget * deployment.gpus_per_replica * deployment.replicas)
+
+
+def _meta(deployment: Deployment) -> Object:
+    meta = parts.metadata(deployment, SUFFIX)
+    return meta | {"labels": meta["labels"] | {parts.NAME_LABEL: meta["name"]}}
+
+
+def _selector(deployment: Deployment) -> Object:
+    return {"matchLabels": {parts.NAME_LABEL: f"{deployment.name}-{SUFFIX}"}}
+
+
+def _redis(deployment: Deployment) -> Object:
+    """One Redis without persistence, of as much memory as the cache needs."""
+    data = math.ceil(_data_bytes(deployment) / parts.MIB)
+    memory = f"{math.ceil(data * ROOM)}Mi"
+    options = ["--maxmemory", f"{data}mb", "--maxmemory-policy", "allkeys-lru", "--save", "", "--appendonly", "no"]
+    container = {
+        "name": "redis", "image": IMAGE, "args": ["redis-server", *options],
+        "ports": [{"name": "redis", "containerPort": PORT}],
+        "readinessProbe": {"exec": {"command": ["redis-cli", "ping"]}, "periodSeconds": 5},
+        "livenessProbe": {"tcpSocket": {"port": "redis"}, "periodSeconds": 10},
+        "resources": {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": memory}},
+        "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 999},
+    }  # fmt: skip
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(deployment),
+        "spec": {
+            "replicas": 1, "selector": _selector(deployment), "strategy": {"type": "Recreate"},
+            "template": {
+                "metadata": {"labels": _meta(deployment)["labels"]},
+                "spec": {
+                    "automountServiceAccountToken": False, "enableServiceLinks": False, "containers": [container],
+                },
+            },
+        },
+    }  # fmt: skip
+
+
+def _service(deployment: Deployment) -> Object:
+    return {
+        "apiVersion": "v1", "kind": "Service", "metadata": _meta(deployment),
+        "spec": {
+            "selector": _selector(deployment)["matchLabels"],
+            "ports": [{"name": "redis", "port": PORT, "targetPort": "redis"}],
+        },
+    }  # fmt: skip
+
+
+def _policy(deployment: Deployment) -> Object:
+    """Who may speak to it: the service's own pods."""
+    return {
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _meta(deployment),
+        "spec": {
+            "podSelector": _selector(deployment), "policyTypes": ["Ingress"],
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": serving.selector(deployment)}}],
+                "ports": [{"protocol": "TCP", "port": PORT}],
+            }],
+        },
+    }  # fmt: skip
+
+
+def _connector(deployment: Deployment) -> Object:
+    """What the engine is told besides: its connector, and where Redis is; hashes are alike on all replicas."""
+    transfer = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    settings = {
+        "LMCACHE_REMOTE_URL": f"redis://{deployment.name}-{SUFFIX}:{PORT}", "LMCACHE_REMOTE_SERDE": "naive",
+        "LMCACHE_CHUNK_SIZE": str(CHUNK_TOKENS), "LMCACHE_LOCAL_CPU": "False", "PYTHONHASHSEED": "0",
+    }  # fmt: skip
+    container = {
+        "name": "main", "args": ["--kv-transfer-config", json.dumps(transfer)],
+        "env": [{"name": key, "value": value} for key, value in settings.items()],
+    }  # fmt: skip
+    return {"spec": {"template": {"spec": {"containers": [container]}}}}

@@ -1,0 +1,121 @@
+"""SGLang's server with the layout, the formats and the limits of a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
+from flopwise.exports.replica import (
+    PLAIN,
+    caches_prefixes,
+    context_limit,
+    draft_source,
+    engine_refusals,
+    from_hub,
+    image,
+    memory_frac,
+    offloaded_gib,
+    weights_source,
+)
+from flopwise.exports.server import on_each_machine, server_files, with_batch_client
+from flopwise.serving.job import ServeJob
+
+PORT = 30000
+INIT_PORT = 5000
+"""Where processes of several machines meet."""
+IMAGES = {"nvidia": "lmsysorg/sglang:v0.5.23", "cpu": "lmsysorg/sglang:v0.5.23-xeon"}
+_BITS_AND_BYTES = ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes")
+ONLINE = {
+    "fp8": ("--quantization", "fp8"), "fp8-tensor": ("--quantization", "fp8"), "mxfp8": ("--quantization", "mxfp8"),
+    "nf4": _BITS_AND_BYTES, "nf4-dq": _BITS_AND_BYTES,
+}  # fmt: skip
+"""What it makes of 16-bit weights while it loads them."""
+CACHE = {"bf16": "bfloat16", "fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
+
+
+def refusals(deployment: Deployment) -> Iterator[str]:
+    """Why SGLang cannot run the plan."""
+    yield from engine_refusals(deployment, "sglang")
+    job = deployment.serving
+    assert job is not None
+    if job.kv_dtype.name not in CACHE and not (job.kv_dtype.name in PLAIN and job.weights.name in PLAIN):
+        yield f"SGLang has no cache in {job.kv_dtype.name}: plan with --kv-dtype {', '.join(CACHE)}"
+    how = draft_source(deployment)
+    if how is not None and how.kind == "suffix":
+        yield "SGLang has no suffix decoding: plan with --draft ngram"
+
+
+def command(deployment: Deployment) -> Command:
+    """The server of one replica; for a batch with the client that sends its share."""
+    job = deployment.serving
+    assert job is not None
+    source = weights_source(deployment, ONLINE)
+    limit, notes = context_limit(deployment)
+    args = ["python3", "-m", "sglang.launch_server", "--model-path", source.id, *_parallel(job)]
+    args += _formats(job, source.options)
+    args += _limits(deployment, limit)
+    args += [] if caches_prefixes(deployment) else ["--disable-radix-cache"]
+    args += _draft(deployment)
+    away = offloaded_gib(deployment)
+    args += ["--cpu-offload-gb", str(math.ceil(away))] if away else []
+    args += ["--is-embedding"] if deployment.task == "encode" else []
+    args += ["--device", "cpu"] if deployment.accelerator.kind == "cpu" else []
+    args += ["--enable-metrics", "--host", "0.0.0.0"]  # noqa: S104 - a container's own
+    made = Command(
+        args=(*args, "--port", str(PORT)), secret_env=from_hub(source.id), image=image(deployment, IMAGES), port=PORT,
+        health_path="/health", metrics_path="/metrics", assumptions=(*source.notes, *notes),
+    )  # fmt: skip
+    if deployment.task == "batch":
+        return with_batch_client(deployment, made)
+    return on_each_machine(
+        made, deployment.nodes_per_replica,
+        f'--nnodes {deployment.nodes_per_replica} --node-rank "$NODE_RANK" --dist-init-addr "$MASTER_ADDR:{INIT_PORT}"',
+    )  # fmt: skip
+
+
+def _parallel(job: ServeJob) -> list[str]:
+    """Options of the layout; attention replicas are groups of the tensor-parallel ranks."""
+    layout = job.layout
+    args = ["--tp-size", str(layout.tp * layout.dp)]
+    for degree, option in ((layout.dp, "--attn-dp-size"), (layout.pp, "--pp-size"), (layout.ep, "--ep-size")):
+        args += [option, str(degree)] if degree > 1 else []
+    return args
+
+
+def _formats(job: ServeJob, online: tuple[str, ...]) -> list[str]:
+    """Options of the formats; checkpoints say their own, but for GGUF files."""
+    plain = PLAIN.get(job.weights.name)
+    args = ["--dtype", plain] if plain else []
+    args += ["--quantization", "gguf", "--load-format", "gguf"] if job.weights.kind == "gguf" else online
+    follows = plain and job.kv_dtype.name in PLAIN
+    return args if follows else [*args, "--kv-cache-dtype", CACHE[job.kv_dtype.name]]
+
+
+def _limits(deployment: Deployment, limit: int | None) -> list[str]:
+    """Sequences of all attention replicas, tokens of a step and of a sequence, memory."""
+    job = deployment.serving
+    assert job is not None
+    most, step = deployment.candidate.layout["max_batch"] * int(job.layout.dp), job.software.prefill_tokens
+    args = ["--max-running-requests", str(most), "--chunked-prefill-size", str(step)]
+    args += [] if limit is None else ["--context-length", str(limit)]
+    return [*args, "--mem-fraction-static", f"{memory_frac(deployment):g}", "--schedule-policy", "fcfs"]
+
+
+def _draft(deployment: Deployment) -> list[str]:
+    """Options of a draft; of its tokens one is the target's own, the root of what is verified."""
+    if (how := draft_source(deployment)) is None:
+        return []
+    names = {"ngram": "NGRAM", "mtp": "NEXTN", "eagle": "EAGLE", "eagle3": "EAGLE3", "model": "STANDALONE"}
+    args = ["--speculative-algorithm", names[how.kind]]
+    args += ["--speculative-draft-model-path", how.id] if how.id else []
+    if how.kind != "ngram":
+        args += ["--speculative-num-steps", str(how.tokens), "--speculative-eagle-topk", "1"]
+    return [*args, "--speculative-num-draft-tokens", str(how.tokens + 1)]
+
+
+def export(deployment: Deployment) -> Files:
+    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests."""
+    return server_files(deployment, command(deployment))

@@ -1,0 +1,159 @@
+"""vLLM: its server, or its batch runner, with the layout, the formats and the limits of a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
+from flopwise.exports.replica import (
+    PLAIN,
+    WeightsSource,
+    cache_room,
+    caches_prefixes,
+    context_limit,
+    draft_source,
+    engine_refusals,
+    from_hub,
+    image,
+    memory_frac,
+    offloaded_gib,
+    weights_source,
+)
+from flopwise.exports.server import BATCH_SHARE, batch_places, on_each_machine, server_files
+from flopwise.facts.software import BARE_KINDS
+from flopwise.serving.job import ServeJob
+
+PORT = 8000
+RPC_PORT = 13345
+"""Of the engines of data-parallel attention that stand on other machines."""
+IMAGES = {
+    "nvidia": "vllm/vllm-openai:v0.32.0",
+    "amd": "vllm/vllm-openai-rocm:v0.32.0",
+    "cpu": "vllm/vllm-openai-cpu:v0.32.0",
+}
+ONLINE = {
+    "fp8": ("--quantization", "fp8_per_channel"),
+    "fp8-tensor": ("--quantization", "fp8_per_tensor"),
+    "fp8-block": ("--quantization", "fp8_per_block"),
+    "mxfp8": ("--quantization", "mxfp8"),
+    "mxfp4": ("--quantization", "mxfp4"),
+    "nf4": ("--quantization", "bitsandbytes"),
+    "nf4-dq": ("--quantization", "bitsandbytes"),
+}
+"""What it makes of 16-bit weights while it loads them."""
+PLUGINS = {"nf4": "vllm-bnb-plugin", "nf4-dq": "vllm-bnb-plugin", "llm-int8": "vllm-bnb-plugin"}
+"""Packages beside vLLM that formats need; of GGUF files `vllm-gguf-plugin`."""
+CACHE = {"fp8": "fp8", "int8": "int8_per_token_head", "int4": "int4_per_token_head", "nvfp4": "nvfp4"}
+
+
+def refusals(deployment: Deployment) -> Iterator[str]:
+    """Why vLLM cannot run the plan."""
+    yield from engine_refusals(deployment, "vllm")
+    job = deployment.serving
+    assert job is not None
+    tp, dp, ep = int(job.layout.tp), int(job.layout.dp), int(job.layout.ep)
+    if ep not in {1, tp * dp}:
+        yield (
+            f"experts are spread over {ep} of {tp * dp} devices; vLLM spreads them over all or cuts each over all: "
+            "plan with --engine sglang, or take another candidate (--rank)"
+        )
+    if job.kv_dtype.name not in {*PLAIN, *CACHE}:
+        yield f"vLLM has no cache in {job.kv_dtype.name}: plan with --kv-dtype {', '.join(('bf16', *CACHE))}"
+
+
+def command(deployment: Deployment) -> Command:
+    """The server of one replica, or the runner of its share of a batch."""
+    job = deployment.serving
+    assert job is not None
+    source = weights_source(deployment, ONLINE)
+    limit, notes = context_limit(deployment)
+    args = [*_parallel(job), *_formats(job, source), *_limits(deployment, limit), *_techniques(deployment)]
+    batch = deployment.task == "batch"
+    start = ["vllm", "run-batch", "--model"] if batch else ["vllm", "serve"]
+    listening = ["--enable-metrics"] * batch + ["--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a container's
+    args = [*start, source.id, *args, *listening]
+    made = Command(
+        args=(*BATCH_SHARE, *args) if batch else tuple(args), env=batch_places(deployment) if batch else {},
+        secret_env=from_hub(source.id), image=image(deployment, IMAGES), port=PORT,
+        health_path="" if batch else "/health", metrics_path="/metrics",
+        assumptions=(*source.notes, *notes, *_plugin_notes(job)),
+    )  # fmt: skip
+    return on_each_machine(made, deployment.nodes_per_replica, _machines(deployment))
+
+
+def _parallel(job: ServeJob) -> list[str]:
+    """Options of the layout. `max_batch` is of one attention replica, as --max-num-seqs is."""
+    layout = job.layout
+    args = ["--tensor-parallel-size", str(layout.tp)]
+    for degree, option in ((layout.pp, "--pipeline-parallel-size"), (layout.dp, "--data-parallel-size")):
+        args += [option, str(degree)] if degree > 1 else []
+    return [*args, "--enable-expert-parallel"] if layout.ep > 1 else args
+
+
+def _formats(job: ServeJob, source: WeightsSource) -> list[str]:
+    """Options of the formats of weights and cache; 16-bit caches follow 16-bit weights by themselves."""
+    plain = PLAIN.get(job.weights.name)
+    args = ["--dtype", plain] if plain else []
+    cache = CACHE.get(job.kv_dtype.name) or (None if plain else PLAIN[job.kv_dtype.name])
+    return [*args, *source.options, *(["--kv-cache-dtype", cache] if cache else [])]
+
+
+def _limits(deployment: Deployment, limit: int | None) -> list[str]:
+    """Sequences, tokens of a step, tokens of a sequence, memory."""
+    job, most = deployment.serving, deployment.candidate.layout["max_batch"]
+    assert job is not None
+    step = job.software.prefill_tokens
+    if deployment.task == "encode":  # inputs are read whole, as many at once as the plan has
+        step = max(step, most * job.context, limit or deployment.model.max_position or 0)
+    args = ["--max-num-seqs", str(most), "--max-num-batched-tokens", str(max(step, most))]
+    args += [] if limit is None else ["--max-model-len", str(limit)]
+    if deployment.accelerator.kind in BARE_KINDS:
+        args += ["--kv-cache-memory-bytes", str(cache_room(deployment).bytes), "--enforce-eager"]
+    else:
+        args += ["--gpu-memory-utilization", f"{memory_frac(deployment):g}"]
+    return [*args, "--scheduling-policy", "fcfs"]
+
+
+def _techniques(deployment: Deployment) -> list[str]:
+    """Prefix cache, draft, weights in the host's memory, and what an encoder is."""
+    args = ["--enable-prefix-caching" if caches_prefixes(deployment) else "--no-enable-prefix-caching"]
+    if (how := draft_source(deployment)) is not None:
+        method = {"model": "draft_model"}.get(how.kind, how.kind)
+        config: dict[str, Any] = {"method": method, "num_speculative_tokens": how.tokens}
+        config |= {"model": how.id} if how.id else {}
+        args += ["--speculative-config", json.dumps(config)]
+    if away := offloaded_gib(deployment):
+        args += ["--cpu-offload-gb", f"{away:g}"]
+    if deployment.task == "encode":
+        args += ["--runner", "pooling"]
+        args += ["--convert", "embed"] if deployment.model.kind == "decoder" else []
+    return args
+
+
+def _machines(deployment: Deployment) -> str:
+    """What the command has besides on each of a replica's machines."""
+    job, nodes = deployment.serving, deployment.nodes_per_replica
+    assert job is not None
+    local = int(job.layout.dp) // nodes
+    workers = '$([ "$NODE_RANK" = 0 ] || echo --headless)'
+    if int(job.layout.dp) % nodes == 0:
+        return (
+            f'--data-parallel-size-local {local} --data-parallel-start-rank "$((NODE_RANK * {local}))" '
+            f'--data-parallel-address "$MASTER_ADDR" --data-parallel-rpc-port {RPC_PORT} {workers}'
+        )
+    return f'--nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" {workers}'
+
+
+def _plugin_notes(job: ServeJob) -> tuple[str, ...]:
+    """The package that the weights' format needs beside vLLM."""
+    package = "vllm-gguf-plugin" if job.weights.kind == "gguf" else PLUGINS.get(job.weights.name)
+    return () if package is None else (f"weights in {job.weights.name} need the package {package} in the image",)
+
+
+def export(deployment: Deployment) -> Files:
+    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests."""
+    return server_files(deployment, command(deployment))

@@ -1,0 +1,19 @@
+"""Which options say a setting of a training job, by the names of its figures."""
+
+from __future__ import annotations
+
+LAYOUT_SETTINGS = {
+    **{name: (name,) for name in ("dp", "tp", "pp", "cp", "ep", "recompute", "interleave")},
+    "stages": ("pp",), "ranks": ("tp", "cp", "ep", "dp"), "replicas": ("dp",), "dp x cp": ("dp", "cp"),
+    "ranks of experts": ("ep",), "ZeRO stage": ("zero", "fsdp"), "shard": ("shard", "fsdp"),
+    "ranks that share the shards": ("shard", "fsdp"), "micro-batch": ("micro_batch",),
+    "layers of the stages": ("stage_layers",),
+}  # fmt: skip
+"""Options that say a layout's settings, by the names of their figures."""
+SETTINGS = {
+    "sequence length": ("seq",), "global batch": ("global_batch", "global_batch_tokens"), "optimizer": ("optimizer",),
+    "spare nodes": ("spares",), "GPUs a node": ("gpus_per_node",), "LoRA rank": ("lora",),
+    "base format": ("base_format", "qlora"), "load of the fullest expert over the mean": ("expert_skew",),
+    "bytes of a token": ("token_bytes",), "batches of a validation": ("validate_batches",),
+}  # fmt: skip
+"""The same of the recipe, the data and the run."""

