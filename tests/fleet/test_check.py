@@ -19,9 +19,10 @@ from flopwise.fleet.check import Check, CheckedWorkload, check
 from flopwise.fleet.existing import plan_on
 from flopwise.fleet.read import fleet_from, load_fleet
 from flopwise.search.answer import RejectionLog
-from flopwise.search.deployments import Deployments, deployments, with_facts
+from flopwise.search.deployments import Deployments, deployments
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
+from flopwise.search.replica import with_facts
 from flopwise.search.workload_file import workload_from
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,10 +12,11 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Plan, RejectionLog, to_json
-from flopwise.search.deployments import DEGREES, deployments, least_prompt_s, replica_grid, with_facts
+from flopwise.search.deployments import deployments, least_prompt_s, replica_grid
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.rank import Pick
+from flopwise.search.replica import DEGREES, with_facts
 from flopwise.search.serving_analysis import floors, ladder_step, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.verify import Simulator, batch_requests, simulated_odds, simulated_trial

@@ -13,9 +13,10 @@ from flopwise.cost.money import run_cost_usd
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.formats import BF16
 from flopwise.search.answer import RejectionLog
-from flopwise.search.deployments import deployments, with_facts
+from flopwise.search.deployments import deployments
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
+from flopwise.search.replica import with_facts
 from flopwise.search.workload_file import workload_from
 from flopwise.training.start import training_start_s
 

@@ -14,8 +14,9 @@ from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import RejectionLog
-from flopwise.search.deployments import Deployments, deployments, least_prompt_s, with_facts
+from flopwise.search.deployments import Deployments, deployments, least_prompt_s
 from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.replica import with_facts
 from flopwise.search.serving_analysis import floors, message_s, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.workload import Resolved

@@ -26,7 +26,7 @@ from flopwise.facts.offers import Offer
 from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
-from flopwise.search import serving_option, training_option
+from flopwise.search import replica, training_option
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.service_machines import replica_machines
@@ -415,7 +415,7 @@ class SelfHostedPlans:
             volume = times * traffic.tokens_per_month
             units.append(unit_of(chosen, traffic.tokens_per_request, traffic.peak, volume, price.usd_per_month))
             prices.append(price)
-            job = serving_option.candidate_job(workload, model, self._facts, offer, chosen)
+            job = replica.candidate_job(workload, model, self._facts, offer, chosen)
             bands.append(serving_band(job, "throughput"))
         usd, tokens, num_instances = zip(*units, strict=True)
         candidates = tuple(chosen for _, chosen, _ in planned)

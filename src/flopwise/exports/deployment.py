@@ -74,7 +74,7 @@ class Deployment:
             from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
 
             return replace(whole, training=candidate_job(workload, model, facts, offer, chosen))
-        from flopwise.search.serving_option import candidate_job as deployed  # noqa: PLC0415 - half is enough
+        from flopwise.search.replica import candidate_job as deployed  # noqa: PLC0415 - half is enough
 
         return replace(whole, serving=deployed(workload, model, facts, offer, chosen))
 

@@ -12,10 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.spec import PLACEHOLDERS
 from flopwise.facts.software import platform
-from flopwise.serving.estimate import job_memory
-from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.spec import BLOCK_DRAFTS, NGRAM_DRAFTS
-from flopwise.serving.techniques import layer_bytes
 from flopwise.units import GIB
 
 PLAIN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -85,6 +82,8 @@ def _longest(lengths: str | None, alike: int) -> int:
     """The longest of a distribution: its end, or the longest of `DRAWS`."""
     if lengths is None:
         return alike
+    from flopwise.serving.sim.lengths import Lengths  # noqa: PLC0415 - few workloads draw
+
     drawn = Lengths.parse(lengths)
     if drawn.high is not None:
         return round(drawn.high)
@@ -126,6 +125,8 @@ class CacheRoom:
 
 def cache_room(deployment: Deployment) -> CacheRoom:
     """The cache of one attention replica."""
+    from flopwise.serving.estimate import job_memory  # noqa: PLC0415 - few servers are told their cache
+
     assert deployment.serving is not None
     memory = job_memory(deployment.serving)
     return CacheRoom(bytes=int(memory.kv_budget_bytes), tokens=int(memory.kv_capacity_tokens))
@@ -136,7 +137,11 @@ def offloaded_gib(deployment: Deployment) -> float:
     job = deployment.serving
     assert job is not None
     away = job.techniques.offload
-    return 0.0 if away is None else round(away.frac * float(layer_bytes(job.model, job.weights, job.layout)) / GIB, 2)
+    if away is None:
+        return 0.0
+    from flopwise.serving.techniques import layer_bytes  # noqa: PLC0415 - few plans offload
+
+    return round(away.frac * float(layer_bytes(job.model, job.weights, job.layout)) / GIB, 2)
 
 
 def caches_prefixes(deployment: Deployment) -> bool:

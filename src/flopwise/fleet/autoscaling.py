@@ -13,8 +13,9 @@ from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import ScaledService
 from flopwise.fleet.model import ChosenWorkload, MonthlyOption, ResolvedJob
 from flopwise.ops.types import Array
+from flopwise.search.replica import candidate_job
 from flopwise.search.service_machines import replica_machines
-from flopwise.search.serving_option import LATENCIES, candidate_job, latency_targets
+from flopwise.search.serving_option import LATENCIES, latency_targets
 from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import MOST_REPLICAS, AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.engine import replica

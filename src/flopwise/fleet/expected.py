@@ -10,8 +10,8 @@ from flopwise.errors import FlopwiseError
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
-from flopwise.search.deployments import answers_in_one_pass
-from flopwise.search.serving_option import candidate_job as serving_job
+from flopwise.search.replica import answers_in_one_pass
+from flopwise.search.replica import candidate_job as serving_job
 from flopwise.search.serving_option import link_needs
 from flopwise.search.spec import TRAINING
 from flopwise.search.training_option import candidate_job as training_job

@@ -39,7 +39,7 @@ from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.plan import check, plan
 from flopwise.search.rank import price_facts
-from flopwise.search.serving_option import candidate_job
+from flopwise.search.replica import candidate_job
 from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elasticity import replica_start_s

@@ -12,8 +12,8 @@ from flopwise.fleet.model import ChosenWorkload
 from flopwise.fleet.outlook import Z90
 from flopwise.fleet.schedules import WeeklySchedule, most_at_once, slots
 from flopwise.fleet.spec import API
+from flopwise.search.replica import candidate_job
 from flopwise.search.service_machines import filled_frac
-from flopwise.search.serving_option import candidate_job
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.training.goodput import DEFAULT_RELIABILITY

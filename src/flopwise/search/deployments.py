@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.facts.architecture import Model
-from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.nodes import NodeKind
+from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.iteration import StepTime, whole_prompts
@@ -37,7 +36,6 @@ from flopwise.serving.techniques import (
     memory_changes,
     percentile_tpot_s,
     request_work,
-    resolve_techniques,
     runner,
     tokens_a_round,
 )
@@ -46,8 +44,6 @@ from flopwise.units import format_bytes
 
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]
-DEGREES = ("tp", "pp", "ep", "dp")
-"""What a deployment's layout is made of."""
 MAX_TP = 16
 MAX_PP = 8
 MAX_REPLICA_GPUS = 64
@@ -110,37 +106,6 @@ def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, 
     return least
 
 
-def with_facts(workload: Resolved, facts: Facts) -> Resolved:
-    """The workload with what is known, and with the model that drafts for it.
-
-    Raises:
-        SpecError, UnknownNameError: no such model.
-    """
-    name = workload.techniques.draft_name
-    drafter = None if name is None else facts.model(name)
-    return replace(workload, drafter=drafter, facts=facts)
-
-
-def replica_job(
-    workload: Resolved, model: Model, cluster: Cluster, weights: WeightFormat, layout: ServingLayout
-) -> ServeJob:
-    """One replica of the workload, or a column of them, without what the search varies beside.
-
-    Raises:
-        SpecError: the device or the engine cannot do what a technique asks.
-    """
-    job = ServeJob(
-        model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine,
-        input_tokens=workload.input_tokens,
-        output_tokens=0 if answers_in_one_pass(model, workload) else workload.output_tokens,
-        memory_frac=workload.limits.memory_fraction,
-    )  # fmt: skip
-    if not workload.techniques.any:
-        return job
-    techniques = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
-    return replace(job, techniques=techniques)
-
-
 def computed_prompt_tokens(workload: Resolved) -> int:
     """Tokens of a prompt that are not found in the cache.
 
@@ -149,11 +114,6 @@ def computed_prompt_tokens(workload: Resolved) -> int:
     shared, hit = workload.techniques.shared_prefix or 0, workload.techniques.prefix_hit or 0.0
     block, tokens = workload.engine.block_tokens, workload.input_tokens
     return max(1, round(tokens - float(cached_tokens(tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block))))
-
-
-def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
-    """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
-    return workload.task == "encode" or not generates(model)
 
 
 def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> ServingLayout:

@@ -181,7 +181,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         said = [name for part in (workload.data, workload.training) for name in changed_options(part)]
         chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs a node": ()}, said, "chosen")
         return with_kinds(tree, unsaid_kinds(of_training.SETTINGS, said, "default") | chosen_kinds)
-    from flopwise.search.serving_option import candidate_job as deployment  # noqa: PLC0415 - half is enough
+    from flopwise.search.replica import candidate_job as deployment  # noqa: PLC0415 - half is enough
     from flopwise.serving import explain as of_serving  # noqa: PLC0415 - half is enough
     from flopwise.serving.estimate import estimate as serving_estimate  # noqa: PLC0415 - half is enough
 

@@ -16,7 +16,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
-from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
+from flopwise.search.deployments import Deployments, deployments
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
     NEAREST_MISSES,
@@ -28,6 +28,7 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
+from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job, with_facts
 from flopwise.search.serving_analysis import (
     floors,
     format_on,

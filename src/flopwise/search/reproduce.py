@@ -20,8 +20,8 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import changed_options, defaults_of, options_of
 from flopwise.search.answer import Candidate
-from flopwise.search.deployments import DEGREES
 from flopwise.search.nodes import network_of
+from flopwise.search.replica import DEGREES
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.serving.memory import generates

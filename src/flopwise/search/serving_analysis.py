@@ -23,7 +23,6 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_levers
 from flopwise.search.deployments import (
-    DEGREES,
     MAX_TP,
     Deployments,
     computed_prompt_tokens,
@@ -32,6 +31,7 @@ from flopwise.search.deployments import (
     replica_grid,
 )
 from flopwise.search.nodes import NodeKind
+from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import ServingOption, latency_targets
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved

@@ -19,9 +19,10 @@ from flopwise.facts.formats import CacheFormat
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import PurchaseTerms
 from flopwise.search.answer import Candidate
-from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
-from flopwise.search.nodes import NodeKind, Priced, offer_cluster
+from flopwise.search.deployments import Deployments
+from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
+from flopwise.search.replica import DEGREES, answers_in_one_pass, candidate_job, replica_job
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
@@ -215,21 +216,6 @@ def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:
 def latency_targets(workload: Resolved) -> dict[str, Latency | None]:
     """The target of each latency, or None."""
     return {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
-
-
-def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> ServeJob:
-    """The job of one replica that a candidate of a plan stands for, from its `layout_document`."""
-    document = chosen.layout
-    built = offer_cluster(workload, facts, offer, chosen.purchase)
-    arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
-    layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
-    return replace(
-        replica_job(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
-        kv_dtype=facts.cache_format(document["kv_dtype"]),
-        engine=facts.engine(document["engine"]),
-        concurrency=document["max_batch"] * int(layout.dp),
-        arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
-    )
 
 
 def link_needs(

@@ -15,8 +15,9 @@ from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.ops.types import Array
 from flopwise.search.answer import Candidate, PlanDraft, SimulatedFigures
-from flopwise.search.deployments import DEGREES, Deployments, deployments
+from flopwise.search.deployments import Deployments, deployments
 from flopwise.search.rank import Pick
+from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import LATENCIES, ServingOption, latency_targets
 from flopwise.search.workload import Resolved, WorkloadTraffic, busiest
 from flopwise.serving.sim.autoscale import fewest

@@ -1,0 +1,75 @@
+"""One replica of a served workload as a job: of the search's grid, or of a candidate that was planned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from flopwise.search.nodes import offer_cluster
+from flopwise.serving.job import ServeJob
+from flopwise.serving.memory import ServingLayout, generates
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import WeightFormat
+    from flopwise.facts.offers import Offer
+    from flopwise.search.answer import Candidate
+    from flopwise.search.workload import Resolved
+
+DEGREES = ("tp", "pp", "ep", "dp")
+"""What a deployment's layout is made of."""
+
+
+def with_facts(workload: Resolved, facts: Facts) -> Resolved:
+    """The workload with what is known, and with the model that drafts for it.
+
+    Raises:
+        SpecError, UnknownNameError: no such model.
+    """
+    name = workload.techniques.draft_name
+    drafter = None if name is None else facts.model(name)
+    return replace(workload, drafter=drafter, facts=facts)
+
+
+def replica_job(
+    workload: Resolved, model: Model, cluster: Cluster, weights: WeightFormat, layout: ServingLayout
+) -> ServeJob:
+    """One replica of the workload, or a column of them, without what the search varies beside.
+
+    Raises:
+        SpecError: the device or the engine cannot do what a technique asks.
+    """
+    job = ServeJob(
+        model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine,
+        input_tokens=workload.input_tokens,
+        output_tokens=0 if answers_in_one_pass(model, workload) else workload.output_tokens,
+        memory_frac=workload.limits.memory_fraction,
+    )  # fmt: skip
+    if not workload.techniques.any:
+        return job
+    from flopwise.serving.techniques import resolve_techniques  # noqa: PLC0415 - most workloads ask for none
+
+    techniques = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
+    return replace(job, techniques=techniques)
+
+
+def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
+    """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
+    return workload.task == "encode" or not generates(model)
+
+
+def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> ServeJob:
+    """The job of one replica that a candidate of a plan stands for, from its `layout_document`."""
+    document = chosen.layout
+    built = offer_cluster(workload, facts, offer, chosen.purchase)
+    arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
+    layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
+    return replace(
+        replica_job(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
+        kv_dtype=facts.cache_format(document["kv_dtype"]),
+        engine=facts.engine(document["engine"]),
+        concurrency=document["max_batch"] * int(layout.dp),
+        arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
+    )
