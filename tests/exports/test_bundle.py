@@ -15,6 +15,7 @@ import pytest
 import yaml
 from export_samples import sample_export
 from kubernetes_api import kubernetes
+from test_exported_files import faults, written
 from validators import shell
 
 from flopwise.api.assess import assess_with_plans
@@ -27,6 +28,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_assessment
 from flopwise.facts.catalog import load_facts
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "textnlp.yaml"
 FLEET = {
     "name": "two places",
     "workloads": [
@@ -179,3 +181,13 @@ def test_a_fleet_is_the_same_byte_for_byte() -> None:
     one = _fleet()
     _fleet.cache_clear()
     assert _fleet() == one
+
+
+@pytest.mark.exports
+def test_the_whole_example_is_taken_by_every_tool_and_the_same_each_time(tmp_path: Path) -> None:
+    answer = assess_with_plans(EXAMPLE, scenarios=0, today="2026-11-22")
+    fleet = FleetDeployment.of(answer.assessment, answer.plans, load_facts(), ExportSettings())
+    files = exported_assessment("bundle", fleet).files
+    assert len(files) > 100
+    assert exported_assessment("bundle", fleet).files == files
+    assert list(faults(files, written(files, tmp_path))) == []
