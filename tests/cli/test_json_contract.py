@@ -40,7 +40,8 @@ INSIDE: dict[tuple[str, str], set[str]] = {
     ("memory", "remedies"): {"change", "saves_bytes"},
     ("train", "breakdown"): {"name", "seconds"},
     ("train", "run"): {
-        "seconds", "gpu_hours", "goodput_frac", "cost_usd", "start_s", "start_usd", "unit_usd", "energy_joules",
+        "seconds", "gpu_hours", "goodput_frac", "cost_usd", "start_s", "start_usd", "start_joules",
+        "unit_usd", "energy_joules",
         "tokens", "steps", "breakdown",
         "seconds_low", "seconds_high", "cost_usd_low", "cost_usd_high", "energy_joules_low", "energy_joules_high",
         "checkpoint_bytes", "checkpoint_bytes_per_s", "checkpoint_write_s", "checkpoint_interval_s", "mtbf_s",

@@ -457,7 +457,8 @@ def test_plans_and_front_hold_the_energy_of_the_single_estimate_and_nothing_beat
         assert found.energy_joules is not None
         tdp_w = facts.accelerators[one.gpu].tdp_w or 0.0  # idle devices with their hosts while the machines start
         start = one.num_gpus * (0.1 + 0.5) * tdp_w * 1.2 * one.start_s
-        assert one.energy_joules == pytest.approx(found.energy_joules + start, rel=1e-6)
+        assert found.start_joules == pytest.approx(start, rel=1e-6)
+        assert one.energy_joules == pytest.approx(found.energy_joules, rel=1e-6)
 
     def weighed(one: Candidate) -> tuple[float, ...]:
         return one.cost_usd, one.seconds, one.num_gpus, one.energy_joules or float("inf")

@@ -124,7 +124,7 @@ def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
         return None
     return {
         **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
-        **attributes(run, "start_s start_usd"),
+        **attributes(run, "start_s start_usd start_joules"),
         "unit_usd": answer.unit_usd,
         **_run_ends(answer),
         "breakdown": entries(run.breakdown, "seconds"),
