@@ -73,10 +73,11 @@ $(VENV)/.training: $(VENV)/.oracle
 	$(PIP) --group training
 	@touch $@
 
-programs: ## promtool, prometheus, amtool and shellcheck, from Debian where this is root
+programs: ## promtool, prometheus, amtool, shellcheck and PostgreSQL, from Debian where this is root
 	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck; do \
 	  command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
 	done; \
+	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	test -z "$$missing" || { test $$(id -u) = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing >/dev/null; } || \
 	{ echo "not installed:$$missing (tests that need them are skipped)"; test "$(CI)" != true; }
