@@ -1,0 +1,99 @@
+"""A recorded run as plain data: its settings, the figures that it was expected to reach, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flopwise.records.metrics import METRICS
+
+RunStatus = Literal["running", "finished", "stopped", "failed"]
+"""`stopped`: ended on purpose before its end, by its budget or by a person; a run that was killed stays `running`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedFigure:
+    """What an estimate says of one metric, with its 80 % interval; in the unit of the metric."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What flopwise expected of a run when it began: the figures, and what one step or request consists of."""
+
+    figures: Mapping[str, ExpectedFigure]  # by metric
+    terms: Mapping[
+        str, float
+    ]  # seconds of one step (training) or of a request (serving), by term; they sum to the whole
+    question: str  # the command that gives the same estimate
+    version: str  # of flopwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of training or of serving, recorded or imported."""
+
+    run_id: str  # 32 hexadecimal digits
+    name: str
+    task: Literal["pretrain", "finetune", "serve"]
+    started_at_s: float  # seconds since 1970
+    ended_at_s: float | None = None
+    status: RunStatus = "running"
+    source: str = "recorded"  # or the format that it was imported from
+    model: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    host: str | None = None
+    software: Mapping[str, str] = field(default_factory=dict)  # version by package
+    settings: Mapping[str, object] = field(default_factory=dict)  # options of `train` or `serve`, by their keywords
+    price_usd_per_hour: float | None = None  # of all its accelerators
+    budget_usd: float | None = None
+    expected: Expectation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured value of a metric; `device` where it is one accelerator's."""
+
+    metric: str
+    at_s: float  # seconds since 1970
+    value: float
+    step: int | None = None
+    device: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.metric in METRICS, self.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened once: a skipped step, a throttled clock, a budget reached, an error of a device."""
+
+    at_s: float
+    kind: str
+    text: str
+    step: int | None = None
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSummary:
+    """All samples of one metric of a run: kept up to date while they are written, so that no listing reads them."""
+
+    metric: str
+    count: int
+    total: float
+    low: float
+    high: float
+    last: float
+    last_at_s: float
+
+    @property
+    def mean(self) -> float:
+        """Mean over all samples, in the unit of the metric."""
+        return self.total / self.count
