@@ -29,7 +29,7 @@ class Expectation:
     figures: Mapping[str, ExpectedFigure]  # by metric
     terms: Mapping[
         str, float
-    ]  # seconds of one step (training) or of a request (serving), by term; they sum to the whole
+    ]  # seconds of a step or of a request, by term; their sum is the whole
     question: str  # the command that gives the same estimate
     version: str  # of flopwise
 
