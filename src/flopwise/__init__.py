@@ -25,6 +25,7 @@ _HOMES = {
         "api.memory": "memory",
         "api.plan": "plan",
         "api.prices": "prices import_prices list_prices remove_prices refresh_prices",
+        "api.probe": "probe",
         "api.roofline": "roofline",
         "api.serve": "serve serve_sweep",
         "api.shapes": "advise",
@@ -33,6 +34,7 @@ _HOMES = {
         "api.train": "train",
         "buy_or_build.alternatives": "MonthlyTraffic",
         "errors": "FlopwiseError InfeasibleError MissingFactError SpecError UnknownNameError",
+        "probes.file": "Probe",
         "provenance": "Figure",
         "serving.sim.source": "Traffic",
     }.items()
