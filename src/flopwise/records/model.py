@@ -27,9 +27,7 @@ class Expectation:
     """What flopwise expected of a run when it began: the figures, and what one step or request consists of."""
 
     figures: Mapping[str, ExpectedFigure]  # by metric
-    terms: Mapping[
-        str, float
-    ]  # seconds of a step or of a request, by term; their sum is the whole
+    terms: Mapping[str, float]  # seconds of a step or of a request, by term; their sum is the whole
     question: str  # the command that gives the same estimate
     version: str  # of flopwise
 
