@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.sustained import training_rates
-from flopwise.facts.architecture import Experts
+from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.shapes import Shape, Split
@@ -81,6 +81,7 @@ class StepTable:
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
     lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
+    fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
 
     @property
@@ -145,7 +146,9 @@ def step_table(
         seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
         memory_s=most(_rows(kernels[-1], "memory_s")), host_s=host, dense_params=dense, expert_params=expert,
         frozen_bytes=still, floor_s=np.stack([most(floor) for floor in floors]), kernels=kernels, partials=partials,
-        lines_by_block=lines, matrices=matrices, **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
+        fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
+        lines_by_block=lines, matrices=matrices,
+        **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
     )  # fmt: skip
 
 
@@ -374,6 +377,30 @@ def _rank_parameters(
     base = BF16 if lora is None else lora.base
     still = frozen_bytes(model, (i for i in items if i not in trained), base, inner.tp, inner.ep, most=ACT_BYTES)
     return np.stack([dense * one, experts * one, still * one])
+
+
+MAPPED_BYTES = 32 * 2**20
+"""Allocations from this size on the C library maps anew each time: glibc, mallopt(3), M_MMAP_THRESHOLD on 64 bits."""
+LOSS_TENSORS = 4
+"""Tensors as large as the logits in PyTorch's cross-entropy: these, their log-softmax, its gradient, theirs."""
+
+
+def fresh_bytes(model: Model, recipe: Recipe, inner: Inner) -> NDArray[np.float64]:
+    """Bytes of a micro-batch in tensors so large that their pages are new each time; shape of the inner columns.
+
+    Gradients of embedding and head, which are dense and freed with each step, and what the loss makes of the logits.
+
+    Source: glibc's malloc (`MAPPED_BYTES`); PyTorch's `embedding_dense_backward` and `zero_grad(set_to_none=True)`.
+    Assumes: smaller ones come from memory that was used before; no other tensor is as large.
+    """
+    stack, elem = model.stacks[0], recipe.elem_bytes
+    heads = [i for i in stack.after if isinstance(i, Linear) and i.outputs == model.vocab]
+    tables = [i.rows * i.dim for i in stack.before if isinstance(i, Embedding)]
+    tables += [i.inputs * i.outputs for i in heads if not i.tied]
+    grads = 0.0 if recipe.lora is not None else sum(n * elem for n in tables if n * elem >= MAPPED_BYTES)
+    tokens = inner.micro_batch * recipe.computed_tokens(inner.micro_batch)[0]
+    logits = tokens * elem * sum(i.outputs for i in heads)
+    return np.broadcast_to(grads + LOSS_TENSORS * np.where(logits >= MAPPED_BYTES, logits, 0.0), tokens.shape)
 
 
 def _launch_s(items: tuple[Item, ...], block: Block, software: TrainingStack) -> float:
