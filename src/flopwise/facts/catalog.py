@@ -654,10 +654,10 @@ def load_facts(folder: Path | str | None = None, profile: str | None = None) -> 
         own = profile_path(profile)
     if chosen is not None:
         path = Path(chosen).expanduser()
-    return _facts_of(_stamped(path), _stamped(own), imported)
+    return _facts_of(_folder_state(path), _folder_state(own), imported)
 
 
-def _stamped(path: Path | None) -> tuple[str, tuple[price_files.Stamp, ...]]:
+def _folder_state(path: Path | None) -> tuple[str, tuple[price_files.Stamp, ...]]:
     """A folder of facts and the state of the files in it; without one an empty name.
 
     Raises:
@@ -676,12 +676,12 @@ def _stamped(path: Path | None) -> tuple[str, tuple[price_files.Stamp, ...]]:
     return str(path), tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
 
 
-_Stamped = tuple[str, tuple[price_files.Stamp, ...]]
-_Key = tuple[_Stamped, _Stamped, tuple[price_files.Stamp, ...]]
+_FolderState = tuple[str, tuple[price_files.Stamp, ...]]
+_Key = tuple[_FolderState, _FolderState, tuple[price_files.Stamp, ...]]
 _CACHE: dict[_Key, Facts] = {}
 
 
-def _facts_of(folder: _Stamped, profile: _Stamped, imported: tuple[price_files.Stamp, ...]) -> Facts:
+def _facts_of(folder: _FolderState, profile: _FolderState, imported: tuple[price_files.Stamp, ...]) -> Facts:
     key = (folder, profile, imported)
     if key not in _CACHE:
         for stale in [k for k in _CACHE if (k[0][0], k[1][0]) == (folder[0], profile[0])]:

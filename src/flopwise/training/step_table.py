@@ -138,7 +138,8 @@ def step_table(
         dense, expert, still, host = like.dense_params, like.expert_params, like.frozen_bytes, like.host_s
         matrices = like.matrices
     else:
-        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, weights, starts)
+        waits = not rates.is_host
+        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, weights, starts, waits=waits)
     floors = [_rows(kernels[-1], "peak_s"), _rows(kernels[-1], "traffic_s"), _rows(loaded[-1], "wire_s")]
     return StepTable(
         recipe=recipe, rates=rates, fabric=fabric, width=stack.width, num_layers=stack.num_layers,
@@ -340,8 +341,12 @@ def _link_independent(
     recipe: Recipe,
     weights: NDArray[np.float64],
     starts: NDArray[np.intp],
+    *,
+    waits: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Matrices | None]:
     """What no link changes of the heaviest stage, (d, n): dense and experts' parameters, frozen bytes, host seconds.
+
+    `waits`: the host is another than the device, and waits for it in layers with experts.
 
     Then the matrices that are orthogonalised, or None.
     """
@@ -352,7 +357,7 @@ def _link_independent(
     parameters[0] = parameters[0] + _rank_parameters(model, towers, split.towers, inner, recipe)
     dense, expert, still = (heaviest(starts, stored, np.stack([p[i] for p in parameters])) for i in range(3))
     launched = [((*listed[0][0], *towers), listed[0][1]), *listed[1:]]
-    host = heaviest(starts, weights, np.array([[_launch_s(*each, recipe.stack)] for each in launched]))
+    host = heaviest(starts, weights, np.array([[_launch_s(*each, recipe.stack, waits=waits)] for each in launched]))
     matrices = None
     if recipe.optimizer.newton_schulz_steps:
         matrices = _matrices(split, recipe, inner, stored, starts)
@@ -403,17 +408,17 @@ def fresh_bytes(model: Model, recipe: Recipe, inner: Inner) -> NDArray[np.float6
     return np.broadcast_to(grads + LOSS_TENSORS * np.where(logits >= MAPPED_BYTES, logits, 0.0), tokens.shape)
 
 
-def _launch_s(items: tuple[Item, ...], block: Block, software: TrainingStack) -> float:
+def _launch_s(items: tuple[Item, ...], block: Block, software: TrainingStack, *, waits: bool) -> float:
     """Host time to launch one micro-batch of a block: one launch an item forward, two backward.
 
     A block with experts takes `routing_s` besides, a third of it forward: counts of tokens come back to the host, which
-    sizes what it launches next by them.
+    `waits` and sizes what it launches next by them.
 
     Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`);
     Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy.
     Assumes: one launching thread a GPU; routing takes as long however many experts there are.
     """
-    passes, routed = 3.0 if block.backward else 1.0, any(isinstance(item, Experts) for item in items)
+    passes, routed = 3.0 if block.backward else 1.0, waits and any(isinstance(item, Experts) for item in items)
     return passes * (len(items) * software.launch_s + routed * software.routing_s / 3.0)
 
 
