@@ -267,10 +267,11 @@ class Facts:
         Raises:
             SpecError: one cannot be, or is called as another accelerator is.
         """
+        customs = [one for name in dict.fromkeys(names) if name is not None and (one := CustomDevice.of(name))]
+        if not customs:
+            return self
         accelerators, offers = dict(self.accelerators), list(self.offers)
-        for custom in dict.fromkeys(CustomDevice.of(name) for name in names if name is not None):
-            if custom is None:
-                continue
+        for custom in dict.fromkeys(customs):
             device = replace(custom.accelerator, calibration=self.calibration)
             known = accelerators.setdefault(device.name, device)
             if known is device:
@@ -355,7 +356,7 @@ class Facts:
         def is_marketplace(offer: Offer) -> bool:
             return any(h.provider == offer.provider and fnmatchcase(offer.instance, h.instances) for h in hosts)
 
-        return tuple(replace(offer, marketplace=is_marketplace(offer)) for offer in rows.values())
+        return tuple(replace(o, marketplace=True) if is_marketplace(o) else o for o in rows.values())
 
     def offers_for(
         self,

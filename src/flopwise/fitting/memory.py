@@ -15,8 +15,8 @@ import numpy as np
 
 from flopwise.backtests.memory import predict_row
 from flopwise.backtests.prediction import Row
-from flopwise.calibrate.constants import Array, Constant, Values, moved_records
 from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Array, Constant, Values, moved_records
 
 EAGER = ("hf-trainer", "litgpt", "fsdp-eager", "torchtune-eager", "torchtune-2024", "deepspeed-zero3", "fsdp-fused")
 COMPILED = ("fsdp-compile", "torchtune-compile", "fsdp-te")
