@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from recorded import SIZES
+from read_back import SIZES
 
 from flopwise.errors import InfeasibleError, SpecError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import SIZES, Recorded
+from read_back import SIZES, Recorded
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("torch", reason="torch is not installed")

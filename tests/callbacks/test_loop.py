@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import SIZES, Recorded, busy
+from read_back import SIZES, Recorded, busy
 
 import flopwise
 from flopwise.callbacks import BudgetReachedError, RecordingSpec, record

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recorded import Recorded
+from read_back import Recorded
 
 pytestmark = pytest.mark.oracle
 pytest.importorskip("torch", reason="torch is not installed")

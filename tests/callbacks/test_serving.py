@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded import Recorded
+from read_back import Recorded
 
 from flopwise.callbacks import EngineRecorder, RecordingMiddleware
 from flopwise.errors import SpecError, UnknownNameError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded import SIZES, Recorded
+from read_back import SIZES, Recorded
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("torch", reason="torch is not installed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -70,8 +71,7 @@ def find_batch_size(
         raise SpecError('the batch size of a module of PyTorch can be found: pip install "flopwise[torch]"')
     trials = _Trials(torch, model, make_batch, step or _loss, memory_limit, _states_bytes(optimizer))
     subject = trained_model(model, SourceSpec().catalog)
-    first = make_batch(1)
-    length = seq or _length(first)
+    length = seq or _length(trials.sample())
     slope, fixed = _estimated(subject, length, options, trials)
     room = trials.limit_bytes
     guess = None if slope is None else max(1, min(most, int((room - fixed) / slope)))
@@ -99,15 +99,19 @@ def find_batch_size(
 
 
 def _next(trials: _Trials, slope: float | None, low: int, high: int) -> int:
-    """The next batch to try: where the line through what was measured meets the limit, else the middle, or twice."""
+    """The next batch to try: where the line through what was measured meets the limit; else twice, or between."""
     known = sorted((row.batch, row.peak_bytes) for row in trials.rows if row.peak_bytes is not None)
     if len(known) > 1 and known[-1][1] > known[-2][1]:
         (one, at_one), (two, at_two) = known[-2:]
         slope = (at_two - at_one) / (two - one)
-    if known and slope:
+    if known and slope and (len(known) > 1 or len(known) == len(trials.rows)):
         batch, peak = known[-1]
         return int(batch + (trials.limit_bytes - peak) / slope)
-    return (low + high) // 2 if len(known) < len(trials.rows) else 2 * low
+    if len(known) == len(trials.rows):
+        return 2 * low
+    if not low:  # the guess was too high: half of it, then what is certain
+        return high // 2 if len(trials.rows) == 1 else 1
+    return int(math.sqrt(low * high))
 
 
 def _estimated(
@@ -204,6 +208,11 @@ class _Trials:
             pages = int(STATUS.with_name("statm").read_text(encoding="ascii").split()[1])
             return float(pages * os.sysconf("SC_PAGE_SIZE"))
         return resident_peak_bytes()
+
+    def sample(self) -> Any:
+        """A batch of one sequence, to look at."""
+        with self._unchanged():
+            return self._make_batch(1)
 
     def run(self, batch: int) -> BatchTrial:
         """One forward and backward pass over `batch` sequences, after which everything is as it was."""
