@@ -11,6 +11,7 @@ from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import SHIPPED_DEFAULTS, ClassDefaults, Fields
+from flopwise.facts.models.heads import decoder_head
 
 _NAMED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|awq|gptq)([-_.](int[48]|w?4bit|dynamic|block))*$", re.IGNORECASE)
 _METHODS = {"mxfp4": "mxfp4", "fbgemm_fp8": "fp8-meta", "awq": "awq", "quark": "fp8-quark", "nvfp4": "nvfp4"}
@@ -43,7 +44,8 @@ def model_from_config(
             f"{name}: model_type {chosen[:80]!r} is not known{'; nearest: ' + ', '.join(near) if near else ''}. "
             f"If it is built like a known one, say so: {_ASSUME}"
         )
-    model = build(Fields(config, chosen, name, classes=classes))
+    fields = Fields(config, chosen, name, classes=classes)
+    model = decoder_head(fields, build(fields))
     notes = model.notes
     if assume_family and assume_family != given:
         notes = (*notes, f"model_type {given!r} read as {assume_family!r}, as asked")
