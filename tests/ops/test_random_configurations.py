@@ -39,8 +39,9 @@ def model(row: dict[str, Any]) -> Model:
 
 def padded_convolutions(described: Model) -> float:
     """The counter counts a depthwise convolution over its padding, too: kernel - 1 rows a sequence."""
+    batch: int = RECORD["batch"]
     return sum(
-        2.0 * stack.order.count(i) * item.kernel * (item.kernel - 1) * RECORD["batch"] * item.channels
+        2.0 * stack.order.count(i) * item.kernel * (item.kernel - 1) * batch * item.channels
         for stack in described.stacks
         for i, layer in enumerate(stack.kinds)
         for item in layer.items

@@ -1,13 +1,11 @@
-"""What stands on top of an encoder, or in place of a decoder's head, for the task that `architectures` names.
+"""What stands on top of an encoder, for the task that `architectures` names.
 
 Source: the `...For<Task>` classes of transformers 5.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from flopwise.facts.architecture import Item, Linear, Model, Pointwise, Weight
+from flopwise.facts.architecture import Item, Linear, Pointwise, Weight
 from flopwise.facts.models.blocks import LAYER_NORM, Items, Normal
 from flopwise.facts.models.fields import Fields
 
@@ -41,11 +39,11 @@ def head(c: Fields, width: int, pooler: Items, embed: int) -> Items:
     """
     kind = task(c)
     if kind in ("", "NextSentencePrediction"):
-        return pooler if not kind else (*pooler, _classifier(width, 2))
+        return pooler if not kind else (*pooler, sequence_classifier(width, 2))
     if kind == "PreTraining":
         if c.model_type == "electra":  # tells replaced tokens from given ones
             return Linear("head/dense", width, width, bias=True), Linear("head/score", width, 1, bias=True)
-        return *_masked_tokens(c, width, embed), *pooler, _classifier(width, 2)
+        return *_masked_tokens(c, width, embed), *pooler, sequence_classifier(width, 2)
     before: Items = pooler if c.model_type == "layoutlm" else ()
     if c.model_type == "modernbert":
         before = _prediction_head(c, width)
@@ -60,16 +58,17 @@ def _sequence_head(c: Fields, width: int, pooler: Items, before: Items, *, choic
     """The head of classifiers of sequences, and of multiple choice, which scores each answer by one number."""
     outputs = 1 if choice else labels(c)
     if c.model_type == "modernbert" or (choice and c.model_type == "roformer"):
-        return *before, _classifier(width, outputs)
+        return *before, sequence_classifier(width, outputs)
     if c.model_type in _POOLED or (choice and pooler):
-        return *pooler, _classifier(width, outputs)
+        return *pooler, sequence_classifier(width, outputs)
     if c.model_type == "eurobert":  # pools after its classifier
         return Linear("head/dense", width, width, bias=True), Linear("classifier", width, outputs, bias=True)
     dense = Linear("head/dense", width, width, bias=True, stream="samples")
-    return dense, Pointwise("head/act", width, "tanh", stream="samples"), _classifier(width, outputs)
+    return dense, Pointwise("head/act", width, "tanh", stream="samples"), sequence_classifier(width, outputs)
 
 
-def _classifier(width: int, outputs: int) -> Linear:
+def sequence_classifier(width: int, outputs: int) -> Linear:
+    """Scores of `outputs` classes, one row a sequence."""
     return Linear("classifier", width, outputs, bias=True, stream="samples")
 
 
@@ -96,36 +95,3 @@ def _masked_tokens(c: Fields, width: int, embed: int) -> Items:
         Linear("lm_head", embed, vocab, bias=True, shard="column", tied=tied),
         *(() if tied or c.model_type in _ONE_BIAS else (Weight("head/bias", vocab),)),
     )
-
-
-_WITH_HEADS = ("LMHead", "DoubleHeads", "MTModel")
-"""What the name of a class has that ends in Model and stands for a model with a head all the same."""
-
-
-def decoder_head(c: Fields, model: Model) -> Model:
-    """A text decoder with what `architectures` puts in place of its vocabulary-sized head, or nothing (base models)."""
-    named = c.sequence("architectures")
-    first = named[0] if named and isinstance(named[0], str) else ""
-    kind, base = task(c), first.endswith("Model") and not any(w in first for w in _WITH_HEADS)
-    stack = model.stacks[0]
-    at = next((i for i, item in enumerate(stack.after) if item.name == "lm_head"), None)
-    if at is None or not (base or kind.endswith(("Classification", "Answering"))):
-        return model
-    if model.kind == "encoder-decoder" and kind == "SequenceClassification":
-        dense = Linear("head/dense", stack.width, stack.width, bias=True, stream="samples")
-        return _ended(
-            model,
-            at,
-            (dense, Pointwise("head/act", stack.width, "tanh", stream="samples"), _classifier(stack.width, labels(c))),
-        )
-    bias = kind != "SequenceClassification"
-    outputs = 2 if kind == "QuestionAnswering" else labels(c)
-    score: Items = () if base else (Linear("score", stack.width, outputs, bias=bias),)
-    return _ended(model, at, score)
-
-
-def _ended(model: Model, at: int, items: Items) -> Model:
-    """The model with `items` in place of the item `at` after its first stack."""
-    stack = model.stacks[0]
-    ended = replace(stack, after=(*stack.after[:at], *items, *stack.after[at + 1 :]))
-    return replace(model, stacks=(ended, *model.stacks[1:]))

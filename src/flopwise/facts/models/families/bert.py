@@ -69,7 +69,7 @@ def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kin:
+class EncoderManner:
     """How a descendant departs from BERT."""
 
     pre_norm: bool = False  # norms before the blocks and one at the end, not after the sums
@@ -85,26 +85,26 @@ class Kin:
     projected: bool = False  # a projection into the layers' width, even where it is the same
 
 
-_PRE_NORM = Kin(pre_norm=True, embed_norm=False)
-KIN: dict[str, Kin] = {
-    "albert": Kin(projected=True),
-    "electra": Kin(pooler=False),
+_PRE_NORM = EncoderManner(pre_norm=True, embed_norm=False)
+KIN: dict[str, EncoderManner] = {
+    "albert": EncoderManner(projected=True),
+    "electra": EncoderManner(pooler=False),
     "esm": replace(_PRE_NORM, types=0),
-    "gte": Kin(rope=True, pooler=False, gated=True, up_bias=False),
-    "jina_embeddings_v3": Kin(rope=True),
+    "gte": EncoderManner(rope=True, pooler=False, gated=True, up_bias=False),
+    "jina_embeddings_v3": EncoderManner(rope=True),
     "megatron-bert": _PRE_NORM,
-    "mpnet": Kin(types=0),
-    "nomic_bert": Kin(rope=True, pooler=False, gated=True, bias=False, up_bias=False, down_bias=False),
-    "rembert": Kin(embed="input_embedding_size", projected=True),
-    "roberta-prelayernorm": Kin(pre_norm=True),
-    "roformer": Kin(rope=True, pooler=False),
+    "mpnet": EncoderManner(types=0),
+    "nomic_bert": EncoderManner(rope=True, pooler=False, gated=True, bias=False, up_bias=False, down_bias=False),
+    "rembert": EncoderManner(embed="input_embedding_size", projected=True),
+    "roberta-prelayernorm": EncoderManner(pre_norm=True),
+    "roformer": EncoderManner(rope=True, pooler=False),
     "xlm-roberta-xl": _PRE_NORM,
 }
 
 
 def bert(c: Fields) -> Model:
     """BERT and its kin: the encoder with the head that `architectures` names, else with its pooler alone."""
-    kin = KIN.get(c.model_type, Kin())
+    kin = KIN.get(c.model_type, EncoderManner())
     a, layers, dropout = bidirectional(c), c.layers(), c.number("hidden_dropout_prob") > 0
     rope = kin.rope or (c.model_type == "esm" and c.text("position_embedding_type", "absolute") == "rotary")
     a = replace(a, bias=kin.bias, out_bias=kin.bias, rope_dim=a.head_dim if rope else 0)

@@ -111,7 +111,7 @@ def _half(c: Fields, side: str, *, causal: bool, whisper: bool) -> tuple[Attenti
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kin:
+class HalfManner:
     """How a translator or summariser departs from BART."""
 
     pre: bool = False  # norms before the blocks
@@ -121,17 +121,17 @@ class Kin:
     final_norm: bool = False
 
 
-_PRE = Kin(pre=True, embed_norm=False, final_norm=True)
-KIN: dict[str, Kin] = {
-    "bart": Kin(spare=2),
+_PRE = HalfManner(pre=True, embed_norm=False, final_norm=True)
+KIN: dict[str, HalfManner] = {
+    "bart": HalfManner(spare=2),
     "blenderbot": _PRE,
-    "blenderbot-small": Kin(),
+    "blenderbot-small": HalfManner(),
     "m2m_100": replace(_PRE, positions=""),
-    "marian": Kin(positions="sines", embed_norm=False),
-    "mbart": Kin(pre=True, spare=2, final_norm=True),
-    "mvp": Kin(spare=2),
+    "marian": HalfManner(positions="sines", embed_norm=False),
+    "mbart": HalfManner(pre=True, spare=2, final_norm=True),
+    "mvp": HalfManner(spare=2),
     "pegasus": replace(_PRE, positions="sines"),
-    "plbart": Kin(spare=2),
+    "plbart": HalfManner(spare=2),
 }
 
 
