@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import sys
@@ -58,7 +59,7 @@ def find_batch_size(
     `memory_limit`: bytes, as 8e9 or "8GB" (default: the device's; a CPU needs one, its own trials stop short of it).
     `optimizer`: what it will keep is left free, as no trial makes a step: weights, buffers and random numbers stay as
     they are. `step(model, batch)` gives the loss (default: the `loss` of the model's output). `seq`: tokens of a
-    sequence, where `input_ids` do not say it. `options`: of `flopwise.memory`, of the recipe (`precision`, `recompute`).
+    sequence, where `input_ids` do not say it. `options`: of `flopwise.memory`, such as `recompute`.
 
     Raises:
         SpecError: neither torch nor a limit is there.
@@ -112,7 +113,10 @@ def _next(trials: _Trials, slope: float | None, low: int, high: int) -> int:
 def _estimated(
     subject: TrainedModel, seq: int | None, options: Mapping[str, Any], trials: _Trials
 ) -> tuple[float | None, float]:
-    """(bytes of one more sequence, bytes of none) by the memory model; None where it knows nothing of the model."""
+    """(bytes of one more sequence, bytes of none): by the memory model, and what is held already, with gradients.
+
+    None where the model's layers are not known.
+    """
     if subject.model is None or seq is None:
         return None, 0.0
     recipe = {"precision": trials.precision, "seq": seq, **options}
@@ -121,7 +125,7 @@ def _estimated(
     except FlopwiseError:
         return None, 0.0
     slope = (many - one) / 8
-    return (slope, max(one - slope, trials.base_bytes)) if slope > 0 else (None, 0.0)
+    return (slope, trials.base_bytes + trials.grad_bytes) if slope > 0 else (None, 0.0)
 
 
 def _length(batch: Any) -> int | None:
@@ -133,7 +137,9 @@ def _length(batch: Any) -> int | None:
 
 def _loss(model: Any, batch: Any) -> Any:
     """The loss of a model of transformers, or of any whose output has one or is one."""
-    output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if isinstance(batch, tuple) else model(batch)
+    output = (
+        model(**batch) if isinstance(batch, Mapping) else model(*batch) if isinstance(batch, tuple) else model(batch)
+    )
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if loss is None:
         raise SpecError("the model's output has no loss: give batches with labels, or step=, which returns a loss")
@@ -172,10 +178,16 @@ class _Trials:
         if limit is None:
             if self.is_cpu:
                 raise SpecError("on a CPU the batch needs a limit; give memory_limit, as in memory_limit='8GB'")
-            limit = (1.0 - HEADROOM) * torch.cuda.get_device_properties(self._device).total_memory
+            free, _ = torch.cuda.mem_get_info(self._device)
+            limit = (1.0 - HEADROOM) * (free + torch.cuda.memory_reserved(self._device))
         self.limit_bytes = limit - states_bytes
         self.rows: list[BatchTrial] = []
         self.base_bytes = self._settled_bytes()
+        self.grad_bytes = float(
+            sum(
+                one.numel() * one.element_size() for one in model.parameters() if one.requires_grad and one.grad is None
+            )
+        )
 
     def _settled_bytes(self) -> float:
         """Free what can be freed; what is held then."""
@@ -184,6 +196,8 @@ class _Trials:
             self._torch.cuda.empty_cache()
             self._torch.cuda.reset_peak_memory_stats(self._device)
             return float(self._torch.cuda.memory_reserved(self._device))
+        with contextlib.suppress(OSError, AttributeError):  # of the C library of GNU
+            ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):
             CLEAR_REFS.write_text(RESET_PEAK, encoding="ascii")
         with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flopwise.callbacks.settings import RecordingSpec
-from flopwise.units import HOUR_S, format_percent, format_seconds, format_usd
+from flopwise.units import HOUR_S, format_seconds, format_usd
 
 ALERTS = (0.5, 0.8, 0.95, 1.0)
 """Shares of a budget at which an event says so."""
@@ -47,7 +47,7 @@ class Budget:
         frac, text = max(self._used(elapsed_s), default=(0.0, ""))
         passed = [share for share in self._ahead if frac >= share]
         self._ahead = [share for share in self._ahead if frac < share]
-        return [f"{format_percent(passed[-1])} of the budget is used up: {text}"] if passed else []
+        return [f"{100 * passed[-1]:.0f} % of the budget is used up: {text}"] if passed else []
 
 
 class Agreement:

@@ -60,7 +60,7 @@ class StepClock(Generic[T]):
 
 
 def number_soon(value: Any) -> Any:
-    """A number, or a copy of a GPU's scalar that is on its way to the host: `float` of it once a later event has passed."""
+    """A number, or a GPU's scalar on its way to the host, where `float` reads it once a later event has passed."""
     if value is None or isinstance(value, int | float):
         return value
     detached = value.detach() if hasattr(value, "detach") else value

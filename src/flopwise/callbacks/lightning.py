@@ -83,6 +83,8 @@ class FlopwiseLightningCallback(Callback):
         run.waited(time.perf_counter() - self._idle_s)
         first = batch.get("input_ids") if isinstance(batch, Mapping) else None
         shape = tuple(getattr(first, "shape", ()))
+        if not run.is_open:
+            run.open(**({"seq": int(shape[1])} if len(shape) == 2 else {}))
         if len(shape) == 2:
             self._samples += shape[0]
             self._tokens += shape[0] * shape[1]

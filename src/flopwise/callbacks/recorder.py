@@ -22,7 +22,7 @@ from typing import Any
 
 from flopwise.callbacks.budget import Agreement, Budget
 from flopwise.callbacks.clock import StepClock, number_soon
-from flopwise.callbacks.devices import energy_meter, local_devices
+from flopwise.callbacks.devices import EnergyMeter, energy_meter, local_devices
 from flopwise.callbacks.settings import RecordingSpec
 from flopwise.callbacks.subject import trained_model
 from flopwise.cost.spec import MachineSpec
@@ -69,7 +69,7 @@ class TrainingRecorder:
         expected: ExpectedTraining | None = None, source: SourceSpec | None = None,
         settings: Mapping[str, object] | None = None, resumed: str | None = None,
     ) -> None:  # fmt: skip
-        """`subject`: the model, as `trained_model` takes it; `resumed`: the run that this one goes on from, in a new one.
+        """`subject`: the model, as `trained_model` takes it; `resumed`: the run that this new one goes on from.
 
         Raises:
             SpecError: a name that is not known.
@@ -77,12 +77,16 @@ class TrainingRecorder:
         spec.check()
         facts = (source or SourceSpec()).catalog
         self._pid, self._ended = os.getpid(), False
-        self.rank, self.num_ranks = (int(os.environ.get(name) or usual) for name, usual in (("RANK", 0), ("WORLD_SIZE", 1)))
+        self.rank, self.num_ranks = (
+            int(os.environ.get(name) or usual) for name, usual in (("RANK", 0), ("WORLD_SIZE", 1))
+        )
         self.spec, self.expected = spec, expected
         self.gpus = spec.gpus or self.num_ranks
         self.devices = local_devices(facts, spec.gpu)
         self.subject = trained_model(subject, facts, name=None if expected is None else expected.model)
-        self.precision = spec.precision or str((settings or {}).get("precision") or (expected.precision if expected else "bf16"))
+        self.precision = spec.precision or str(
+            (settings or {}).get("precision") or (expected.precision if expected else "bf16")
+        )
         self._peak = spec.peak or self.devices.peak_flops_per_s(self.precision)
         self._price, price_basis = self._hourly(facts)
         self._wall_s, self._start_s = time.time(), time.perf_counter()
@@ -100,17 +104,35 @@ class TrainingRecorder:
         self.latest: dict[str, float] = {}
         """The last value of each metric of the run, and of its fullest device."""
         self.run = self._as_run(settings or {}, resumed)
-        self._writer = self._opened(store) if self.rank == 0 else None
-        self._meter = energy_meter(self.devices, self.gpus, spec.watts) if self.rank == 0 else None
+        self._bases = [self.subject.basis, *self.devices.notes, price_basis]
+        self._usual_tokens, self._seq = spec.tokens_per_step, spec.seq
+        if expected is not None:
+            self._usual_tokens = spec.tokens_per_step or expected.tokens_per_step
+            self._seq = spec.seq or expected.seq
+            self._bases.append(
+                f"tokens: {self._usual_tokens:,.0f} a step, as expected, where a step does not say its own"
+            )
+        self._where, self._resumed = store, resumed or spec.resume
+        self._writer: Any = None
+        self._meter: EnergyMeter | None = None
         self._stop_sampling = threading.Event()
-        if self.rank == 0:
-            bases = [self.subject.basis, *self.devices.notes, price_basis, getattr(self._meter, "basis", "")]
-            for basis in filter(None, bases):
-                self.event("basis", basis)
-            if resumed or spec.resume:
-                self.event("resumed", f"goes on from run {resumed or spec.resume}")
-            threading.Thread(target=self._sample_often, name="flopwise-sampler", daemon=True).start()
-            atexit.register(self._end_at_exit)
+        self.is_open = False
+
+    def open(self, **settings: object) -> None:
+        """Begin to record, once, with `settings` beside those that were known before: what the first batch tells."""
+        if self.is_open:
+            return
+        self.is_open, self.run = True, replace(self.run, settings={**self.run.settings, **settings})
+        if self.rank:
+            return
+        self._writer = self._opened(self._where)
+        self._meter = energy_meter(self.devices, self.gpus, self.spec.watts)
+        for basis in filter(None, [*self._bases, getattr(self._meter, "basis", "")]):
+            self.event("basis", basis)
+        if self._resumed:
+            self.event("resumed", f"goes on from run {self._resumed}")
+        threading.Thread(target=self._sample_often, name="flopwise-sampler", daemon=True).start()
+        atexit.register(self._end_at_exit)
 
     def _hourly(self, facts: Any) -> tuple[float | None, str]:
         """US dollars an hour for all machines, and where that is from."""
@@ -125,19 +147,24 @@ class TrainingRecorder:
         except FlopwiseError as error:
             return None, f"price: not known ({error})"
         each = machines.usd_per_gpu_hour
-        return (None, "price: not in the catalog") if each is None else (each * self.gpus, f"price: {machines.price_source}")
+        return (
+            (None, "price: not in the catalog")
+            if each is None
+            else (each * self.gpus, f"price: {machines.price_source}")
+        )
 
     def _as_run(self, settings: Mapping[str, object], resumed: str | None) -> Run:
         """The run as the store has it."""
         given, expected = self.spec, self.expected
         known = {} if expected is None else dict(expected.settings)
+        here = {"gpu": given.gpu or self.devices.name, "precision": self.precision}
         linked = {"resumed_from": resumed} if resumed else {}
         return Run(
             run_id=given.resume or uuid.uuid4().hex, name=given.name or self.subject.name or "training",
             task=given.task or (expected.task if expected is not None else "pretrain"),  # type: ignore[arg-type]
             started_at_s=self.started_at_s, model=self.subject.name, gpu=self.devices.name, gpus=self.gpus,
             host=platform.node() or None, software=_versions(), budget_usd=given.budget_usd,
-            settings={**known, "precision": self.precision, **settings, **linked},
+            settings={**known, **here, **settings, **linked},
             price_usd_per_hour=self._price, expected=None if expected is None else expected.expected,
         )  # fmt: skip
 
@@ -255,16 +282,14 @@ class TrainingRecorder:
         """
         if os.getpid() != self._pid or self._ended:
             return
+        self.open()
         if self._clock is None:
             self.begin_steps()
         assert self._clock is not None
         self.steps += 1
-        tokens = tokens if tokens is not None else self.spec.tokens_per_step
-        if flops is None and tokens is not None:
-            seq = self.spec.seq or int((self.expected.settings.get("seq") if self.expected else 0) or 0)  # type: ignore[call-overload]
-            flops = self.subject.flops(tokens / seq, seq) if seq else None
-            if flops is None and self.subject.model is None:
-                flops = self.subject.flops(tokens, 1)
+        tokens = self._usual_tokens if tokens is None else tokens
+        if flops is None and tokens is not None and (self._seq or self.subject.model is None):
+            flops = self.subject.flops(tokens / (self._seq or 1), self._seq or 1)
         values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
         soon = {name: number_soon(value) for name, value in values.items() if value is not None}
         wait_s, self._waits = self._waits, 0.0
@@ -299,7 +324,7 @@ class TrainingRecorder:
             self._safely(self._writer.add, self._now_s() if at_s is None else at_s, values, step=step or self.steps)
 
     def _judged(self, values: dict[str, float], source: str = "step") -> dict[str, float]:
-        """`values` of a loop without those that are no numbers; what is odd about them becomes an event, once a streak."""
+        """`values` of a loop without those that are no numbers; what is odd becomes an event, once a streak."""
         odd = [name for name, value in values.items() if not math.isfinite(value)]
         if odd and source not in self._odd:
             self.event("not_finite", ", ".join(f"{name} is {values[name]}" for name in odd))
@@ -309,7 +334,9 @@ class TrainingRecorder:
         if norm is not None and math.isfinite(norm):
             usual = median(self._norms) if len(self._norms) >= SETTLED else math.inf
             if norm > SPIKE * usual > 0:
-                self.event("grad_norm_spike", f"gradient norm {norm:.4g}, {norm / usual:.1f} times its median {usual:.4g}")
+                self.event(
+                    "grad_norm_spike", f"gradient norm {norm:.4g}, {norm / usual:.1f} times its median {usual:.4g}"
+                )
             self._norms.append(norm)
         return {name: value for name, value in values.items() if name not in odd}
 
@@ -349,7 +376,12 @@ class TrainingRecorder:
             if self._writer is None:
                 return
         joules = None if self._meter is None else self._meter.joules()
-        total = {"energy_joules": joules, "cost_usd": self.cost_usd, "tokens": self._tokens or None, "eta_s": self.eta_s}
+        total = {
+            "energy_joules": joules,
+            "cost_usd": self.cost_usd,
+            "tokens": self._tokens or None,
+            "eta_s": self.eta_s,
+        }
         total["plan_deviation_frac"] = self._deviation()
         self.add({name: float(value) for name, value in total.items() if value is not None}, at_s=at_s)
 
@@ -396,6 +428,7 @@ class TrainingRecorder:
         """The run has ended; what is left is written."""
         if self._ended or os.getpid() != self._pid:
             return
+        self.open()
         self._stop_sampling.set()
         if self._clock is not None:
             try:

@@ -51,7 +51,7 @@ class TrainedModel:
     def flops(self, batch: float, seq: int, encoder: int | None = None) -> float | None:
         """Model FLOPs of training on `batch` sequences of `seq` tokens, masked attention left out; None: not known.
 
-        Source: `causal_forward_flops`, and 6 N D (Kaplan et al. 2020, arXiv:2001.08361) where only parameters are known.
+        Source: `causal_forward_flops`; 6 N D (Kaplan et al. 2020, arXiv:2001.08361) where only parameters are known.
         Assumes: the FLOPs of a token are linear in the length between two powers of two, as those of attention are.
         """
         if self.model is None:

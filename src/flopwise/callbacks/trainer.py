@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from flopwise.callbacks.begin import checked_options, training_recorder
 from flopwise.callbacks.recorder import TrainingRecorder, status_of
@@ -32,8 +32,8 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     given; with `torch_compile` give `tokens_per_step`, as nothing is hooked into a model that is compiled. A run that
     goes on from a checkpoint is linked to the one that wrote it; `resume=RUN` continues it.
 
-    The Trainer tells no callback of an exception: the run has failed when the program ends by it. Where the program goes
-    on, as in a notebook, use it as a context manager: `with FlopwiseCallback() as callback:` around the training.
+    The Trainer tells no callback of an exception: the run has failed when the program ends by it. Where the program
+    goes on, as in a notebook, use it as a context manager: `with FlopwiseCallback() as callback:` around the training.
     """
 
     def __init__(self, *, store: str | Path | None = None, question: Any = None, **options: Any) -> None:
@@ -53,10 +53,10 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._idle_s: float | None = None
         self._pause_s: float | None = None
 
-    def __enter__(self) -> FlopwiseCallback:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._end(status_of(error))
 
     def state(self) -> dict[str, Any]:
@@ -122,6 +122,8 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         encoder = None
         if subject.model is not None and subject.model.kind == "encoder-decoder" and len(labels) == 2:
             seq, encoder = int(labels[1]), seq
+        if not self.run.is_open:
+            self.run.open(**({"seq": encoder or seq} if seq > 1 else {}))
         flops = subject.flops(batch, seq, encoder)
         self._samples += batch
         self._tokens += batch * (seq + (encoder or 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,13 @@ class ExpectedTraining:
     gpus: int
     precision: str
     price_usd_per_hour: float | None
+    seq: int
     tokens_per_step: float
     total_tokens: float | None
 
 
 def training_expectation(answer: TrainAnswer, question: str) -> Expectation:
-    """What an answer of `train` says of a step, of its memory and of the run, with 80 % intervals; `question`: its command.
+    """What an answer of `train` says of a step, its memory and the run, with 80 % intervals; `question`: its command.
 
     The interval of times is that of the throughput, turned round; MFU has that of the throughput.
     """
@@ -66,7 +67,7 @@ def expected_training(answer: TrainAnswer, question: str, settings: Mapping[str,
         task="pretrain" if job.recipe.lora is None and not settings.get("finetune") else "finetune",
         gpu=job.cluster.accelerator.name, gpus=gpus, precision=job.recipe.precision,
         price_usd_per_hour=None if each is None else each * gpus, total_tokens=job.tokens,
-        tokens_per_step=float(job.recipe.global_batch) * float(job.recipe.seq_len),
+        seq=int(job.recipe.seq_len), tokens_per_step=float(job.recipe.global_batch) * float(job.recipe.seq_len),
     )  # fmt: skip
 
 
@@ -76,8 +77,8 @@ def planned_training(plan: Plan, rank: int, facts: Facts, where: str | Path = "t
     Raises:
         SpecError: no such plan, a plan of serving, or its machines are no longer among the facts.
     """
+    from flopwise.search.run_job import candidate_job  # noqa: PLC0415
     from flopwise.search.spec import TRAINING  # noqa: PLC0415 - as the rest of the search
-    from flopwise.search.training_option import candidate_job  # noqa: PLC0415
     from flopwise.search.workload_file import workload_from  # noqa: PLC0415
     from flopwise.training.answer import train_answer  # noqa: PLC0415
 
@@ -97,8 +98,4 @@ def planned_training(plan: Plan, rank: int, facts: Facts, where: str | Path = "t
     settings: dict[str, Any] = {**chosen.layout, "gpus": chosen.num_gpus, "gpu": chosen.gpu}
     settings["seq"] = settings.pop("seq_len")
     one = expected_training(answer, chosen.reproduce or f"flopwise plan --from {where}", settings)
-    return ExpectedTraining(
-        expected=one.expected, settings=settings, model=workload.model, task=workload.task, gpu=one.gpu, gpus=one.gpus,
-        precision=one.precision, price_usd_per_hour=chosen.usd_per_hour, tokens_per_step=one.tokens_per_step,
-        total_tokens=one.total_tokens,
-    )  # fmt: skip
+    return replace(one, model=workload.model, task=workload.task, price_usd_per_hour=chosen.usd_per_hour)
