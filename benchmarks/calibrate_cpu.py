@@ -34,12 +34,13 @@ import torch
 import transformers
 
 import flopwise
-from measure_training import LEAST, BusyError, Quiet, cpu_name, peak_of, write_csv
+from measure_training import LEAST, UNDISTURBED, BusyError, Quiet, cpu_name, peak_of, write_csv
 
 SCRIPT = "benchmarks/calibrate_cpu.py"
 STACK = "hf-trainer-2026"
 PROFILED = 3
 """Steps over which memory is summed."""
+MOST_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +115,22 @@ class StepTimes(transformers.TrainerCallback):
 
     def __init__(self, quiet: Quiet | None, warmup: int, wanted: int) -> None:
         self.quiet, self.warmup, self.wanted = quiet, warmup, wanted
-        self.clean, self.every, self.before, self.start = list[float](), list[float](), True, 0.0
+        self.clean, self.every, self.before = list[float](), list[float](), True
+        self.start = self.begun = 0.0
+        self.alone = torch.get_num_threads() == 1
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Note the time."""
         self.before = self.quiet is None or self.quiet.now()
-        self.start = time.perf_counter()
+        self.begun, self.start = time.process_time(), time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Keep the step, or not; stop when there are enough."""
         del args, state
         self.every.append(time.perf_counter() - self.start)
-        if len(self.every) > self.warmup and self.before and (self.quiet is None or self.quiet.now()):
+        had_core = not self.alone or time.process_time() - self.begun > UNDISTURBED * self.every[-1]
+        left_alone = self.quiet is None or (self.before and had_core and self.quiet.now())
+        if len(self.every) > self.warmup and left_alone:
             self.clean.append(self.every[-1])
         control.should_training_stop = len(self.clean) >= self.wanted
         return control
@@ -189,7 +194,7 @@ def measured(shape: TrainedShape, quiet: Quiet | None, warmup: int, repeats: int
     del seen
     gc.collect()
     times = StepTimes(quiet, warmup, repeats)
-    parameters = trained(shape, warmup + 4 * repeats, times)
+    parameters = trained(shape, warmup + MOST_TRIES * repeats, times)
     if len(times.clean) < min(LEAST, repeats):
         raise BusyError
     disturbed = len(times.every) - warmup - len(times.clean)
@@ -266,9 +271,8 @@ def report(out: Path, profiles: tuple[str, str], gpu: str) -> str:
     lines += ["", "| | median error | 90th percentile | in the interval |", "|---|---|---|---|"]
     for name, done in (("probe alone", probed), ("calibrated", learned), ("memory, all shapes", memory)):
         figures = done.summary
-        lines.append(
-            f"| {name} | {shown(figures.median_abs_error)} | {shown(figures.p90_abs_error)} | {shown(figures.coverage)} |"
-        )
+        cells = (figures.median_abs_error, figures.p90_abs_error, figures.coverage)
+        lines.append(f"| {name} | {' | '.join(map(shown, cells))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fitting"))
 from flopwise import cli
+from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.profiles import profiles_folder
+from flopwise.fitting.recorded import recorded_row
+from flopwise.records.model import Run, Sample
+from flopwise.records.store import open_store
 from probes import NAME, cpu_probe, cpu_rows, write_rows
 
 TRAIN = ("train", "100M", "--precision", "fp32", "--seq", "128", "--global-batch", "4", "--stack", "hf-trainer-2026")
@@ -139,3 +144,31 @@ def test_a_damaged_profile_is_told_not_used(probed: Path, capsys: pytest.Capture
     assert "measured.json, entry 1" in err
     (profiles_folder() / "mycpu" / "profile.json").write_text("{", encoding="utf-8")
     assert run(capsys, "calibrate", "--list")[0] == 2
+
+
+def test_a_recorded_run_teaches_as_its_row_would(probed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store()
+    settings = {"seq": 128, "global_batch": 4, "micro_batch": 4, "precision": "fp32", "stack": "hf-trainer-2026"}
+    run_ = Run(
+        run_id="ab" * 16, name="evening", task="pretrain", started_at_s=1e9, model="100M", gpu="Test CPU 9000", gpus=1,
+        settings=settings,
+    )  # fmt: skip
+    store.add_run(run_)
+    # the first three steps warm up; the median of the others is 4 s: 4 x 128 tokens in it
+    steps = enumerate([60.0, 60.0, 60.0, 3.0, 4.0, 5.0])
+    store.append(run_.run_id, [Sample("step_s", 1e9 + n, s, n) for n, s in steps])
+    row = recorded_row(run_, store)
+    assert float(row["tokens_per_s_per_gpu"]) == pytest.approx(128)
+    told = answer(capsys, "calibrate", "evening", "--calibration", "mycpu", "--name", "taught")
+    [errors] = told["errors"]
+    assert (errors["rows"], told["skipped"]) == (1, [])
+    assert errors["median_after"] < errors["median_before"]
+    assert errors["interval"] is None  # one run does not tell how wrong the next estimate is
+    code, _, err = run(capsys, "calibrate", "morning", "--calibration", "mycpu")
+    assert code == 2
+    assert "morning" in err
+    bare = replace(run_, run_id="cd" * 16, settings={})
+    store.add_run(bare)
+    with pytest.raises(SpecError, match="its seq, global_batch are not recorded"):
+        recorded_row(bare, store)
+    assert probed.exists()
