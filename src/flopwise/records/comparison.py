@@ -67,7 +67,7 @@ def _differing(settings: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ..
 
 
 def _contrast(metric: str, runs: Sequence[Measured]) -> Contrast:
-    levels = tuple(_level(one, metric) for one in runs)
+    levels = tuple(one.statistic(metric) for one in runs)
     first = levels[0]
     found = [_against(first, one) for one in levels]
     expected = [None if one.run.expected is None else one.run.expected.figures.get(metric) for one in runs]
@@ -79,11 +79,6 @@ def _contrast(metric: str, runs: Sequence[Measured]) -> Contrast:
         metric=metric, levels=levels, against=tuple(d for d, _ in found), sure=tuple(s for _, s in found),
         planned=planned,
     )  # fmt: skip
-
-
-def _level(one: Measured, metric: str) -> Statistic | None:
-    total = one.totals.get(metric)
-    return one.levels.get(metric) if total is None else Statistic(value=total, error=None, count=1, statistic="total")
 
 
 def _against(first: Statistic | None, other: Statistic | None) -> tuple[float | None, bool | None]:

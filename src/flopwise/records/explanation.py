@@ -112,10 +112,10 @@ def explanation(found: Measured) -> RunExplanation:
     names = dict.fromkeys((*_HEADLINE, *figures, *found.levels, *found.totals))
     outcomes = tuple(
         MetricOutcome(
-            metric=name, measured=_measured(found, name), expected=figures.get(name), derived=name in found.derived
+            metric=name, measured=found.statistic(name), expected=figures.get(name), derived=name in found.derived
         )
         for name in names
-        if _measured(found, name) is not None or name in figures
+        if found.statistic(name) is not None or name in figures
     )
     terms = tuple(_terms(found, expected)) if expected is not None else ()
     causes = tuple(_causes(found, terms))
@@ -123,11 +123,6 @@ def explanation(found: Measured) -> RunExplanation:
         verdict=_verdict(found, outcomes, terms), outcomes=outcomes, terms=terms, causes=causes,
         notes=tuple(_notes(found, terms)),
     )  # fmt: skip
-
-
-def _measured(found: Measured, name: str) -> Statistic | None:
-    total = found.totals.get(name)
-    return found.levels.get(name) if total is None else Statistic(value=total, error=None, count=1, statistic="total")
 
 
 def _terms(found: Measured, expected: Expectation) -> Iterator[Term]:

@@ -45,10 +45,17 @@ class Measured:
         """Whether it is a run of training."""
         return self.run.task != "serve"
 
+    def statistic(self, metric: str) -> Statistic | None:
+        """The figure of a metric, or the total of what only grows; None where it was not measured."""
+        total = self.totals.get(metric)
+        if total is None:
+            return self.levels.get(metric)
+        return Statistic(value=total, error=None, count=1, statistic="total")
+
     def value(self, metric: str) -> float | None:
-        """The figure of a metric; None where it was not measured."""
-        found = self.levels.get(metric)
-        return self.totals.get(metric) if found is None else found.value
+        """The same as a number."""
+        found = self.statistic(metric)
+        return None if found is None else found.value
 
 
 def run_figures(store: Store, run: Run) -> Measured:
