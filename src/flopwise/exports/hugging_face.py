@@ -26,7 +26,15 @@ ADAPTER, QUANTIZATION, DEEPSPEED, OWN_MODEL = "adapter_config.json", "quantizati
 Sharding = Literal["none", "ddp", "fsdp", "deepspeed"]
 """What keeps replicas alike and shards their states: nothing (one process), DDP, FSDP2, DeepSpeed."""
 STACK = "hf-trainer"
-SAME = ("hf-trainer", "deepspeed-zero3", "fsdp-eager", "fsdp-2023", "fsdp-compile", "fsdp-compile-2025")
+SAME = (
+    "hf-trainer",
+    "hf-trainer-2026",
+    "deepspeed-zero3",
+    "fsdp-eager",
+    "fsdp-2023",
+    "fsdp-compile",
+    "fsdp-compile-2025",
+)
 """Stacks whose habits train.py has: FSDP2 or DeepSpeed around a model, compiled or not."""
 PLATFORMS = {"nvidia", "amd", "intel", "cpu", "apple"}
 OPTIMIZERS = {

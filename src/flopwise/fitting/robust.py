@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flopwise.calibrate.constants import Array, Constant, Values
+from flopwise.fitting.constants import Array, Constant, Values
 
 ELBOW = 0.10  # log error from which the loss grows linearly
 PULL = 0.02  # weight of a squared distance from the prior, in spreads, against one row of weight one

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.calibrate import campaign, kernels, serving, training
-from flopwise.calibrate.constants import Constant, moved_calibration, moved_records, start, write_values
 from flopwise.facts.catalog import load_facts
+from flopwise.fitting import campaign, kernels, serving, training
+from flopwise.fitting.constants import Constant, moved_calibration, moved_records, start, write_values
 
 FACTS = load_facts()
 ALL = (*kernels.CONSTANTS, *serving.CONSTANTS, *training.constants(FACTS), campaign.SHARE)

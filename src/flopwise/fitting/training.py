@@ -16,11 +16,11 @@ import numpy as np
 
 from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.training import row_job
-from flopwise.calibrate.constants import Array, Constant, moved_calibration, moved_records
-from flopwise.calibrate.robust import FitModel, even_weights
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Array, Constant, moved_calibration, moved_records
+from flopwise.fitting.robust import FitModel, even_weights
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
 

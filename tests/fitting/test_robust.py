@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from flopwise.calibrate.constants import Array, Constant
-from flopwise.calibrate.robust import FitModel, even_weights, fit, solve
+from flopwise.fitting.constants import Array, Constant
+from flopwise.fitting.robust import FitModel, even_weights, fit, solve
 
 CONSTANTS = (Constant("a", ("any",), 1.0, 0.01, 100.0, 5.0), Constant("b", ("any",), 1.0, 0.01, 100.0, 5.0))
 

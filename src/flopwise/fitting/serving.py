@@ -17,11 +17,11 @@ import numpy as np
 
 from flopwise.backtests.prediction import Row
 from flopwise.backtests.serving import STREAM, measured_quantities, row_job
-from flopwise.calibrate.constants import Array, Constant, moved_calibration, moved_records
-from flopwise.calibrate.robust import FitModel, even_weights
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Array, Constant, moved_calibration, moved_records
+from flopwise.fitting.robust import FitModel, even_weights
 from flopwise.serving.estimate import check, job_memory, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.job import ServeJob

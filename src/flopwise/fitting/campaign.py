@@ -9,9 +9,9 @@ import numpy as np
 
 from flopwise.backtests.gpu_hours import CAMPAIGN, campaign_frac, predict_row
 from flopwise.backtests.prediction import Row
-from flopwise.calibrate.constants import Array, Constant
-from flopwise.calibrate.robust import even_weights, weighted_quantile
 from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Array, Constant
+from flopwise.fitting.robust import even_weights, weighted_quantile
 
 SHARE = Constant(CAMPAIGN, ("any",), 0.7, 0.1, 1.0)
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from flopwise.backtests.kernels import Predictor
 from flopwise.backtests.prediction import Row
-from flopwise.calibrate.constants import Constant, Values
 from flopwise.cost.rates import families
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Constant, Values
 
 PULL = 0.02  # weight of (log value - mean log value) ** 2, per family, times the number of rows of an average family
 SMOOTH = 0.03  # log error below which the loss is a square

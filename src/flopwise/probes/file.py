@@ -1,0 +1,191 @@
+"""What a probe measured, as plain data, and its JSON file.
+
+SI units throughout: FLOP/s (for int8, operations a second), B/s, s. A device goes by its `id`: `cpu`, `cuda:0`, `mps`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from flopwise.errors import SpecError
+from flopwise.files import read_at_most, write_whole
+
+FORMAT, VERSION = "flopwise-probe", 1
+LARGEST_FILE = 16 << 20
+Unit = Literal["FLOP/s", "B/s", "s"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One operation on one device, repeated; a rate is the work of one repetition over its time.
+
+    `name` and what its `shape` says (whole numbers):
+        matmul              m, n, k: an (m, k) by a (k, n) matrix
+        memory_copy, memory_read, memory_write   bytes: all that is touched, the working set
+        attention_prefill   batch, heads, kv_heads, seq, dim; causal, FLOP as the mask lets through
+        attention_training  the same with its backward pass
+        attention_decode    batch, heads, kv_heads, seq, dim: one new token each, B/s of keys and values
+        elementwise         elements, passes: norm, activation, product and sum; B/s of their inputs and outputs
+        elementwise_training  the same with its backward pass
+        launch_queued, launch_waited, launch_autograd   s: of one small operation in a queue, alone and waited for,
+                            and followed by autograd (the backward pass an operation of its own)
+        host_to_device, device_to_host   bytes, pinned (0 or 1)
+        device_to_device    bytes, peer: the index of the device that receives
+        all_reduce, all_gather   bytes, ranks; B/s of the bus: 2 (n-1)/n and (n-1)/n of the bytes
+        disk_write, disk_read                  bytes: in a row, of one request
+        disk_random_write, disk_random_read    bytes, depth: of one request, requests at once
+        loop_naive, loop_vectorised   n: an (n, n) by (n, n) matrix in Python's own loops, and by the library
+    """
+
+    name: str
+    device: str
+    unit: Unit
+    shape: Mapping[str, int]
+    dtype: str | None = None  # as the catalog writes it: fp32, tf32, bf16, int8 ...
+    work: float = 0.0  # FLOP or bytes of one repetition; operations where the unit is s
+    value: float | None = None  # at the median repetition; None where it failed
+    best: float | None = None  # the fastest repetition
+    low: float | None = None  # 10th and 90th percentile of the value, so that low <= value <= high
+    high: float | None = None
+    seconds: float | None = None  # median of a repetition
+    repeats: int = 0
+    involuntary_switches: int | None = None  # times that the system took the processor away
+    others_frac: float | None = None  # share of all cores that other processes and other machines used meanwhile
+    note: str = ""  # what is less certain: the page cache is in it, scaled from a part ...
+    failure: str | None = None  # why there is no value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedDevice:
+    """A device that was measured, as its driver and the system describe it."""
+
+    id: str
+    kind: Literal["cpu", "cuda", "rocm", "mps"]
+    name: str  # as the driver says
+    accelerator: str | None = None  # the row of the catalog with its datasheet
+    memory_bytes: int | None = None
+    threads: int | None = None  # of a CPU, that were used
+    cores: int | None = None  # of a CPU, that this process may use; multiprocessors of a GPU
+    clock_hz: float | None = None
+    cache_bytes: Mapping[str, int] = field(default_factory=dict)  # "L1", "L2", "L3" of a CPU
+    driver: str | None = None
+    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype: the datasheet's, or computed
+    memory_bytes_per_s: float | None = None  # the datasheet's
+    peak_source: str | None = None  # where the two come from
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What tells a probe of this version from everything else."""
+
+    format: str = ""
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What one run of the probe measured on one machine."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    date: str  # ISO 8601 with its zone
+    host: str
+    system: str  # operating system and its release
+    flopwise: str  # the version that measured
+    versions: Mapping[str, str]  # python, numpy, torch, cuda ...
+    backend: Literal["torch", "numpy"]
+    quick: bool
+    devices: tuple[ProbedDevice, ...]
+    measurements: tuple[Measurement, ...]
+    seconds: float = 0.0  # that it took
+    notes: tuple[str, ...] = ()  # a busy machine, what could not be measured at all
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Probe:
+        """Read the file of a probe.
+
+        Raises:
+            SpecError: there is no such file, it is damaged, no probe, or of a newer version.
+        """
+        import msgspec  # noqa: PLC0415 - as above
+
+        where = str(path)[:200]
+        try:
+            data = read_at_most(path, LARGEST_FILE)
+        except (OSError, ValueError) as fault:
+            raise SpecError(f"{where}: cannot be read ({getattr(fault, 'strerror', None) or fault})") from None
+        if len(data) > LARGEST_FILE:
+            raise SpecError(f"{where}: larger than a probe can be ({LARGEST_FILE >> 20} MiB)")
+        try:
+            head = msgspec.json.decode(data, type=_Head)
+            if head.format != FORMAT:
+                raise SpecError(f"{where}: not a probe's file; `flopwise probe -o FILE` writes one")
+            if head.version > VERSION:
+                raise SpecError(
+                    f"{where}: written by a newer flopwise (version {head.version} of the file; this one reads {VERSION}); "
+                    "update flopwise"
+                )
+            probe: Probe = msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise SpecError(f"{where}: damaged, or not a probe's file ({str(fault)[:200]}); measure again") from None
+        _check(probe, where)
+        return probe
+
+    def write(self, path: Path | str) -> None:
+        """Write the file: all of it, or the old one stays.
+
+        Raises:
+            SpecError: it cannot be written.
+        """
+        import msgspec  # noqa: PLC0415 - who only looks at the types need not load it
+
+        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    def device(self, identity: str) -> ProbedDevice:
+        """The device of that `id`.
+
+        Raises:
+            SpecError: it was not measured.
+        """
+        for one in self.devices:
+            if one.id == identity:
+                return one
+        raise SpecError(f"device {identity!r} is not in the probe; there are {', '.join(d.id for d in self.devices)}")
+
+    def values(self, name: str, device: str, dtype: str | None = None) -> Iterator[tuple[Measurement, float]]:
+        """Measurements of that name that succeeded, with their values; of one dtype where it is given."""
+        for one in self.measurements:
+            if (one.name, one.device) == (name, device) and dtype in (None, one.dtype) and one.value is not None:
+                yield one, one.value
+
+    def best(self, name: str, device: str, dtype: str | None = None) -> float | None:
+        """The best rate, or the shortest time, among the medians; None where nothing was measured."""
+        found = [(value, one.unit) for one, value in self.values(name, device, dtype)]
+        if not found:
+            return None
+        return (min if found[0][1] == "s" else max)(value for value, _ in found)
+
+
+def _check(probe: Probe, where: str) -> None:
+    """Refuse what no machine can have measured. Raises SpecError."""
+    known = {device.id for device in probe.devices}
+    try:
+        dt.datetime.fromisoformat(probe.date)
+    except ValueError:
+        raise SpecError(f"{where}: date {probe.date[:40]!r} is none (2026-11-22T10:00:00+00:00)") from None
+    for number, one in enumerate(probe.measurements):
+        at = f"{where}: measurements.{number} ({one.name[:40]})"
+        if one.device not in known:
+            raise SpecError(f"{at}: its device {one.device[:40]!r} is not among the devices")
+        if (one.value is None) == (one.failure is None):
+            raise SpecError(f"{at}: needs either a value or a failure")
+        figures = [one.value, one.best, one.low, one.high, one.seconds]
+        if any(figure is not None and not (math.isfinite(figure) and figure > 0) for figure in figures):
+            raise SpecError(f"{at}: a figure is not above 0 and finite")
+        if not (math.isfinite(one.work) and one.work >= 0):
+            raise SpecError(f"{at}: its work is not 0 or more and finite")
