@@ -1,7 +1,8 @@
 """What flopwise itself takes, against its targets: `make bench` writes benchmarks/REPORT.md.
 
 Each command runs as a fresh process, several times: the best shows what the code costs, the median what a person sees
-on this machine. Commands that do not exist yet are left out. Time and peak memory are the process's own, from wait4.
+on this machine. Modules are compiled once, into a folder of the benchmark's own, as they are where pip installs them.
+Commands that do not exist yet are left out. Time and peak memory are the process's own, from wait4.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 REPORT = Path(__file__).parent / "REPORT.md"
 SEARCH = Path(__file__).parent / "search_speed.py"
 FLEET = Path(__file__).parent / "fleet_speed.py"
+CALLBACKS = Path(__file__).parent / "callback_overhead.py"
 SIMULATOR = Path(__file__).parent / "simulator_speed.py"
 MEMORY_TARGET_BYTES = 500e6
 LAYOUTS_PER_S_TARGET = 5e6
@@ -47,6 +49,8 @@ SERVED = (
     "--tpot", "p95=50ms",
 )  # fmt: skip
 """A service over all offers, with its finalists run through the simulator or not."""
+EXPORTED = {"vllm": "3-serve-70b.yaml", "torchrun": "2-pretrain-7b.yaml", "kubernetes": "3-serve-70b.yaml"}
+"""Targets, and the workload in examples/ whose plan each is timed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Case:
     argv: tuple[str, ...]
     target_s: float
     repeats: int = 10
+    before: tuple[str, ...] = ()  # a command line that makes what this one reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,16 @@ def cases() -> list[Case]:
     every.extend(Case(f"plan {name}", ("plan", *argv, "--json"), 3.0, 5) for name, argv in LARGE.items())
     every.append(Case("plan serving, whole catalog, simulated", ("plan", *SERVED, "--json"), 10.0, 5))
     every.append(Case("plan serving, whole catalog, estimated", ("plan", *SERVED, "--no-simulate", "--json"), 2.0, 5))
-    into = str(Path(tempfile.gettempdir()) / "textnlp-report")
+    scratch = Path(tempfile.gettempdir())
+    for target, workload in EXPORTED.items():
+        made = str(scratch / f"{target}-plan.json")
+        every.append(
+            Case(
+                f"export {target}", ("export", target, made, "-o", str(scratch / f"{target}-files"), "--force"), 0.3,
+                before=("plan", str(ROOT / "examples" / workload), "-o", made, "--json"),
+            )
+        )  # fmt: skip
+    into = str(scratch / "textnlp-report")
     every.append(Case("assess textnlp", ("assess", str(ROOT / "examples" / "textnlp.yaml"), "-o", into), 30.0, 3))
     known = {name for section in COMMANDS.values() for name in section}
     return [case for case in every if case.argv[0] in known | {"--help"}]
@@ -107,10 +121,16 @@ def cases() -> list[Case]:
 def timed(case: Case, quick: bool) -> Timing:
     """Run the case; a run that does not answer (exit 0, or 1 for no feasible plan) ends the benchmark."""
     runs, peak, out = [], 0, ""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / "flopwise-bench"))
+    if case.before:
+        subprocess.run([sys.executable, "-m", "flopwise", *case.before], env=env, check=True, capture_output=True)
     for _ in range(2 if quick else case.repeats):
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             start = time.perf_counter()
-            running = subprocess.Popen([sys.executable, "-m", "flopwise", *case.argv], stdout=stdout, stderr=stderr)
+            running = subprocess.Popen(
+                [sys.executable, "-m", "flopwise", *case.argv], stdout=stdout, stderr=stderr, env=env
+            )
             _, status, usage = os.wait4(running.pid, 0)
             runs.append(time.perf_counter() - start)
             running.returncode = os.waitstatus_to_exitcode(status)
@@ -177,6 +197,8 @@ def report(timings: list[Timing]) -> str:
     lines += runpy.run_path(str(SIMULATOR))["table"]()
     lines += ["", "Allocation of a fleet by mixed-integer programming, one core; target 10 s for 50 x 400:", ""]
     lines += runpy.run_path(str(FLEET))["table"]()
+    lines += ["", "Recording a run of training, steps of 50 ms; target 1 % of a step:", ""]
+    lines += runpy.run_path(str(CALLBACKS))["table"]()
     return "\n".join(lines) + "\n"
 
 

@@ -7,8 +7,8 @@ python benchmarks/fit_campaign.py --write    write the value, and the errors of 
 from __future__ import annotations
 
 import fitting
-from flopwise.calibrate.campaign import SHARE, campaigns
-from flopwise.calibrate.robust import error_text
+from flopwise.fitting.campaign import SHARE, campaigns
+from flopwise.fitting.robust import error_text
 
 
 def main() -> None:

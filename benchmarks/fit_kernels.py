@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 
 import fitting
-from flopwise.calibrate.kernels import CONSTANTS, KernelFit, fit_kernels, origin, without_gpu
-from flopwise.calibrate.robust import group_lines
+from flopwise.fitting.kernels import CONSTANTS, KernelFit, fit_kernels, origin, without_gpu
+from flopwise.fitting.robust import group_lines
 
 
 def main() -> None:

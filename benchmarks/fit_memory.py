@@ -11,8 +11,8 @@ from collections import defaultdict
 import numpy as np
 
 import fitting
-from flopwise.calibrate.memory import grid
-from flopwise.calibrate.robust import group_lines
+from flopwise.fitting.memory import grid
+from flopwise.fitting.robust import group_lines
 
 
 def main() -> None:

@@ -7,9 +7,9 @@ python benchmarks/fit_serving.py --write    write the values, and the errors of 
 from __future__ import annotations
 
 import fitting
-from flopwise.calibrate.constants import start
-from flopwise.calibrate.robust import error_text, fit, group_lines
-from flopwise.calibrate.serving import ROUNDS, ServingModel, loads
+from flopwise.fitting.constants import start
+from flopwise.fitting.robust import error_text, fit, group_lines
+from flopwise.fitting.serving import ROUNDS, ServingModel, loads
 
 
 def main() -> None:

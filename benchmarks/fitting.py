@@ -12,8 +12,8 @@ import numpy as np
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.prediction import Row
 from flopwise.backtests.run import measurements
-from flopwise.calibrate.constants import Array, Constant, Values, write_values
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fitting.constants import Array, Constant, Values, write_values
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "src" / "flopwise" / "data"

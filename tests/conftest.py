@@ -1,4 +1,4 @@
-"""What all tests share: property tests that draw the same inputs every time, and a folder of prices for each test."""
+"""What all tests share: property tests that draw the same inputs every time; prices and recorded runs for each test."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ _COUNT = itertools.count()
 atexit.register(shutil.rmtree, _PLACE, ignore_errors=True)
 # no test sees prices that the person who runs it has imported, nor imports any there
 os.environ["FLOPWISE_PRICES"] = str(_PLACE / "none")  # before any test module loads facts
+os.environ["FLOPWISE_RUNS"] = str(_PLACE / "none.db")
+os.environ["FLOPWISE_CALIBRATIONS"] = str(_PLACE / "no profiles")
 
 
 @pytest.fixture(autouse=True)
-def _prices_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a folder of prices of its own, which does not exist until it imports some."""
+def _data_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a folder of prices and a store of runs of its own, which do not exist until it makes them."""
     monkeypatch.setenv("FLOPWISE_PRICES", str(_PLACE / str(next(_COUNT))))
+    monkeypatch.setenv("FLOPWISE_RUNS", str(_PLACE / f"{next(_COUNT)}.db"))
+    monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(_PLACE / f"profiles {next(_COUNT)}"))

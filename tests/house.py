@@ -125,6 +125,7 @@ def far_helpers() -> list[str]:
         and not node.name.startswith("__")
         and not _uses(path)[node.name]
         and not place(path).startswith("api/")
+        and "/migrations/" not in place(path)  # Alembic calls them by their names
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flopwise import folders
 from flopwise.errors import SpecError
-from flopwise.folders import write_folder
+from flopwise.folders import check_folder, write_folder
 
 FILES = {"a.txt": b"new a", "below/deep/b.sh": b"new b"}
 
@@ -89,3 +89,10 @@ def test_files_of_an_earlier_time_go(tmp_path: Path) -> None:
     write_folder(tmp_path / "out", {}, stale=lambda _: ["plans/2"])
     assert not (tmp_path / "out" / "plans").exists()
     assert not list(tmp_path.glob(f"{folders.WAITING}*"))
+
+
+def test_a_file_in_the_place_of_a_folder_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(SpecError) as told:
+        check_folder(tmp_path / "taken")
+    assert str(told.value) == f"{tmp_path / 'taken'} is a file; a folder is needed"

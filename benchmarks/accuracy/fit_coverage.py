@@ -28,10 +28,10 @@ from rows import TRUTH, TRUTH_DATE
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.prediction import Prediction, Row
 from flopwise.backtests.run import measurements, run_backtest
-from flopwise.calibrate.robust import even_weights, weighted_quantile
 from flopwise.cost.rates import families
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import COVERAGE_FILE, Facts, load_facts
+from flopwise.fitting.robust import even_weights, weighted_quantile
 
 COVERED = ("training", "serving")
 GENERAL = "NVIDIA"

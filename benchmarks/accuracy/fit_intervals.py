@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 
-from flopwise.calibrate.constants import Array
-from flopwise.calibrate.robust import even_weights, weighted_quantile
 from flopwise.facts.calibration import FEW_ROWS, FEW_SOURCES
+from flopwise.fitting.constants import Array
+from flopwise.fitting.robust import even_weights, weighted_quantile
 
 TARGET = 0.8
 FLOOR = {"weights": 0.003, "memory": 0.05}

@@ -24,15 +24,16 @@ def check_folder(folder: Path | str) -> None:
     """
     goal = Path(folder)
     try:
-        if goal.exists() and not goal.is_dir():
-            raise SpecError(f"{goal} is a file; a folder is needed")
+        is_file = goal.exists() and not goal.is_dir()
         there = next(above for above in (goal.absolute(), *goal.absolute().parents) if above.exists())
-        for place in (there, goal.parent):
+        for place in () if is_file else (there, goal.parent):
             if place.exists():
                 tempfile.TemporaryDirectory(dir=place, prefix=WAITING).cleanup()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise SpecError(f"{str(goal)[:200]}: cannot be written ({why})") from None
+    if is_file:
+        raise SpecError(f"{goal} is a file; a folder is needed")
 
 
 def write_folder(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from export_samples import WORKLOADS, expressible, sample_deployment, sample_export
+from plans import PRETRAIN, SERVE, plan_of
 
+from flopwise.api.plan import write_plan
 from flopwise.errors import InfeasibleError
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.exports.targets import EVERY, TARGETS, exported_plan
@@ -118,3 +123,17 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
     elif isinstance(value, str):
         yield value
+
+
+@pytest.mark.parametrize(("target", "document"), [("vllm", SERVE), ("torchrun", PRETRAIN)])
+def test_an_export_of_scripts_loads_neither_the_search_nor_yaml(
+    target: str, document: dict[str, Any], tmp_path: Path
+) -> None:
+    write_plan(plan_of(document), tmp_path / "plan.json")
+    argv = ["export", target, str(tmp_path / "plan.json"), "-o", str(tmp_path / "files")]
+    code = f"import sys\nfrom flopwise.cli import main\nmain({argv!r})\nsys.stderr.write(' '.join(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(ended.stderr.split()) & {
+        "yaml", "flopwise.search.workload_file", "flopwise.search.layout_search", "flopwise.search.space",
+        "flopwise.search.rank", "flopwise.training.estimate", "flopwise.serving.estimate",
+    }  # fmt: skip

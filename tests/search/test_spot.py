@@ -12,7 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.search.plan import plan
-from flopwise.search.training_option import candidate_job, conditions
+from flopwise.search.run_job import candidate_job, conditions
 from flopwise.search.workload_file import parse_workload
 from flopwise.training.estimate import estimate
 from flopwise.training.goodput import goodput_frac

@@ -32,8 +32,8 @@ from flopwise.search.layout_search import (
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
 from flopwise.search.plan_training import floor_flops, floor_gpu_s
+from flopwise.search.run_job import candidate_job, recipes
 from flopwise.search.space import EVERY, LayoutLimits, layouts
-from flopwise.search.training_option import candidate_job, recipes
 from flopwise.search.workload import merged_onto
 from flopwise.search.workload_file import workload_from
 from flopwise.training.documents import lognormal
@@ -101,7 +101,10 @@ CASES = {
             frozen=Frozen(embedding=True, first=5),
         ),
     ),
-    "uneven stages": ("Llama-3.2-3B", recipe_with(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
+    "uneven stages": (
+        "Llama-3.2-3B",
+        recipe_with(seq_len=8192, global_batch=60, stack="megatron-deepspeed", precision="fp16"),
+    ),
 }
 
 

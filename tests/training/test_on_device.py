@@ -9,7 +9,7 @@ import pytest
 
 import flopwise
 from flopwise.search.plan import plan
-from flopwise.search.training_option import candidate_job
+from flopwise.search.run_job import candidate_job
 from flopwise.search.workload import resolve
 from flopwise.training.estimate import estimate
 from flopwise.training.layout import Recipe

@@ -26,7 +26,7 @@ from flopwise.facts.offers import Offer
 from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
-from flopwise.search import replica, training_option
+from flopwise.search import replica, run_job
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.service_machines import replica_machines
@@ -375,7 +375,7 @@ class SelfHostedPlans:
             return chosen.num_instances * self._run_price(chosen, longer)[0]
 
         best = min(answer.plans, key=usd)
-        band = training_band(training_option.candidate_job(workload, model, self._facts, self._offer(best), best))
+        band = training_band(run_job.candidate_job(workload, model, self._facts, self._offer(best), best))
         run = TrainingRun(
             tokens=tokens, method=str(method.get("kind", "full")) if kind == "finetune" else "from scratch",
             provider=best.provider, region=best.region, instance=best.instance,

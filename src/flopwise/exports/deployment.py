@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from flopwise.errors import SpecError
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.facts.offers import Offer
 from flopwise.search.spec import TRAINING
-from flopwise.search.workload_file import workload_from
+from flopwise.search.workload import resolve
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -62,7 +61,7 @@ class Deployment:
     def of(cls, plan: Plan, chosen: Candidate, facts: Facts, settings: ExportSettings, label: str = "") -> Deployment:
         """A candidate of a plan with its job; `label` is its name in a fleet. Raises as `of_rank`."""
         _check_candidate(chosen, plan.task)
-        workload = workload_from(plan.workload)
+        workload = resolve(plan.workload)
         facts = facts.with_custom(workload.limits.gpus)
         model, offer = facts.model(workload.model), _offer(chosen, facts)
         workload = replace(workload, facts=facts)
@@ -71,7 +70,7 @@ class Deployment:
             accelerator=facts.accelerator(chosen.gpu), facts=facts, settings=settings, label=label,
         )  # fmt: skip
         if plan.task in TRAINING:
-            from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+            from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
 
             return replace(whole, training=candidate_job(workload, model, facts, offer, chosen))
         from flopwise.search.replica import candidate_job as deployed  # noqa: PLC0415 - half is enough
@@ -140,6 +139,8 @@ def resource_name(text: str) -> str:
     plain = re.sub(r"[\s_.,:;/()+-]+", "-", text.lower()).strip("-")
     if safe == plain and safe[:1].isalpha() and len(safe) <= LABEL:
         return safe
+    import hashlib  # noqa: PLC0415 - most names stand as they are
+
     digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()[:6]
     start = safe if safe[:1].isalpha() else f"w-{safe}"
     return f"{start[: LABEL - 7].strip('-')}-{digest}"

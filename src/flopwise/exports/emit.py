@@ -7,9 +7,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import yaml
+if TYPE_CHECKING:
+    import yaml
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 """Text that means itself in YAML without quotes, whatever the version."""
@@ -19,16 +21,22 @@ SHELL_WIDTH = 100
 """Columns from which a command is written over several lines."""
 
 
-class _Dumper(yaml.SafeDumper):
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
     """Writes lists indented, long text as blocks, and quotes what could be read as anything but text."""
+    import yaml  # noqa: PLC0415 - most targets of scripts write none
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        del indentless
-        super().increase_indent(flow, indentless=False)
+    class Dumper(yaml.SafeDumper):
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+            del indentless
+            super().increase_indent(flow, indentless=False)
 
-    def ignore_aliases(self, data: Any) -> bool:
-        del data
-        return True
+        def ignore_aliases(self, data: Any) -> bool:
+            del data
+            return True
+
+    Dumper.add_representer(str, _represent_text)
+    return Dumper
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -45,13 +53,13 @@ def _is_block(lines: Sequence[str]) -> bool:
     return all(line.isprintable() and line == line.rstrip() for line in lines) and lines[0] == lines[0].lstrip() != ""
 
 
-_Dumper.add_representer(str, _represent_text)
-
-
 def yaml_text(*documents: Any) -> str:
     """YAML of one or several documents."""
+    import yaml  # noqa: PLC0415 - as in `_dumper`
+
     return "---\n".join(
-        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True) for document in documents
+        yaml.dump(document, Dumper=_dumper(), sort_keys=False, width=10_000, allow_unicode=True)
+        for document in documents
     )
 
 

@@ -12,9 +12,9 @@ from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
 from flopwise.search.replica import answers_in_one_pass
 from flopwise.search.replica import candidate_job as serving_job
+from flopwise.search.run_job import candidate_job as training_job
 from flopwise.search.serving_option import link_needs
 from flopwise.search.spec import TRAINING
-from flopwise.search.training_option import candidate_job as training_job
 from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.serving.job import latency_band, serving_band
 from flopwise.training.estimate import estimate as training_estimate

@@ -27,9 +27,7 @@ class Expectation:
     """What flopwise expected of a run when it began: the figures, and what one step or request consists of."""
 
     figures: Mapping[str, ExpectedFigure]  # by metric
-    terms: Mapping[
-        str, float
-    ]  # seconds of a step or of a request, by term; their sum is the whole
+    terms: Mapping[str, float]  # seconds of a step or of a request, by term; their sum is the whole
     question: str  # the command that gives the same estimate
     version: str  # of flopwise
 
@@ -43,6 +41,7 @@ class Run:
     task: Literal["pretrain", "finetune", "serve"]
     started_at_s: float  # seconds since 1970
     ended_at_s: float | None = None
+    last_at_s: float | None = None  # of its latest sample or event; the store fills it in
     status: RunStatus = "running"
     source: str = "recorded"  # or the format that it was imported from
     model: str | None = None
@@ -83,17 +82,23 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSummary:
-    """All samples of one metric of a run: kept up to date while they are written, so that no listing reads them."""
+    """All samples of one metric of a run: kept up to date while they are written, so that no listing reads them.
+
+    `low`, `high` and `total` are of the `count` finite samples, and NaN where there is none. The `total` of a
+    cumulative metric is what it grew by: a counter that falls has begun anew.
+    """
 
     metric: str
     count: int
     total: float
     low: float
     high: float
-    last: float
+    last: float  # in the order in which they were written; may be NaN or infinite
     last_at_s: float
+    device: str = ""
+    not_finite: int = 0  # samples that are NaN or infinite
 
     @property
     def mean(self) -> float:
-        """Mean over all samples, in the unit of the metric."""
-        return self.total / self.count
+        """Mean over the finite samples, in the unit of the metric; NaN where there is none."""
+        return self.total / self.count if self.count else float("nan")

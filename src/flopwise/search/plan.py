@@ -105,7 +105,8 @@ def plan(
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     shown = SHOWN if alone else 0
     links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
-    source = SourceSpec(facts=facts.folder, assume_family=assume_family)
+    profile = None if facts.profile is None else facts.profile.name
+    source = SourceSpec(facts=facts.folder, calibration=profile, assume_family=assume_family)
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
@@ -131,7 +132,7 @@ def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts:
 
         service = link_needs(workload, model, facts, offer, candidate)
         return msgspec.structs.replace(candidate, network=[asdict(need) for need in service])
-    from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+    from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
     from flopwise.training.network import network_needs  # noqa: PLC0415 - half is enough
 
@@ -172,7 +173,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
     model = facts.model(workload.model)
     if answer.task in TRAINING:
-        from flopwise.search.training_option import candidate_job  # noqa: PLC0415 - half is enough
+        from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
         from flopwise.training import settings as of_training  # noqa: PLC0415 - half is enough
         from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough

@@ -29,7 +29,8 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
-from flopwise.search.training_option import TrainingOption, recipes, reliability, training_options
+from flopwise.search.run_job import recipes, reliability
+from flopwise.search.training_option import TrainingOption, training_options
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, recipe_passes

@@ -1,8 +1,8 @@
-"""Training runs on a kind of node bought one way: cost, time, energy and odds of every layout, and the job of one."""
+"""Training runs on a kind of node bought one way: cost, time, energy and odds of every layout."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,74 +11,20 @@ import numpy as np
 from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import run_cost_usd
-from flopwise.cost.precisions import TRAINING_PRECISIONS
-from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
-from flopwise.facts.software import TrainingStack
-from flopwise.options import OptionError, changed_options
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
-from flopwise.search.nodes import NodeKind, offer_cluster
+from flopwise.search.nodes import NodeKind
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
-from flopwise.search.spec import ANY
+from flopwise.search.run_job import conditions
 from flopwise.search.workload import Resolved
 from flopwise.training.estimate import training_band
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
-from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
+from flopwise.training.goodput import goodput_frac
+from flopwise.training.job import Conditions, TrainJob
+from flopwise.training.layout import COLUMNS, RECOMPUTE
 from flopwise.training.memory import memory_band
-from flopwise.training.on_device import recipe_on
-from flopwise.training.routing import check_skew
-from flopwise.training.schedules import NAMES, schedule_code
-from flopwise.training.start import training_start_s, with_start
-
-
-def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:
-    """The precisions that are searched with a training stack, and what is assumed of them.
-
-    `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
-
-    Raises:
-        SpecError: an unknown precision.
-    """
-    one, several = workload.one_precision, workload.limits.precision
-    wanted = list(several) or [one or "bf16"]
-    for name in wanted:
-        if name not in (*TRAINING_PRECISIONS, ANY):
-            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join((*TRAINING_PRECISIONS, ANY))}")
-    if ANY not in wanted:
-        open_ = one is None and not several
-        return wanted, f"bf16, as no precision was given (constraints.precision; {ANY} searches all)" if open_ else ""
-    found = ["bf16"]
-    if not workload.training.adapts and software.activations == "fused":
-        found += ["fp8", "nvfp4"] if software.fp8_inputs else ["fp8"]
-    found += [name for name in wanted if name not in (*found, ANY)]
-    return found, f"{', '.join(found)} were searched; that narrower formats need no more tokens is for you to check"
-
-
-def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:
-    """The recipes that the workload allows with the training stack `software`, and what was assumed.
-
-    Raises:
-        SpecError: an unknown precision.
-        UnknownNameError: an unknown optimizer or format.
-    """
-    data, spec = workload.data, replace(workload.training, stack=software.name)
-    wanted, chosen = precisions(workload, software)
-    try:
-        seq = data.seq_len(model, tunes=spec.tunes)
-        batch, batch_notes = data.batch(model, seq, tunes=spec.tunes)
-    except OptionError as error:
-        raise SpecError(f"data.{error.name}: {error.reason}") from None
-    except SpecError as error:
-        raise SpecError(f"data.seq_len: {error}") from None
-    notes = [*([chosen] if chosen else []), *data.length_note(seq), *batch_notes]
-    documents = data.documents(seq)
-    found = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
-    check_skew(model, found[0])
-    return found, notes
+from flopwise.training.schedules import NAMES
+from flopwise.training.start import training_start_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +81,7 @@ class TrainingOption(PlanOption):
         )  # fmt: skip
 
     def layout_document(self, row: int) -> dict[str, Any]:
-        """The layout and recipe of a row in plain values; `candidate_job` reads it back."""
+        """The layout and recipe of a row in plain values; `run_job.candidate_job` reads it back."""
         recipe, space = self.search.recipe, self.search.space
         layout = space.layout(int(self.layouts.rows[row]))
         return {
@@ -191,46 +137,3 @@ def training_options(
             )
         )  # fmt: skip
     return options
-
-
-def reliability(workload: Resolved) -> Reliability:
-    """How often a run is saved and how fast, as the workload says; the default where it says nothing."""
-    if not changed_options(workload.conditions):
-        return DEFAULT_RELIABILITY
-    return workload.conditions.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
-
-
-def conditions(
-    purchase: str, provider: str, accelerator: str, count: int, facts: Facts, saved: Reliability = DEFAULT_RELIABILITY
-) -> Conditions:
-    """The conditions of a run on instances of `count` accelerators, bought and `saved` so; default but for spot."""
-    if purchase != "spot":
-        return DEFAULT_CONDITIONS if saved is DEFAULT_RELIABILITY else Conditions(reliability=saved)
-    record = facts.spot(provider, accelerator)
-    interrupted = replace(saved, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
-    return Conditions(reliability=interrupted, origins=(("interruptions_per_s", record.text),))
-
-
-def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
-    """The job that a candidate of a plan stands for, from its `layout_document`."""
-    document = chosen.layout
-    allowed, _ = recipes(workload, model, facts.stack(document["stack"]), facts)
-    here = [recipe_on(recipe, facts.accelerators[chosen.gpu])[0] for recipe in allowed]
-    recipe = next(r for r in here if r.precision == document["precision"])
-    degrees = {name: document[name] for name in COLUMNS if name in document} | {
-        "recompute": RECOMPUTE.index(document["recompute"]),
-        "schedule": schedule_code(document["schedule"]),
-        **{f"offload_{part}": True for part in document.get("offload", ())},
-    }
-    job = TrainJob(
-        model=model,
-        recipe=replace(recipe, global_batch=document["global_batch"], seq_len=document["seq_len"]),
-        layout=Layout(**degrees),
-        cluster=offer_cluster(workload, facts, offer, chosen.purchase),
-        tokens=workload.tokens,
-        conditions=conditions(
-            chosen.purchase, chosen.provider, chosen.gpu, chosen.num_gpus // chosen.num_instances, facts,
-            reliability(workload),
-        ),
-    )  # fmt: skip
-    return with_start(job, facts, epochs=workload.data.epochs, pretrained=workload.training.tunes)

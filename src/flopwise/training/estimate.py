@@ -21,11 +21,11 @@ from flopwise.training.layout import Inner, Layout, Recipe, check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import check_routing
-from flopwise.training.run import Run
+from flopwise.training.run import RunEstimate
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
-from flopwise.training.step import WAITING, balanced_parts
+from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts
 from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
 
@@ -51,7 +51,7 @@ class TrainEstimate:
     hfu_frac: float  # recomputed operations included, causal attention
     bound: str
     memory: Memory
-    run: Run | None
+    run: RunEstimate | None
     band: ErrorBand
     dropped_frac: float | None = None  # of the copies of tokens that experts with a capacity are sent
     assumptions: tuple[str, ...] = field(default=())
@@ -165,7 +165,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
         high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper + read_s, mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
-        run=None if job.tokens is None else Run.of(job, parts, watts), band=band,
+        run=None if job.tokens is None else RunEstimate.of(job, parts, watts), band=band,
         dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
     )  # fmt: skip
 
@@ -305,7 +305,7 @@ def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:
         "memory bandwidth": memory_s,
         "communication": sum(parts[name] for name in COMMUNICATION),
         "pipeline bubble": parts["pipeline_bubble"],
-        "host": parts["launch"],
+        "host": parts["launch"] + parts.get(FRESH_MEMORY, 0.0),
         "transfers to and from the host": parts.get("offload", 0.0),
     }
     return max(shares, key=lambda name: shares[name])

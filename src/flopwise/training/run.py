@@ -29,7 +29,7 @@ _REACH, _POINTS = 9.0, 3601  # the tails beyond nine standard deviations hold 1e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunEstimate:
     """The whole run; its time and energy are of the steps and what interrupts them, its cost holds the start as well.
 
     Money and energy are None where a price or a power limit is not known.

@@ -9,7 +9,15 @@ from flopwise.origin import KERNEL, number, price
 from flopwise.provenance import Figure, assumption, setting, term
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import write_rate_bytes_per_s
-from flopwise.training.run import NOT_IN_VALIDATION, PASSES, Run, StepInRun, expected_largest, job_goodput, step_in_run
+from flopwise.training.run import (
+    NOT_IN_VALIDATION,
+    PASSES,
+    RunEstimate,
+    StepInRun,
+    expected_largest,
+    job_goodput,
+    step_in_run,
+)
 from flopwise.training.step_figures import StepFigures
 from flopwise.units import HOUR_S
 
@@ -178,7 +186,7 @@ class RunFigures(StepFigures):
             inputs.append(writes)
         return self.add(_INTERVAL, value, "s", formula, *inputs, source=source)
 
-    def _paid(self, run: Run, time: Figure) -> list[Figure]:
+    def _paid(self, run: RunEstimate, time: Figure) -> list[Figure]:
         cluster = self.job.cluster
         paid = price(cluster)
         if paid is None:
@@ -196,7 +204,7 @@ class RunFigures(StepFigures):
         formula = f"billed time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs a node"
         return [self.add("cost", run.cost_usd, "USD", formula)]
 
-    def _energy(self, run: Run, time: Figure) -> list[Figure]:
+    def _energy(self, run: RunEstimate, time: Figure) -> list[Figure]:
         if run.energy_joules is None:
             return []
         draw, host, limit, pue = self.device.power(job_watts(self.job, self.lines, self.table))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
     from flopwise.search.scaling import ScalingPoint
     from flopwise.training.answer import TrainAnswer
-    from flopwise.training.run import Run
+    from flopwise.training.run import RunEstimate
 
 OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(RunConditionsSpec), "explain")
 """Options that mean nothing to --compare."""
@@ -226,7 +226,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         yield "\n".join(f"  - {note}" for note in answer.rules.notes)
 
 
-def _start(run: Run) -> str:
+def _start(run: RunEstimate) -> str:
     """What is paid before the first step."""
     usd = "" if run.start_usd is None else f", {parts.price(run.start_usd)} of the cost"
     what = "machines that boot, image, weights, data, compilation"

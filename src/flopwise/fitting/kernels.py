@@ -1,0 +1,240 @@
+"""The calibrated rates and fixed times of kernels and messages, fitted to published measurements of single ones.
+
+Most have a value for each family of devices or kind of link, and one for all others: the geometric mean of the families'.
+The loss is the sum of |log(predicted / measured)|, smoothed near zero, and of a pull of every family's value towards the
+mean of all, so that a family with few rows stays near the others. It is made small one constant at a time.
+"""
+
+# ruff: noqa: E501 - tables read better in one line a row
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from flopwise.backtests.kernels import Predictor
+from flopwise.backtests.prediction import Row
+from flopwise.cost.rates import families
+from flopwise.facts.calibration import Calibration
+from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Constant, Values
+
+PULL = 0.02  # weight of (log value - mean log value) ** 2, per family, times the number of rows of an average family
+SMOOTH = 0.03  # log error below which the loss is a square
+STEPS = (1.6, 1.25, 1.1, 1.3, 1.1, 1.03)  # factors that are tried, one after the other
+SHAKE = 0.25  # standard deviation of a logarithm, between descents
+FAMILIES = ("ampere", "hopper", "blackwell", "blackwell-rtx")
+EIGHT_BIT = ("hopper", "blackwell", "blackwell-rtx")
+FOUR_BIT = ("blackwell", "blackwell-rtx")
+LINKS = ("nvlink3", "nvlink4", "nvlink5", "pcie")
+ALL = "any"
+
+
+def _each(
+    name: str, prior: float, low: float, high: float, scopes: tuple[str, ...] = FAMILIES, *, shared: bool = True
+) -> tuple[Constant, ...]:
+    """A value for each of `scopes` and, if `shared`, one for everybody else."""
+    return tuple(Constant(name, (scope,), prior, low, high) for scope in (*scopes, *((ALL,) if shared else ())))
+
+
+def _only(name: str, prior: float, low: float, high: float, scopes: tuple[str, ...]) -> tuple[Constant, ...]:
+    """A value for each of `scopes` alone."""
+    return _each(name, prior, low, high, scopes, shared=False)
+
+
+def _one(name: str, prior: float, low: float, high: float) -> tuple[Constant, ...]:
+    """One value for all."""
+    return _each(name, prior, low, high, ())
+
+
+GROUPS: tuple[tuple[Constant, ...], ...] = (
+    _each("matmul_frac.bf16", 0.8, 0.3, 1.0),
+    _each("matmul_frac.fp8", 0.7, 0.2, 1.0, EIGHT_BIT),
+    _each("matmul_frac.fp8_block", 0.6, 0.2, 1.0, EIGHT_BIT),
+    _each("matmul_frac.nvfp4", 0.5, 0.2, 1.0, FOUR_BIT),
+    _only("matmul_frac.int8", 0.8, 0.2, 1.0, ("ampere",)),
+    _each("dram_frac", 0.85, 0.5, 0.96),
+    _each("kernel_s", 3e-6, 5e-7, 3e-5),
+    _each("attention_frac", 0.6, 0.2, 1.0),
+    _only("attention_frac", 0.8, 0.2, 1.0, ("blackwell-ultra",)),  # twice the exponentials of Blackwell
+    _each("attention_s", 8e-6, 1e-6, 5e-5),
+    _each("decode_s", 8e-6, 1e-6, 5e-5),
+    _one("tile_knee", 10.0, 1.0, 60.0),
+    _one("tile_fill_s", 3e-7, 1e-9, 5e-6),
+    _one("wave_tail", 0.4, 0.02, 1.0),
+    _one("wave_tail.scaled", 0.8, 0.02, 1.0),
+    _one("overlap_loss", 0.2, 0.0, 1.0),
+    _one("overlap_loss.attention", 0.2, 0.0, 1.0),
+    _only("wrapper_passes.attention_prefill", 2.0, 0.05, 8.0, ("trtllm",)),
+    _one("core_bytes_per_s", 6e10, 5e9, 3e11),
+    _one("l2_speedup", 2.0, 1.0, 6.0),
+    _one("unpack_frac", 0.85, 0.3, 1.0),
+    _one("quantise_kernels", 1.0, 0.2, 6.0),
+    _one("pointwise_frac", 0.7, 0.2, 1.0),
+    _one("grouped_unpack_frac", 0.6, 0.2, 1.0),
+    _one("grouped_s", 1e-5, 1e-6, 6e-5),
+    _one("attention_tail", 0.8, 0.02, 1.0),
+    _one("attention_block_s", 1e-6, 1e-8, 1e-5),
+    _one("decode_frac", 0.95, 0.4, 1.0),
+    _each("decode_block_s", 1e-6, 1e-8, 2e-5),
+    _one("latent_prefill_frac", 0.5, 0.1, 1.0),
+    _each("latent_decode_frac", 0.5, 0.1, 1.0, ("ampere", "hopper", "blackwell")),
+    _only("latent_tail", 0.9, 0.5, 1.0, ("ampere",)),
+    _one("grouped_passes", 1.0, 0.05, 30.0),
+    _one("latent_block_s", 3e-6, 1e-8, 3e-5),
+    _each("link_launch_s", 1e-5, 1e-6, 6e-5, LINKS),
+    _each("link_hop_s", 2.5e-6, 1e-7, 3e-5, ("nvlink", "pcie")),
+    _only("link_frac", 0.4, 0.1, 1.0, ("pcie",)),
+    _one("link_exchange", 0.8, 0.4, 1.5),
+    _each("link_ramp", 2.0, 0.01, 8.0, LINKS),
+    _one("link_fill_at", 1.0, 0.1, 6.0),
+    _each("link_direct_s", 4e-6, 1e-6, 2e-5, ("nvlink", "pcie")),
+    _one("link_direct_frac", 0.8, 0.3, 1.2),
+    _only("wrapper_s.scaled", 6e-6, 1e-7, 5e-5, ("trtllm",)),
+    _only("wrapper_s.unpacked", 6e-6, 1e-7, 5e-5, ("trtllm",)),
+    _only("wrapper_s.attention_prefill", 6e-6, 1e-7, 5e-5, ("trtllm",)),
+    _only("wrapper_passes.moe", 2.0, 0.05, 20.0, ("cutlass", "deepgemm")),
+    _only("wrapper_ratio.moe", 1.5, 1.0, 6.0, ("triton", "marlin")),
+    _only("host_s.block", 1e-4, 1e-6, 5e-4, ("deepgemmfp8blockscaledmmkernel", "flashinferfp8blockscaledmmkernel")),
+    _only("host_s.unpacked", 3e-5, 1e-6, 5e-4, ("sglang",)),
+    _only("host_s.mla", 2e-4, 1e-6, 5e-4, ("vllm",)),
+    _only("wrapper_passes.mla_cast", 2.0, 0.5, 8.0, ("flash_attention",)),
+    _only("host_s.allreduce", 2e-5, 1e-6, 5e-4, ("eager",)),
+)
+CONSTANTS = tuple(constant for group in GROUPS for constant in group)
+FAMILY_VALUES: dict[Constant, tuple[Constant, ...]] = {
+    constant: own
+    for group in GROUPS
+    for own in (tuple(c for c in group if c.scopes != (ALL,)),)
+    for constant in group
+    if 0 < len(own) < len(group)
+}
+"""Of a constant that families have values of and that has one for all others: those of the families."""
+
+
+class KernelFit:
+    """Coordinate descent in log space, one constant at a time, over the rows that it moves.
+
+    `absent`: scopes of which nothing is known, because a GPU is left out.
+    """
+
+    def __init__(self, rows: Sequence[Row], facts: Facts, values: Values, absent: frozenset[str] = frozenset()) -> None:
+        """Predict all rows with `values`."""
+        self.rows, self.facts, self.values, self.absent = rows, facts, dict(values), absent
+        self.measured = [float(row["seconds"]) for row in rows]
+        self.predicted = self.predictions(self.values, range(len(rows)))
+
+    def calibration(self, values: Values) -> Calibration:
+        """The calibration with `values`, without the absent scopes."""
+        known = {(c.name, c.scopes[0]): v for c, v in values.items() if c.scopes[0] not in self.absent}
+        return self.facts.calibration.without(self.absent).with_values(known)
+
+    def predictions(self, values: Values, members: Iterable[int]) -> dict[int, float]:
+        """Seconds of the rows that can be predicted."""
+        predictor = Predictor(self.facts, self.calibration(values))
+        seconds = {i: predictor.predict(self.rows[i]).predicted for i in members}
+        return {i: s for i, s in seconds.items() if s is not None}
+
+    def loss(self) -> float:
+        """Of all rows, and every pull once."""
+        firsts = {c.name: c for c in CONSTANTS if c.scopes[0] not in self.absent and c.scopes != (ALL,)}
+        return self._rows_loss(self.predicted) + sum(self._pull(c, self.values) for c in firsts.values())
+
+    def _rows_loss(self, predicted: dict[int, float]) -> float:
+        return sum(math.hypot(math.log(p / self.measured[i]), SMOOTH) for i, p in predicted.items())
+
+    def _pull(self, constant: Constant, values: Values) -> float:
+        logs = [math.log(values[c]) for c in FAMILY_VALUES.get(constant, ()) if c.scopes[0] not in self.absent]
+        if not logs or constant.scopes == (ALL,):
+            return 0.0
+        mean = sum(logs) / len(logs)
+        return PULL * len(self.rows) / len(FAMILIES) * sum((value - mean) ** 2 for value in logs)
+
+    def _moved_rows(self, constant: Constant) -> list[int]:
+        value = self.values[constant]
+        up = self.predictions(self.values | {constant: value * 1.3 + 1e-12}, self.predicted)
+        down = self.predictions(self.values | {constant: value / 1.3}, self.predicted)
+        return [i for i, p in self.predicted.items() if up[i] != p or down[i] != p]
+
+    def _try_step(self, constant: Constant, members: list[int], factor: float) -> bool:
+        """Whether a step by `factor` either way lowers the loss; if so it is taken."""
+        now = self.values[constant]
+        best = self._rows_loss({i: self.predicted[i] for i in members}) + self._pull(constant, self.values)
+        for candidate in (now * factor, now / factor):
+            bounded = min(max(candidate, constant.low), constant.high)
+            if bounded == now:
+                continue
+            trial = self.values | {constant: bounded}
+            predicted = self.predictions(trial, members)
+            if self._rows_loss(predicted) + self._pull(constant, trial) < best - 1e-9:
+                self.values = trial
+                self.predicted |= predicted
+                return True
+        return False
+
+    def descend(self) -> None:
+        """Steps of every constant until few of them help, with smaller and smaller factors."""
+        free = [
+            c for c in CONSTANTS
+            if c.scopes[0] not in self.absent and not (c.scopes == (ALL,) and c in FAMILY_VALUES)
+        ]  # fmt: skip
+        members = {constant: self._moved_rows(constant) for constant in free}
+        for factor in STEPS:
+            for _ in range(6):
+                improved = [self._try_step(c, members[c], factor) for c in free if members[c]]
+                if sum(improved) < 0.1 * len(improved):
+                    break
+            self.values = with_shared_means(self.values, lambda scope: scope not in self.absent)
+
+
+def with_shared_means(values: Values, known: Callable[[str], bool] = lambda _: True) -> dict[Constant, float]:
+    """`values` with each value for all others as the geometric mean of the known families'."""
+    moved = dict(values)
+    for constant in CONSTANTS:
+        own = [c for c in FAMILY_VALUES.get(constant, ()) if known(c.scopes[0])] if constant.scopes == (ALL,) else []
+        if own:
+            moved[constant] = math.exp(sum(math.log(values[c]) for c in own) / len(own))
+    return moved
+
+
+def origin(constant: Constant, rows: str) -> str:
+    """What a value was fitted on: `rows`, or the values of the families."""
+    families_values = FAMILY_VALUES.get(constant, ())
+    if constant.scopes != (ALL,) or not families_values:
+        return rows
+    return f"geometric mean of: {', '.join(c.scopes[0] for c in families_values)}"
+
+
+def fit_kernels(
+    rows: Sequence[Row], facts: Facts, start: Values, absent: frozenset[str] = frozenset(), descents: int = 1
+) -> KernelFit:
+    """The best of several descents: the first from `start`, the others from the best so far, shaken (seeded)."""
+    chance = random.Random(2026)  # noqa: S311 - no secret
+    best = KernelFit(rows, facts, start, absent)
+    best.descend()
+    for _ in range(descents - 1):
+        shaken = {
+            c: min(max(value * math.exp(chance.gauss(0.0, SHAKE)), c.low), c.high) for c, value in best.values.items()
+        }
+        other = KernelFit(rows, facts, with_shared_means(shaken, lambda scope: scope not in absent), absent)
+        other.descend()
+        if other.loss() < best.loss():
+            best = other
+    return best
+
+
+def without_gpu(rows: Sequence[Row], facts: Facts, gpu: str, descents: int = 1) -> dict[int, float]:
+    """Predictions of a GPU's rows by a fit that has not seen it; its family is unknown, too, unless another is of it."""
+    kept = [row for row in rows if row["gpu"] != gpu]
+    seen = {scope for name in {row["gpu"] for row in kept} for scope in _scopes(facts, name)}
+    absent = frozenset(scope for scope in _scopes(facts, gpu) if scope not in seen and scope != "pcie")
+    fit = fit_kernels(kept, facts, {c: c.prior for c in CONSTANTS}, absent, descents)
+    predictor = Predictor(facts, fit.calibration(fit.values))
+    seconds = {i: predictor.predict(row).predicted for i, row in enumerate(rows) if row["gpu"] == gpu}
+    return {i: s for i, s in seconds.items() if s is not None}
+
+
+def _scopes(facts: Facts, gpu: str) -> tuple[str, str]:
+    """The family of a GPU, and its link."""
+    a = facts.accelerator(gpu)
+    return families(a.vendor, a.architecture, a.compute_capability, a.kind)[0], (a.link or "none").lower()

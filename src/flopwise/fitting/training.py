@@ -1,0 +1,151 @@
+"""The few constants of a training step, fitted to published runs.
+
+Each is a parameter of the calibration or a fitted value of training stacks that several share; none belongs to a row, a
+source or one model of GPU. A row weighs one over the square root of its source's rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from flopwise.backtests.prediction import Row, number
+from flopwise.backtests.training import row_job
+from flopwise.cost.rates import Rates, rates
+from flopwise.errors import FlopwiseError
+from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Array, Constant, moved_calibration, moved_records
+from flopwise.fitting.robust import FitModel, even_weights
+from flopwise.training.estimate import single_parts, single_table
+from flopwise.training.job import TrainJob
+
+ROUNDS = 8
+LEAST_GAIN = 2e-4  # of the loss, for another round
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """One published run."""
+
+    id: str
+    source: str
+    job: TrainJob
+    measured: float
+
+
+def runs(rows: Iterable[Row], facts: Facts) -> list[PublishedRun]:
+    """All runs that can be predicted."""
+    usable = []
+    for row in rows:
+        measured = number(row, "tokens_per_s_per_gpu")
+        try:
+            job = row_job(row, facts)
+        except FlopwiseError:
+            continue
+        if measured:
+            usable.append(PublishedRun(row["id"], row["study"], job, measured))
+    return usable
+
+
+class TrainingModel(FitModel):
+    """Log errors of all runs as a function of the constants' logarithms; equal arguments are computed once."""
+
+    def __init__(self, published: Sequence[PublishedRun], facts: Facts) -> None:
+        """Keep the runs."""
+        self.runs, self.facts, self.constants = published, facts, constants(facts)
+        self.weights = even_weights([r.source for r in published])
+        self._computed: dict[bytes, Array] = {}
+
+    def errors(self, point: Array) -> Array:
+        """log(predicted / measured) of every run."""
+        key = np.round(point, 9).tobytes()
+        if key not in self._computed:
+            self._computed[key] = self._errors(point)
+        return self._computed[key]
+
+    def _errors(self, point: Array) -> Array:
+        values = self.values(point)
+        table = moved_calibration(self.facts.calibration, values)
+        stacks = moved_records(self.facts.stacks, "stacks", values)
+        chips: dict[str, Rates] = {}
+        errors = []
+        for run in self.runs:
+            chip, layout, recipe = run.job.cluster.accelerator, run.job.layout, run.job.recipe
+            if chip.name not in chips:
+                chips[chip.name] = rates(chip, table)
+            moved = replace(
+                run.job, cluster=replace(run.job.cluster, rates=chips[chip.name]),
+                recipe=replace(recipe, stack=stacks[recipe.stack.name]),
+            )  # fmt: skip
+            step_s = sum(single_parts(single_table(moved), layout).values())
+            tokens = recipe.global_batch * recipe.seq_len
+            errors.append(math.log(tokens / step_s / int(layout.num_gpus) / run.measured))
+        return np.array(errors)
+
+    def only(self, members: Sequence[int]) -> TrainingModel:
+        """The same for some of the runs."""
+        return TrainingModel([self.runs[i] for i in members], self.facts)
+
+    def groups(self) -> dict[str, list[int]]:
+        """Members of each source, of dense models and of mixtures."""
+        groups: dict[str, list[int]] = defaultdict(list)
+        for index, run in enumerate(self.runs):
+            groups["all"].append(index)
+            groups["mixtures" if run.job.model.has_experts else "dense"].append(index)
+            groups[run.source].append(index)
+        return groups
+
+
+def constants(facts: Facts) -> tuple[Constant, ...]:
+    """What is fitted: each constant with what is known of it beforehand, how far it may go, and who shares it."""
+    stacks = facts.stacks
+    fused = tuple(n for n, s in stacks.items() if s.activations == "fused" and n != "unsloth")
+    eager = tuple(n for n in stacks if n not in fused)
+    engine = tuple(n for n, s in stacks.items() if s.attention_kernel == "cudnn")
+    torch_fused = tuple(n for n in stacks if n in fused and n not in engine)
+    torch_eager = tuple(n for n in stacks if n in eager and n not in engine)
+    overlapped = tuple(n for n, s in stacks.items() if s.dp_overlap > 0)
+    megatron_like = ("megatron-te", "megatron-2026", "nanotron", "fast-llm", "xla", "in-house", "hai-llm")
+    stack = partial(Constant, table="stacks")
+    return (
+        Constant("train_joules_per_flop", ("ampere",), 0.95e-12, 0.3e-12, 3e-12, 0.3),
+        Constant("train_joules_per_flop", ("hopper",), 0.75e-12, 0.2e-12, 3e-12, 0.3),
+        Constant("train_joules_per_flop", ("blackwell",), 0.55e-12, 0.1e-12, 3e-12, 0.3),
+        Constant("train_joules_per_flop", ("any",), 0.75e-12, 0.2e-12, 6e-12, 0.5),
+        Constant("train_clock_exponent", ("any",), 0.5, 0.33, 1.0, 0.3),
+        Constant("train_scaled_frac", ("any",), 0.9, 0.5, 1.0, 0.3),
+        # FlashAttention-2 (arXiv 2307.08691) abstract and section 4.1: 1.3 to 2.5 times the Triton version of the
+        # first; stacks of 2023 ran either
+        Constant("train_attention_first", ("any",), 0.75, 0.3, 1.0, 0.3),
+        Constant("train_attention_frac.fa2", ("ampere",), 0.5, 0.1, 0.9),
+        Constant("train_attention_frac.fa2", ("hopper",), 0.33, 0.08, 0.9),
+        # made of Ampere's instructions, it does as many operations a second on Blackwell as on Hopper
+        Constant("train_attention_frac.fa2", ("blackwell",), 0.33 * 989 / 2250, 0.05, 0.9),
+        Constant("train_attention_frac.fa2", ("any",), 0.3, 0.05, 0.9),
+        Constant("train_attention_frac.cudnn", ("hopper",), 0.5, 0.1, 0.9),
+        Constant("train_attention_frac.cudnn", ("blackwell",), 0.4, 0.1, 0.9),
+        # exponentials come twice as fast: what is left of the limit is the matrix units'
+        Constant("train_attention_frac.cudnn", ("blackwell-ultra",), 0.5, 0.1, 0.9),
+        Constant("train_grouped_frac.split", ("any",), 0.7, 0.2, 1.0),
+        Constant("train_grouped_frac.fused", ("any",), 0.8, 0.2, 1.0),
+        Constant("train_grouped_passes.split", ("any",), 8.0, 1.0, 40.0),
+        Constant("train_grouped_passes.fused", ("any",), 4.0, 1.0, 40.0),
+        Constant("train_contention", ("any",), 0.2, 0.01, 1.0),
+        stack("pointwise_traffic", fused, 0.8, 0.3, 3.0),
+        stack("pointwise_traffic", eager, 1.6, 0.6, 4.0),
+        stack("cast_passes", engine, 0.5, 0.02, 4.0),
+        stack("cast_passes", torch_fused, 0.5, 0.02, 4.0),
+        stack("cast_passes", torch_eager, 1.0, 0.02, 4.0),
+        stack("tp_overlap", megatron_like, 0.5, 0.02, 0.95),
+        stack("tp_overlap", ("fsdp-compile-async-tp",), 0.5, 0.02, 0.95),
+        stack("ep_overlap", ("megatron-te", "in-house", "hai-llm"), 0.3, 0.02, 0.95),
+        stack("ep_overlap", ("megatron-2026",), 0.5, 0.02, 0.95),
+        stack("routing_s", tuple(stacks), 5e-3, 5e-4, 2e-2),
+        stack("dp_overlap", overlapped, 0.8, 0.1, 1.0),
+        stack("message_frac", ("deepspeed-zero3",), 0.5, 0.02, 1.0, 1.0),
+    )

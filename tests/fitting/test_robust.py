@@ -1,0 +1,70 @@
+"""Few constants fitted to many measurements, against problems whose answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from flopwise.fitting.constants import Array, Constant
+from flopwise.fitting.robust import FitModel, even_weights, fit, solve
+
+CONSTANTS = (Constant("a", ("any",), 1.0, 0.01, 100.0, 5.0), Constant("b", ("any",), 1.0, 0.01, 100.0, 5.0))
+
+
+class Product(FitModel):
+    """Figures that are a ** x * b ** y, measured with noise."""
+
+    constants = CONSTANTS
+
+    def __init__(self, powers: Array, measured: Array) -> None:
+        self.powers, self.measured, self.weights = powers, measured, np.ones(len(measured))
+
+    def errors(self, point: Array) -> Array:
+        predicted: Array = self.powers @ point - np.log(self.measured)
+        return predicted
+
+    def only(self, members: Sequence[int]) -> Product:
+        return Product(self.powers[list(members)], self.measured[list(members)])
+
+
+def _published(rows: int = 200, outliers: int = 0) -> Product:
+    chance = np.random.default_rng(3)
+    powers = chance.uniform(0.0, 2.0, (rows, 2))
+    measured = np.exp(powers @ np.log([3.0, 0.5]) + 0.02 * chance.standard_normal(rows))
+    measured[:outliers] *= 20.0
+    return Product(powers, measured)
+
+
+def _values(model: Product) -> list[float]:
+    return list(fit(model, np.zeros(2), 10).values.values())
+
+
+def test_constants_are_found_and_a_tenth_of_wild_rows_hardly_moves_them() -> None:
+    assert _values(_published()) == pytest.approx([3.0, 0.5], rel=0.02)
+    assert _values(_published(outliers=20)) == pytest.approx([3.0, 0.5], rel=0.1)
+
+
+def test_a_bound_holds_and_the_others_make_up_for_it() -> None:
+    model = _published()
+    model.constants = (Constant("a", ("any",), 1.0, 0.01, 2.0, 5.0), CONSTANTS[1])
+    low, other = _values(model)
+    assert low == pytest.approx(2.0)
+    assert other > 0.5
+
+
+def test_what_only_a_left_out_group_knows_goes_back_to_its_prior() -> None:
+    powers = np.array([[1.0, 0.0]] * 50 + [[1.0, 1.0]] * 50)
+    model = Product(powers, np.exp(powers @ np.log([3.0, 0.5])))
+    found = fit(model, np.zeros(2), 10)
+    unseen = found.left_out(["one"] * 50 + ["two"] * 50)
+    assert found.errors == pytest.approx(np.zeros(100), abs=0.01)
+    assert unseen[50:] == pytest.approx(np.full(50, np.log(2.0)), abs=0.02)  # b back at 1: twice too much
+    assert np.exp(solve(CONSTANTS, found.errors[:50], found.slopes[:50], np.ones(50), found.point)) == pytest.approx(
+        [3.0, 1.0], rel=0.02
+    )
+
+
+def test_a_source_with_many_rows_does_not_decide_alone() -> None:
+    assert even_weights(["a"] * 4 + ["b"]) == pytest.approx([0.5] * 4 + [1.0])
