@@ -17,7 +17,7 @@ from read_back import SIZES, Recorded, busy
 import flopwise
 from flopwise.callbacks import BudgetReachedError, RecordingSpec, record
 from flopwise.callbacks import recorder as recorder_module
-from flopwise.callbacks.budget import Budget
+from flopwise.callbacks.budget import RunBudget
 from flopwise.callbacks.subject import trained_model
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
@@ -138,13 +138,13 @@ def test_a_budget_that_stops_raises_and_says_so_before(store: Path) -> None:
 
 
 def test_alerts_come_once_at_50_80_95_and_100_percent() -> None:
-    budget = Budget(RecordingSpec(budget_usd=10, budget_hours=100), 1.0)
+    budget = RunBudget(RecordingSpec(budget_usd=10, budget_hours=100), 1.0)
     shown = [(hours, text) for hours in (1, 5, 6, 8.1, 9.6, 10, 11) for text in budget.alerts(hours * 3600)]
     assert [(hours, text[:12]) for hours, text in shown] == [
         (5, "50 % of the "), (8.1, "80 % of the "), (9.6, "95 % of the "), (10, "100 % of the"),
     ]  # fmt: skip
     assert shown[0][1] == "50 % of the budget is used up: $5.00 of $10.00"
-    both = Budget(RecordingSpec(budget_usd=10, budget_hours=2), 1.0)
+    both = RunBudget(RecordingSpec(budget_usd=10, budget_hours=2), 1.0)
     assert both.used_frac(3600) == 0.5  # the hours, not the dollars
 
 

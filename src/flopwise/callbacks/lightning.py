@@ -80,7 +80,7 @@ class FlopwiseLightningCallback(Callback):
         run = self.run
         if run is None:
             return
-        run.waited(time.perf_counter() - self._idle_s)
+        run.add_wait(time.perf_counter() - self._idle_s)
         first = batch.get("input_ids") if isinstance(batch, Mapping) else None
         shape = tuple(getattr(first, "shape", ()))
         if not run.is_open:

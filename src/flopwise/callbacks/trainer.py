@@ -133,7 +133,7 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """After a forward pass on a CPU: a loss that is no number, which the Trainer's own log leaves out."""
         loss = output.get("loss") if isinstance(output, Mapping) else None
         if model.training and self.run is not None and loss is not None and not loss.is_cuda:
-            self.run.look_at_loss(float(loss.detach()))
+            self.run.finite_values({"loss": float(loss.detach())}, "part")
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         """The loop asks for its first batch."""
@@ -142,7 +142,7 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """All batches of the step are there: what the loop did since the last one ended was to wait for them."""
         if self.run is not None and self._idle_s is not None:
-            self.run.waited(time.perf_counter() - self._idle_s)
+            self.run.add_wait(time.perf_counter() - self._idle_s)
         self._idle_s = self._pause_s = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> Any:
