@@ -126,6 +126,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "check": ("check", "held.yaml"),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
+    "calibrate": ("calibrate", "rows.csv", "--dry-run"),
     "prices": ("prices", "age"),
     "export": ("export", "vllm", "plan.json", "-o", "out"),
 }

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fitting"))
 from flopwise import cli
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.profiles import profiles_folder
-from flopwise.fitting.recorded import recorded_row
+from flopwise.fitting.measured import recorded_row
 from flopwise.records.model import Run, Sample
 from flopwise.records.store import open_store
-from probes import NAME, cpu_probe, cpu_rows, write_rows
+from probed_cpu import NAME, cpu_probe, cpu_rows, write_rows
 
 TRAIN = ("train", "100M", "--precision", "fp32", "--seq", "128", "--global-batch", "4", "--stack", "hf-trainer-2026")
 
