@@ -38,17 +38,24 @@ class Measurements:
 
 
 def read_measurements(files: Sequence[Path]) -> Measurements:
-    """Read every file.
+    """Read every file; a name without an ending that is no file is that of a recorded run.
 
     Raises:
         SpecError: one is broken, or neither a probe nor a measurement file; no file is given.
+        UnknownNameError: no such run.
     """
     if not files:
         raise SpecError("no measurements are given; name a probe's file, or a CSV file as `flopwise backtest` reads it")
     rows: list[MeasuredRow] = []
     probed: list[ProbedFacts] = []
     for file in files:
-        if file.suffix.lower() == ".json":
+        if not file.suffix and not file.exists():
+            from flopwise.fitting.recorded import recorded_row  # noqa: PLC0415 - a database's libraries
+            from flopwise.records.store import open_store  # noqa: PLC0415 - same
+
+            store = open_store(create=False)
+            rows.append(MeasuredRow("training", recorded_row(store.run(str(file)), store), f"run {file}"))
+        elif file.suffix.lower() == ".json":
             found = probed_facts(Probe.from_file(file))
             probed.append(found)
             rows += (MeasuredRow("kernels", row, str(file)) for row in found.rows)

@@ -21,6 +21,7 @@ BACKWARD = 2.5
 """Operations of flash attention's backward pass over those of its forward pass: five products, not two."""
 SMALL = 512**3
 """Multiplications up to which a product counts as small."""
+PROBED = " probed"
 ALIASES = ("here", "this machine")
 """What the device of a profile is called besides its name."""
 
@@ -109,7 +110,7 @@ def _threads(device: ProbedDevice) -> int:
 
 def device_name(device: ProbedDevice) -> str:
     """What the device of a profile is called: told from the catalog's row, whose rates are a datasheet's."""
-    return f"{device.name} probed"
+    return f"{device.name}{PROBED}"
 
 
 def _scope(device: ProbedDevice) -> str:

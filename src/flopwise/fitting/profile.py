@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 import flopwise
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import profiles
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES
 from flopwise.facts.calibration import FIELDS, Parameter
@@ -24,7 +24,7 @@ from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
 from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import Measurements
 from flopwise.fitting.probed import ALIASES as NAMES_OF_DEVICE
-from flopwise.fitting.probed import ProbedFacts
+from flopwise.fitting.probed import PROBED, ProbedFacts
 from flopwise.fitting.refit import (
     MOVING,
     Advance,
@@ -236,12 +236,21 @@ def _files(
     files[PARAMETERS_FILE] = _json([{name: getattr(p, name) for name in FIELDS} for p in parameters])
     if devices:
         files[ACCELERATORS.file] = _csv(list(devices.values()))
-        first = next(iter(devices))
-        files[ALIASES.file] = _csv([{"alias": alias, "name": first} for alias in NAMES_OF_DEVICE])
+        files[ALIASES.file] = _csv(_aliases(next(iter(devices)), facts))
     if bands:
         old = json.loads(files[ERRORS_FILE])["bands"] if ERRORS_FILE in files else {}
         files[ERRORS_FILE] = _json({**bands, "bands": {**old, **bands["bands"]}})
     return files
+
+
+def _aliases(device: str, facts: Facts) -> list[dict[str, Any]]:
+    """Other names of a probe's device: also what it calls itself, unless the catalog has that."""
+    own = device.removesuffix(PROBED)
+    try:
+        facts.resolve(own)
+    except UnknownNameError:
+        return [{"alias": alias, "name": device} for alias in (*NAMES_OF_DEVICE, own)]
+    return [{"alias": alias, "name": device} for alias in NAMES_OF_DEVICE]
 
 
 def _json(value: Any) -> bytes:
