@@ -17,6 +17,7 @@ _HOMES = {
         "api.assess": "assess",
         "api.backtest": "backtest",
         "api.buy_or_build": "compare",
+        "api.calibrate": "calibrate calibration_profile calibrations remove_calibration",
         "api.check": "check",
         "api.explain": "explain",
         "api.export": "export export_targets write_export",

@@ -34,8 +34,9 @@ BASE = {
     "siglip",
     "dinov2",
     "dinov2_with_registers",
+    "dinov3_vit",
 }
-IMAGE_CLASSES = {"vit", "deit"}
+IMAGE_CLASSES = {"vit", "deit", "vit_msn", "ijepa"}
 OURS = {"gpt3", "megatron", "palm", "internlm2"}  # types of ours, or of code that lives on the hub
 SAME = {"kimi_k2": "deepseek_v3"}  # types that the hub's code makes of a class in transformers
 SEQUENCE = {"t5", "mt5", "umt5", "bart"}

@@ -32,6 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "assess": "The GPU strategy of a platform: many workloads, one bill.",
         "check": "Judge what a platform runs on today: does it hold, what does it cost, what would change.",
     },
+    "Measurements": {"calibrate": "Refit the constants of estimates to your own measurements."},
     "Deploy": {"export": "Files of other tools that deploy a plan."},
     "Measurements": {"observe": "Latencies, load and cache of a running engine, and its traffic as a trace."},
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
