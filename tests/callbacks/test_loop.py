@@ -18,9 +18,8 @@ import flopwise
 from flopwise.callbacks import BudgetReachedError, RecordingSpec, record
 from flopwise.callbacks import recorder as recorder_module
 from flopwise.callbacks.budget import RunBudget
-from flopwise.callbacks.subject import trained_model
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import model_from_config
 from flopwise.ops.flops import causal_forward_flops
 
 LLAMA = {"model_type": "llama", **SIZES}
@@ -48,7 +47,7 @@ def test_steps_tokens_flops_cost_and_time_to_the_end_are_those_of_the_loop(store
     assert steps.sum() == pytest.approx(took, rel=0.01)
     assert saved.values("tokens_per_s") == pytest.approx(1024 / steps)
     # 8 sequences of 128: thrice the forward pass
-    flops = 3 * causal_forward_flops(trained_model(LLAMA, load_facts()).model, 8, 128)
+    flops = 3 * causal_forward_flops(model_from_config(LLAMA, name="tiny"), 8, 128)
     assert saved.values("model_flops_per_s") == pytest.approx(flops / steps)
     assert saved.values("mfu_frac") == pytest.approx(flops / steps / 1e12)
     assert saved.values("loss").tolist() == [2.5] * 20
@@ -325,8 +324,9 @@ def test_the_price_of_a_gpu_is_the_catalogs_where_none_is_given(store: Path) -> 
 
 def test_a_program_that_ends_by_an_exception_leaves_a_failed_run(store: Path) -> None:
     code = f"""
+from flopwise.callbacks import TrainingRecorder
 from flopwise.callbacks.begin import checked_options, training_recorder
-run = training_recorder(None, *checked_options({{}}), store={str(store)!r})
+run = training_recorder(TrainingRecorder, None, *checked_options({{}}), store={str(store)!r})
 run.step()
 raise ValueError("no")
 """
