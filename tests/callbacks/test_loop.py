@@ -316,9 +316,12 @@ def test_a_plan_that_was_written_says_what_is_expected(store: Path, tmp_path: Pa
 
 def test_the_price_of_a_gpu_is_the_catalogs_where_none_is_given(store: Path) -> None:
     with record(store=store, gpu="h100", gpus=8) as run:
-        run.step()
+        run.step(flops=1e15)
     answer = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, seq=4096)
-    saved = Recorded.of(store).run
+    read = Recorded.of(store)
+    peak = answer.estimate.job.cluster.rates.peak_flops_per_s("bf16")
+    assert read.values("mfu_frac") == pytest.approx(1e15 / read.values("step_s") / (8 * peak))
+    saved = read.run
     assert saved.price_usd_per_hour == pytest.approx(8 * (answer.estimate.job.cluster.usd_per_gpu_hour or 0))
 
 
