@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fitting"))
 from flopwise import cli
+from flopwise.cli.app import app
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.profiles import profiles_folder
-from flopwise.fitting.recorded import recorded_row
+from flopwise.fitting.measured import recorded_row
 from flopwise.records.model import Run, Sample
 from flopwise.records.store import open_store
-from probes import NAME, cpu_probe, cpu_rows, write_rows
+from probed_cpu import NAME, cpu_probe, cpu_rows, write_rows
 
 TRAIN = ("train", "100M", "--precision", "fp32", "--seq", "128", "--global-batch", "4", "--stack", "hf-trainer-2026")
 
@@ -172,3 +172,14 @@ def test_a_recorded_run_teaches_as_its_row_would(probed: Path, capsys: pytest.Ca
     with pytest.raises(SpecError, match="its seq, global_batch are not recorded"):
         recorded_row(bare, store)
     assert probed.exists()
+
+
+def test_every_command_that_estimates_takes_a_profile() -> None:
+    facts_only = {"instances", "models", "prices"}  # what these say rests on no constant
+    with click.Context(app) as context:
+        for name in app.list_commands(context):
+            command = app.get_command(context, name)
+            assert command is not None
+            flags = {flag for param in command.params for flag in param.opts}
+            if "--facts" in flags:
+                assert ("--calibration" in flags) == (name not in facts_only), name

@@ -11,9 +11,9 @@ import pytest
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fitting.measured import MeasuredRow, Measurements, read_measurements
 from flopwise.fitting.probed import probed_facts
-from flopwise.fitting.profile import MadeProfile, make_profile, write_profile
-from flopwise.fitting.refit import Refit, independent, own_band, predicted_figures, refit
-from probes import FAMILY, cpu_probe, cpu_rows, write_rows
+from flopwise.fitting.profile import MadeProfile, make_profile, own_band, write_profile
+from flopwise.fitting.refit import Refit, predicted_figures, refits
+from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def facts() -> Facts:
 def fitted(facts: Facts, rows: list[dict[str, str]]) -> Refit:
     figures, skipped = predicted_figures([MeasuredRow("training", row, "runs.csv") for row in rows], facts)
     assert not skipped
-    [own] = independent(figures, facts)
-    return refit(own, facts)
+    [found] = refits(figures, facts)
+    return found
 
 
 def test_a_slower_machine_is_found_out(facts: Facts) -> None:
@@ -81,7 +81,7 @@ def test_families_and_links_that_share_nothing_are_fitted_apart() -> None:
     rows = [MeasuredRow("kernels", {**base, "id": str(n), "gpu": gpu}, "k.csv") for n, gpu in enumerate(gpus)]
     figures, skipped = predicted_figures(rows, facts)
     assert not skipped
-    assert sorted(len(group) for group in independent(figures, facts)) == [1, 3]
+    assert sorted(len(found.figures) for found in refits(figures, facts)) == [1, 3]
 
 
 def made(facts: Facts, tmp_path: Path, count: int) -> MadeProfile:
