@@ -24,8 +24,10 @@ _HOMES = {
         "api.facts": "gpus instances largest_models models",
         "api.io": "io",
         "api.memory": "memory",
+        "api.observe": "observe replay",
         "api.plan": "plan",
         "api.prices": "prices import_prices list_prices remove_prices refresh_prices",
+        "api.probe": "probe",
         "api.roofline": "roofline",
         "api.serve": "serve serve_sweep",
         "api.shapes": "advise",
@@ -34,6 +36,7 @@ _HOMES = {
         "api.train": "train",
         "buy_or_build.alternatives": "MonthlyTraffic",
         "errors": "FlopwiseError InfeasibleError MissingFactError SpecError UnknownNameError",
+        "probes.file": "Probe",
         "provenance": "Figure",
         "serving.sim.source": "Traffic",
     }.items()

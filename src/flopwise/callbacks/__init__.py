@@ -20,7 +20,7 @@ _HOMES = {
     "find_batch_size": "batch_size",
 }
 
-__all__ = list(_HOMES)  # noqa: PLE0605 - the names are the keys above
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -58,7 +60,7 @@ def find_batch_size(
     `memory_limit`: bytes, as 8e9 or "8GB" (default: the device's; a CPU needs one, its own trials stop short of it).
     `optimizer`: what it will keep is left free, as no trial makes a step: weights, buffers and random numbers stay as
     they are. `step(model, batch)` gives the loss (default: the `loss` of the model's output). `seq`: tokens of a
-    sequence, where `input_ids` do not say it. `options`: of `flopwise.memory`, of the recipe (`precision`, `recompute`).
+    sequence, where `input_ids` do not say it. `options`: of `flopwise.memory`, such as `recompute`.
 
     Raises:
         SpecError: neither torch nor a limit is there.
@@ -69,9 +71,8 @@ def find_batch_size(
         raise SpecError('the batch size of a module of PyTorch can be found: pip install "flopwise[torch]"')
     trials = _Trials(torch, model, make_batch, step or _loss, memory_limit, _states_bytes(optimizer))
     subject = trained_model(model, SourceSpec().catalog)
-    first = make_batch(1)
-    length = seq or _length(first)
-    slope, fixed = _estimated(subject, length, options, trials)
+    length = seq or _length(trials.sample())
+    slope, fixed = _bytes_per_sequence(subject, length, options, trials)
     room = trials.limit_bytes
     guess = None if slope is None else max(1, min(most, int((room - fixed) / slope)))
     low, high = 0, most + 1  # fits; does not
@@ -98,21 +99,28 @@ def find_batch_size(
 
 
 def _next(trials: _Trials, slope: float | None, low: int, high: int) -> int:
-    """The next batch to try: where the line through what was measured meets the limit, else the middle, or twice."""
+    """The next batch to try: where the line through what was measured meets the limit; else twice, or between."""
     known = sorted((row.batch, row.peak_bytes) for row in trials.rows if row.peak_bytes is not None)
     if len(known) > 1 and known[-1][1] > known[-2][1]:
         (one, at_one), (two, at_two) = known[-2:]
         slope = (at_two - at_one) / (two - one)
-    if known and slope:
+    if known and slope and (len(known) > 1 or len(known) == len(trials.rows)):
         batch, peak = known[-1]
         return int(batch + (trials.limit_bytes - peak) / slope)
-    return (low + high) // 2 if len(known) < len(trials.rows) else 2 * low
+    if len(known) == len(trials.rows):
+        return 2 * low
+    if not low:  # the guess was too high: half of it, then what is certain
+        return high // 2 if len(trials.rows) == 1 else 1
+    return int(math.sqrt(low * high))
 
 
-def _estimated(
+def _bytes_per_sequence(
     subject: TrainedModel, seq: int | None, options: Mapping[str, Any], trials: _Trials
 ) -> tuple[float | None, float]:
-    """(bytes of one more sequence, bytes of none) by the memory model; None where it knows nothing of the model."""
+    """(bytes of one more sequence, bytes of none): by the memory model, and what is held already, with gradients.
+
+    None where the model's layers are not known.
+    """
     if subject.model is None or seq is None:
         return None, 0.0
     recipe = {"precision": trials.precision, "seq": seq, **options}
@@ -121,7 +129,7 @@ def _estimated(
     except FlopwiseError:
         return None, 0.0
     slope = (many - one) / 8
-    return (slope, max(one - slope, trials.base_bytes)) if slope > 0 else (None, 0.0)
+    return (slope, trials.base_bytes + trials.grad_bytes) if slope > 0 else (None, 0.0)
 
 
 def _length(batch: Any) -> int | None:
@@ -133,7 +141,9 @@ def _length(batch: Any) -> int | None:
 
 def _loss(model: Any, batch: Any) -> Any:
     """The loss of a model of transformers, or of any whose output has one or is one."""
-    output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if isinstance(batch, tuple) else model(batch)
+    output = (
+        model(**batch) if isinstance(batch, Mapping) else model(*batch) if isinstance(batch, tuple) else model(batch)
+    )
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if loss is None:
         raise SpecError("the model's output has no loss: give batches with labels, or step=, which returns a loss")
@@ -172,10 +182,16 @@ class _Trials:
         if limit is None:
             if self.is_cpu:
                 raise SpecError("on a CPU the batch needs a limit; give memory_limit, as in memory_limit='8GB'")
-            limit = (1.0 - HEADROOM) * torch.cuda.get_device_properties(self._device).total_memory
+            free, _ = torch.cuda.mem_get_info(self._device)
+            limit = (1.0 - HEADROOM) * (free + torch.cuda.memory_reserved(self._device))
         self.limit_bytes = limit - states_bytes
         self.rows: list[BatchTrial] = []
         self.base_bytes = self._settled_bytes()
+        self.grad_bytes = float(
+            sum(
+                one.numel() * one.element_size() for one in model.parameters() if one.requires_grad and one.grad is None
+            )
+        )
 
     def _settled_bytes(self) -> float:
         """Free what can be freed; what is held then."""
@@ -184,6 +200,8 @@ class _Trials:
             self._torch.cuda.empty_cache()
             self._torch.cuda.reset_peak_memory_stats(self._device)
             return float(self._torch.cuda.memory_reserved(self._device))
+        with contextlib.suppress(OSError, AttributeError):  # of the C library of GNU
+            ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):
             CLEAR_REFS.write_text(RESET_PEAK, encoding="ascii")
         with contextlib.suppress(OSError):
@@ -191,10 +209,15 @@ class _Trials:
             return float(pages * os.sysconf("SC_PAGE_SIZE"))
         return resident_peak_bytes()
 
+    def sample(self) -> Any:
+        """A batch of one sequence, to look at."""
+        with self._preserve():
+            return self._make_batch(1)
+
     def run(self, batch: int) -> BatchTrial:
         """One forward and backward pass over `batch` sequences, after which everything is as it was."""
         self._settled_bytes()
-        with self._unchanged():
+        with self._preserve():
             try:
                 self._step(self._model, self._make_batch(batch)).backward()
                 peak: float | None = self._peak_bytes()
@@ -214,7 +237,7 @@ class _Trials:
         return float(self._torch.cuda.max_memory_reserved(self._device))
 
     @contextlib.contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _preserve(self) -> Iterator[None]:
         """Gradients, buffers, mode and random numbers are afterwards what they were."""
         model, training = self._model, self._model.training
         buffers = [(one, one.detach().clone()) for one in model.buffers()]

@@ -6,14 +6,13 @@ import platform
 import re
 import threading
 import time
-
 import urllib.request
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from flopwise.errors import SpecError, UnknownNameError
@@ -77,7 +76,7 @@ class EngineRecorder:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> EngineRecorder:
+    def __enter__(self) -> Self:
         self.begin()
         self._thread = threading.Thread(target=self._scrape_often, name="flopwise-engine", daemon=True)
         self._thread.start()
@@ -154,7 +153,9 @@ class EngineRecorder:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http or https: `_address`
             return str(answer.read(MOST_BYTES).decode("utf-8", "replace"))
 
-    def _values(self, at_s: float, series: list[tuple[str, Mapping[str, str], float]], rows: list[MetricRecord]) -> Values:
+    def _values(
+        self, at_s: float, series: list[tuple[str, Mapping[str, str], float]], rows: list[MetricRecord]
+    ) -> Values:
         """What the series say now, and of counters and histograms since the last time."""
         by_meaning = {row.meaning: row for row in rows}
         values: Values = {}
@@ -215,7 +216,9 @@ def _series(text: str) -> list[tuple[str, Mapping[str, str], float]]:
     """
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - of this module alone
 
-    return [(one.name, one.labels, one.value) for family in text_string_to_metric_families(text) for one in family.samples]
+    return [
+        (one.name, one.labels, one.value) for family in text_string_to_metric_families(text) for one in family.samples
+    ]
 
 
 def _engines(facts: Facts) -> dict[str, list[MetricRecord]]:
@@ -228,7 +231,10 @@ def _engines(facts: Facts) -> dict[str, list[MetricRecord]]:
 def _engine_of(names: Iterable[str], engines: Mapping[str, list[MetricRecord]]) -> str | None:
     """The engine that most of the names belong to; None where none does."""
     there = set(names)
-    hits = {engine: sum(row.metric in there or f"{row.metric}_sum" in there for row in rows) for engine, rows in engines.items()}
+    hits = {
+        engine: sum(row.metric in there or f"{row.metric}_sum" in there for row in rows)
+        for engine, rows in engines.items()
+    }
     best = max(hits, key=lambda engine: hits[engine])
     return best if hits[best] else None
 

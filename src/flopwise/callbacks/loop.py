@@ -28,15 +28,15 @@ class LoopRecorder(TrainingRecorder):
 
 @contextmanager
 def record(
-    model: Any = None, *, store: str | Path | None = None, question: Any = None, settings: dict[str, object] | None = None,
-    **options: Any,
+    model: Any = None, *, store: str | Path | None = None, question: Any = None,
+    settings: dict[str, object] | None = None, **options: Any,
 ) -> Iterator[LoopRecorder]:  # fmt: skip
-    """Record a training loop: `with record(model, tokens_per_step=8192) as run:` and `run.step(loss=loss)` in it.
+    """Records a training loop by hand; `run.step(loss=loss)` says that an optimizer step has ended.
 
-    `model`: a module, a name, a configuration of transformers, or None. `store`: a path or a postgresql:// URL (default:
-    the user's own). `question`: keywords of `flopwise.train` with its `model`, or its answer: what is expected of the
-    run. `settings`: what the run shall be known by later, as keywords of `flopwise.train`. `options` are those of
-    `RecordingSpec` and `SourceSpec`.
+    `model`: a module, a name, a configuration of transformers, or None. `store`: a path or a postgresql:// URL
+    (default: the user's own). `question`: keywords of `flopwise.train` with its `model`, or its answer: what is
+    expected of the run. `settings`: what the run shall be known by later, as keywords of `flopwise.train`. `options`:
+    those of `RecordingSpec` and `SourceSpec`.
 
     An exception that leaves the block ends the run as failed, Ctrl-C and a budget as stopped.
 
@@ -44,7 +44,8 @@ def record(
         SpecError: an option, a plan or a question that cannot be.
     """
     spec, source = checked_options(options)
-    run = training_recorder(model, spec, source, store=store, question=question, settings=settings, kind=LoopRecorder)
+    run = training_recorder(LoopRecorder, model, spec, source, store=store, question=question, settings=settings)
+    run.open()
     try:
         run.begin_steps()
         yield run

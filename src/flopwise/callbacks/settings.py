@@ -46,7 +46,7 @@ class RecordingSpec(Spec):
         options.choice("warn", "stop", "checkpoint", "ignore"), "What happens when a budget is used up.",
         default="warn")
     resume: str | None = _recording(
-        options.name("run"), "Id of the run that this one goes on with; a new run, linked to it, where that is not told.")
+        options.name("run"), "Id of the run that goes on (default: a new one, linked to that of the checkpoint).")
     interval: float = _recording(
         options.SECONDS, "Seconds between two samples of memory, energy, cost and time to the end.", default=1.0)
     # fmt: on
