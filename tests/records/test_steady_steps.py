@@ -74,6 +74,13 @@ def test_the_error_of_a_mean_is_that_of_independent_values() -> None:
     assert median.error == pytest.approx(1.2533 * 0.05, rel=0.35)  # of a normal median: sqrt(pi / 2) times that
 
 
+def test_the_error_of_a_long_run_is_that_of_its_stretches() -> None:
+    """6,000 independent values of spread 1: 1 / sqrt(6,000) = 0.0129 of their mean."""
+    found = level(np.random.default_rng(2).normal(10.0, 1.0, 6000), "mean")
+    assert found is not None
+    assert found.error == pytest.approx(0.0129, rel=0.3)
+
+
 def test_values_that_drift_have_a_larger_error_than_the_same_values_shuffled() -> None:
     drift = 1.0 + 0.2 * np.sin(np.linspace(0, 6 * np.pi, 150))
     mixed = np.random.default_rng(5).permutation(drift)

@@ -37,6 +37,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Measurements": {
         "probe": "What this machine sustains: products, memory, attention, messages, disk, launches.",
         "calibrate": "Refit constants to your own measurements.",
+        "runs": "Recorded runs: what they did, beside what was expected of them.",
         "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
         "runs": "Recorded runs: what they did, beside what was expected of them.",
     },

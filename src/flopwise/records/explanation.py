@@ -208,10 +208,10 @@ def _device_causes(found: Measured) -> Iterator[Cause]:
     if clock is not None and highest and clock.value < CLOCK_FRAC * highest:
         text = f"the clock's median is {clock.value / 1e6:,.0f} MHz, its highest {highest / 1e6:,.0f} MHz"
         yield Cause(name="clocks", evidence=text, lever="cooling and power limits; `flopwise watch` names the reason")
-    active, mfu, expected = found.value("tensor_active_frac"), found.value("mfu_frac"), found.run.expected
+    active, expected = found.value("tensor_active_frac"), found.run.expected
     planned = None if expected is None else expected.figures.get("mfu_frac")
     step, step_planned = found.value("step_s"), None if expected is None else expected.figures.get("step_s")
-    if active is None or planned is None or step is None or step_planned is None or mfu is not None:
+    if active is None or planned is None or step is None or step_planned is None:
         return
     needed = planned.value * step_planned.value / step  # of the peak, at the speed that was reached
     if active > 1.5 * needed:
@@ -265,7 +265,7 @@ def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
     if found.steady is not None:
         yield RULE
     if found.derived:
-        yield f"derived from the step time, the batch and full sequences: {', '.join(found.derived)}"
+        yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(found.derived)}"
     if any("not told apart" in term.basis for term in terms):
         yield (
             "nothing measured tells compute from communication (communication_s would), so their difference stands "

@@ -120,15 +120,27 @@ def _with_evaluations(events: Sequence[Event], series: Mapping[str, SampleColumn
 
 
 def _derived_levels(run: Run, levels: Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """Tokens a second of a training run that says its sequences and its batch, where they were not measured.
+    """Tokens a second and MFU of a training run where they were not measured.
 
-    Source: arithmetic. Assumes: every sequence is full.
+    The first of the sequences and the batch that it says, the second of the plan's: the same FLOPs in another time.
+
+    Source: arithmetic. Assumes: every sequence is full; the run computes what was planned.
     """
     step, seq, batch = levels.get("step_s"), run.settings.get("seq"), run.settings.get("global_batch")
-    if run.task == "serve" or step is None or "tokens_per_s" in levels:
+    figures = {} if run.expected is None else run.expected.figures
+    each_s = dict[str, float]()  # what a step is worth: tokens, or seconds at full utilisation
+    if run.task == "serve" or step is None:
         return {}
-    if not isinstance(seq, int | float) or not isinstance(batch, int | float):
-        return {}
-    rate = seq * batch / step.value
-    error = None if step.error is None else rate * step.error / step.value
-    return {"tokens_per_s": Statistic(value=rate, error=error, count=step.count, statistic=step.statistic)}
+    if isinstance(seq, int | float) and isinstance(batch, int | float):
+        each_s["tokens_per_s"] = float(seq * batch)
+    if {"mfu_frac", "step_s"} <= figures.keys():
+        each_s["mfu_frac"] = figures["mfu_frac"].value * figures["step_s"].value
+    error = None if step.error is None else step.error / step.value
+    return {
+        name: Statistic(
+            value=worth / step.value, error=None if error is None else worth / step.value * error, count=step.count,
+            statistic=step.statistic,
+        )
+        for name, worth in each_s.items()
+        if name not in levels
+    }  # fmt: skip

@@ -37,7 +37,7 @@ def figure_text(metric: str, value: float) -> str:
         return format_usd(value)
     if metric.endswith("_frac"):
         return format_percent(value)
-    return f"{value:,.4g} {unit}".rstrip()
+    return f"{value:,.0f} {unit}".rstrip() if abs(value) >= 1000 else f"{value:.4g} {unit}".rstrip()
 
 
 def write_page(file: str | Path, found: Measured | Comparison, why: RunExplanation | None = None) -> None:
@@ -155,7 +155,7 @@ def _terms(why: RunExplanation) -> Iterator[Block]:
         (t.name, t.measured_s, "measured") for t in why.terms
     ]
     order = sorted(range(len(bars)), key=lambda place: place % len(why.terms))
-    named = [Bar(f"{bars[p][0]}, {bars[p][2]}", bars[p][1], format_seconds(bars[p][1])) for p in order]
+    named = [Bar(f"{bars[p][2]}: {bars[p][0]}", bars[p][1], format_seconds(bars[p][1])) for p in order]
     yield Bars("Seconds of each term, expected and measured", named)
     rows = [
         (t.name, format_seconds(t.expected_s), format_seconds(t.measured_s), _longer(t.difference_s), t.basis)
@@ -170,7 +170,7 @@ def _longer(seconds: float) -> str:
 
 def _causes(why: RunExplanation) -> Iterator[Block]:
     if why.causes:
-        yield Points([(f"{one.name}.", f"{one.evidence}. {one.lever}") for one in why.causes])
+        yield Points([(f"{one.name}.", f"{one.evidence}: {one.lever}.") for one in why.causes])
 
 
 def _facts(found: Measured) -> Iterator[Block]:

@@ -211,6 +211,19 @@ def test_tensorboard_events_of_a_folder(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_the_events_of_a_real_training() -> None:
+    """Recorded by the Trainer of transformers 5 with tensorboard: GPT-2 on a busy CPU, stopped after 22 steps."""
+    pytest.importorskip("tensorboard")
+    run = only(SAMPLES / "events.out.tfevents.1795387775.trainer", "tensorboard")
+    assert [point.step for point in run.series["train/loss"]] == list(range(1, 23))
+    assert values(run, "train/num_input_tokens_seen") == [128.0 * step for step in range(1, 23)]  # 2 x 64 tokens
+    assert [point.step for point in run.series["eval/loss"]] == [12]
+    times = [point.at_s or 0.0 for point in run.series["train/loss"]]
+    # the Trainer's own clock says the same as the times of the events
+    own = values(run, "train/train_runtime")
+    assert times[-1] - times[0] == pytest.approx(own[-1] - own[0], abs=0.5)
+
+
 def test_a_truncated_event_file_is_read_up_to_where_it_breaks_off(tmp_path: Path) -> None:
     file = written_events(tmp_path, 5)
     file.write_bytes(file.read_bytes()[:-7])

@@ -53,8 +53,12 @@ def clean_run(
     samples: list[Sample] = []
     for name, sort in known.items():
         scale = sort.scale * (_num_gpus(name, gpus) if sort.each_gpu else 1.0)
-        points = _steady_clock(placed[name], name, notes, events)
-        resumes = _resumes(points)
+        points = placed[name]
+        if raw.task == "serve":  # requests end in another order than they begin
+            points = sorted(points, key=lambda point: point.at_s or 0.0)
+        else:
+            points = _steady_clock(points, name, notes, events)
+        resumes = _resumes(points) if raw.task == "train" else {}
         if sort.metric in {"loss", "tokens", "step_s"}:
             events.extend(resumes.values())
         if METRICS[sort.metric].cumulative:

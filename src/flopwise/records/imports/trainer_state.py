@@ -49,9 +49,10 @@ def _whole_run(run: RawRun, lines: list[Mapping[str, Any]], summary: object, *, 
     evaluations = [(step_of(line.get("step")), number_of(line.get("eval_runtime"))) for line in lines]
     stated = [(step, seconds) for step, seconds in evaluations if seconds]
     assert run.started_at_s is not None
+    since = {line.get("step"): number_of(line.get("train_runtime")) or 0.0 for line in lines if "train_runtime" in line}
     for step, seconds in stated:
         text = f"evaluation of {seconds:.1f} s"
-        run.events.append(Event(run.started_at_s, "evaluation", text, step))
+        run.events.append(Event(run.started_at_s + since.get(step, 0.0), "evaluation", text, step))
     if timed or not isinstance(summary, dict):
         if not timed:
             run.notes.append("no line says a time, and the last is missing, so step times are not known")
