@@ -34,7 +34,12 @@ COMMANDS: dict[str, dict[str, str]] = {
         "check": "Judge what a platform runs on today: does it hold, what does it cost, what would change.",
     },
     "Deploy": {"export": "Files of other tools that deploy a plan."},
-    "Measurements": {"runs": "Recorded runs: what they did, beside what was expected of them."},
+    "Measurements": {
+        "probe": "What this machine sustains: products, memory, attention, messages, disk, launches.",
+        "calibrate": "Refit constants to your own measurements.",
+        "runs": "Recorded runs: what they did, beside what was expected of them.",
+        "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
+    },
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""

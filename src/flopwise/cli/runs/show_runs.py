@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flopwise.records.model import ExpectedFigure, RecordedRun
 
 MOST_EVENTS = 20
-FORMS = {
+FORMS: dict[str, Callable[[float], str | None]] = {
     "s": units.format_seconds, "bytes": units.format_bytes, "J": units.format_joules, "USD": price,
 }  # fmt: skip
 
