@@ -85,7 +85,7 @@ def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
 
 
 def _against(found: RecordedRun, figure: ExpectedFigure) -> tuple[Any, ...]:
-    form = FORMS.get(METRICS[figure.metric].unit, lambda value: f"{value:,.4g}")
+    form = FORMS.get(METRICS[figure.metric].unit, "{:,.4g}".format)
     measured = found.figure(figure.metric)
     shown = [form(value) for value in (figure.value, figure.low, figure.high)]
     if measured is None:
