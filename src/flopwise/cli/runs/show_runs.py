@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flopwise.records.model import ExpectedFigure, RecordedRun
 
 MOST_EVENTS = 20
-FORMS = {
+FORMS: dict[str, Callable[[float], str | None]] = {
     "s": units.format_seconds, "bytes": units.format_bytes, "J": units.format_joules, "USD": price,
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
 
 
 def _against(found: RecordedRun, figure: ExpectedFigure) -> tuple[Any, ...]:
-    form = FORMS.get(METRICS[figure.metric].unit, lambda value: f"{value:,.4g}")
+    form = FORMS.get(METRICS[figure.metric].unit, "{:,.4g}".format)
     measured = found.figure(figure.metric)
     shown = [form(value) for value in (figure.value, figure.low, figure.high)]
     if measured is None:
