@@ -29,6 +29,7 @@ _HOMES = {
         "api.prices": "prices import_prices list_prices remove_prices refresh_prices",
         "api.probe": "probe",
         "api.roofline": "roofline",
+        "api.runs": "runs recorded_run export_runs delete_runs",
         "api.serve": "serve serve_sweep",
         "api.shapes": "advise",
         "api.simulate": "simulate autoscale batch",

@@ -138,6 +138,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "calibrate": ("calibrate", "rows.csv", "--dry-run"),
     "observe": ("observe", "--load", "load.json", "--for", "1s"),
     "prices": ("prices", "age"),
+    "runs": ("runs", "list"),
     "export": ("export", "vllm", "plan.json", "-o", "out"),
 }
 
@@ -415,6 +416,15 @@ def _command_lines() -> Iterator[Case]:
         ("models", "config.json", "--batch", "2"),
         ("models", "config.json", "--family", "llama"), ("models", "0B"), ("models", "-7B"), ("models", "empty"),
         ("models", "nanB"), ("models", "1e30B"), ("models", "work.yaml"), ("models", "/"), ("models", "config.json/x"),
+        ("runs", "lst"), ("runs", "list", "x"), ("runs", "show"), ("runs", "show", "nothing"),
+        ("runs", "delete", "x", "--yes"), ("runs", "export", "x"), ("runs", "export", "x", "-o", "out"),
+        ("runs", "export", "-o", "out"),
+        ("runs", "list", "--store", "missing.db"), ("runs", "list", "--store", "empty"),
+        ("runs", "list", "--store", ""), ("runs", "list", "--store", "config.json"),
+        ("runs", "show", "x", "--store", "mysql://a:b@c/d"),
+        ("runs", "list", "--store", "postgresql://["), ("runs", "list", "--since", "yesterday"),
+        ("runs", "list", "--since", "-1d"), ("runs", "list", "--since", "2026-02-30"), ("runs", "list", "--task", "x"),
+        ("runs", "list", "--store", "postgresql://u:secret@127.0.0.1:1/d"), ("runs", "list", "--since", "1e300d"),
         ("export",), ("export", "vllm"), ("export", "vllm", "plan.json"), ("export", "vlm", "plan.json", "-o", "out"),
         ("export", "vllm", "missing.json", "-o", "out"), ("export", "vllm", "work.yaml", "-o", "out"),
         ("export", "vllm", "empty", "-o", "out"), ("export", "vllm", "plan.json", "-o", "plan.json"),
