@@ -33,6 +33,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "check": "Judge what a platform runs on today: does it hold, what does it cost, what would change.",
     },
     "Deploy": {"export": "Files of other tools that deploy a plan."},
+    "Measurements": {
+        "watch": "A job while it runs: what bounds it, whether it is on plan, what it costs.",
+    },
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""
