@@ -63,18 +63,27 @@ def _times(arguments: Sequence[str]) -> tuple[float, float]:
     return min(seconds), statistics.median(seconds)
 
 
+def table(more: Sequence[Sequence[str]] = ()) -> list[str]:
+    """The rows as Markdown."""
+    head = [f"| `watch --once --json` | best | median | best / {TARGET_S} s |", "|---|---:|---:|---:|"]
+    found = rows(more)
+    return head + [
+        f"| {what} | {best:.2f} s | {median:.2f} s | {best / TARGET_S:.2f} |" for what, best, median in found
+    ]
+
+
 def main() -> None:
-    """Print a table."""
+    """Print the table."""
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--prometheus")
     reader.add_argument("--plan")
     given = reader.parse_args()
-    more = [("Prometheus", "--prometheus", given.prometheus)] if given.prometheus else []
-    if given.prometheus and given.plan:
-        more.append(("Prometheus, with a plan", "--prometheus", given.prometheus, "--plan", given.plan))  # type: ignore[arg-type]
-    print(f"| `watch --once --json` | best | median | best / {TARGET_S} s |\n|---|---:|---:|---:|")
-    for what, best, median in rows(more):
-        print(f"| {what} | {best:.2f} s | {median:.2f} s | {best / TARGET_S:.2f} |")
+    more: list[Sequence[str]] = []
+    if given.prometheus:
+        more.append(("Prometheus", "--prometheus", given.prometheus))
+        if given.plan:
+            more.append(("Prometheus, with a plan", "--prometheus", given.prometheus, "--plan", given.plan))
+    print("\n".join(table(more)))
 
 
 if __name__ == "__main__":

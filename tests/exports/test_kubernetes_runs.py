@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from export_samples import WORKLOADS, expressible, sample_deployment, sample_export
 from fleet_samples import FLEET, sample_fleet
-from plans import BATCH, FINETUNE, deployment_of
+from plans import BATCH, FINETUNE, PRETRAIN, deployment_of
 from tools import RefusedError
 from validators import kubernetes
 
-from flopwise.exports.kubernetes_training import restarts
+from flopwise.exports.kubernetes import resources
+from flopwise.exports.kubernetes_training import restarts, run_notes
 from flopwise.exports.ray_cluster import launch_command
 from flopwise.exports.targets import exported_assessment, exported_plan
 from flopwise.exports.targets.indexed_job import shares
@@ -271,3 +272,13 @@ def test_a_fault_is_refused(target: str, old: str, new: str) -> None:
     assert old in text
     with pytest.raises(RefusedError):
         kubernetes(text.replace(old, new))
+
+
+def test_runs_of_several_machines_take_the_efa_cards_of_each() -> None:
+    """p5.48xlarge has 32 network cards, each with one EFA; a run on one machine needs none."""
+    several = deployment_of(PRETRAIN)
+    assert (several.offer.instance, several.num_nodes > 1) == ("p5.48xlarge", True)
+    (pod,) = [resources(several, 8)]
+    assert pod["limits"]["vpc.amazonaws.com/efa"] == pod["requests"]["vpc.amazonaws.com/efa"] == 32
+    assert any("32 vpc.amazonaws.com/efa" in note for note in run_notes(several))
+    assert not [key for key in resources(deployment_of(FINETUNE), 1)["limits"] if "efa" in key]

@@ -23,10 +23,12 @@ from flopwise.api.plan import plan
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
+from flopwise.exports.replica import image
 from flopwise.exports.serving_command import SERVERS, serving_command
-from flopwise.exports.spec import ExportSettings
+from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.exports.targets import exported_plan
 from flopwise.facts.catalog import load_facts
+from named import FACTS
 
 TARGETS = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi")
 PROGRAMS = Path(__file__).parents[2] / "src" / "flopwise" / "exports" / "programs"
@@ -386,3 +388,15 @@ def test_the_load_is_the_traffic_of_the_plan() -> None:
     assert spec["data"][0]["prompt_tokens"] == pytest.approx(500, abs=25)
     assert spec["data"][0]["prompt_tokens_stdev"] == pytest.approx(800 / 12**0.5, abs=20)
     assert json_text(spec)
+
+
+def test_an_image_is_a_fact_of_the_engine_with_its_version_and_day() -> None:
+    for name in ("vllm", "sglang", "tensorrt-llm", "tgi", "llama.cpp"):
+        engine = FACTS.engine(name)
+        assert ":" in engine.nvidia_image
+        assert engine.images_source
+        assert engine.images_date >= "2026-11-22"
+    deployment = sample_deployment("serve")
+    assert image(deployment) == FACTS.engine("vllm").nvidia_image
+    assert image(replace(deployment, accelerator=FACTS.accelerator("MI300X"))) == FACTS.engine("vllm").amd_image
+    assert image(replace(deployment, accelerator=FACTS.accelerator("TPU v6e"))) == PLACEHOLDERS["image"]

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from validators import shell
 from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Exported
+from flopwise.exports.hugging_face import loader_workers
 from flopwise.exports.step_counts import step_counts
 from flopwise.exports.targets import exported_plan
 from flopwise.exports.targets.megatron import stage_layers
@@ -374,3 +376,10 @@ def test_a_bare_size_brings_its_configuration() -> None:
     config = read(made, "model/config.json")
     assert (config["model_type"], config["hidden_size"], config["num_hidden_layers"]) == ("llama", 4096, 32)
     assert read(made, "job.json")["model"] == "model"
+
+
+@pytest.mark.parametrize(("vcpus", "workers"), [(None, 2), (2, 1), (12, 6), (192, 8)])
+def test_loaders_take_half_of_the_vcpus_of_their_accelerator(vcpus: int | None, workers: int) -> None:
+    one = deployment_of(FINETUNE)
+    assert one.gpus_per_node == 1
+    assert loader_workers(replace(one, offer=replace(one.offer, vcpus=vcpus))) == workers

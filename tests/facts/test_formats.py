@@ -6,8 +6,9 @@ import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import formats
-from flopwise.facts.architecture import Experts, Linear
+from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import LayerPlace, tensor_role
+from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.tensors import parameters
 from named import FACTS, weight_bytes, weight_groups
@@ -148,3 +149,24 @@ def test_roles_are_told_by_path() -> None:
     assert tensor_role(Linear(name="shared/gate", inputs=8, outputs=1)) == "router"
     assert tensor_role(Linear(name="latent/down_proj", inputs=8, outputs=4)) == "linear_other"
     assert tensor_role(Experts(name="experts/gate_up_proj", experts=2, top_k=1, inputs=8, outputs=8)) == "gate"
+
+
+def test_tables_and_gates_by_layer_are_quantised_as_llama_cpp_does() -> None:
+    form = FACTS.weight_format("Q4_K_M")
+    table = Embedding("embed_tokens_per_layer", 262144, 8960)
+    blocks = form.tensor_bytes(table, tensor_role(table), LayerPlace(), (1, 262144, 8960))
+    assert blocks == 262144 * 8960 * 144 / 256  # Q4_K: 144 bytes of 256 weights, not four bytes each
+    gate = Linear("per_layer/gate", 2048, 256)
+    assert form.tensor_bytes(gate, tensor_role(gate), LayerPlace(), (1, 256, 2048)) == 256 * 2048 * 144 / 256
+    left = Linear("laurel/left", 2048, 64)
+    assert form.tensor_bytes(left, tensor_role(left), LayerPlace(), (1, 64, 2048)) == 2 * 64 * 2048
+
+
+def test_experts_published_in_mxfp4_stay_so_under_every_mixture() -> None:
+    model = load_model("gpt-oss-20b")
+    experts = [24 * 32 * 2880 * 5760, 24 * 32 * 2880 * 2880]  # layers x experts x matrix
+    for name in ("Q4_K_M", "Q8_0", "Q2_K"):
+        groups = weight_groups(model, name)
+        sizes = [size for path, size in groups.items() if path.endswith(("experts/gate_up_proj", "experts/down_proj"))]
+        biases = [24 * 32 * 5760 * 4, 24 * 32 * 2880 * 4]
+        assert sorted(sizes) == pytest.approx(sorted(n * 17 / 32 + b for n, b in zip(experts, biases, strict=True)))

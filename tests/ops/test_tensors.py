@@ -34,7 +34,14 @@ from named import FACTS, end_bytes, layer_prefix_bytes, weight_bytes
 ORACLE = Path(__file__).resolve().parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "parameters.json").read_text(encoding="utf-8"))
 # transformers 5 ties T5's head whatever the configuration says; the published checkpoint has a head of its own
-HEAD_OF_ITS_OWN = {"Flan-T5-XXL (T5 v1.1 11B)": 32128 * 4096}
+HEAD_OF_ITS_OWN = {
+    "Flan-T5 base (T5 v1.1)": 32128 * 768,
+    "Flan-T5 large (T5 v1.1)": 32128 * 1024,
+    "Flan-T5-XL (T5 v1.1 3B)": 32128 * 2048,
+    "Flan-T5-XXL (T5 v1.1 11B)": 32128 * 4096,
+    "mT5 base": 250112 * 768,
+    "mT5-XXL": 250112 * 4096,
+}
 
 
 def layer_parameters(layer: Layer) -> int:
@@ -72,6 +79,8 @@ def test_every_family_that_transformers_has_is_counted() -> None:
     counted = {c["model_type"] for c in CONFIGURATIONS.values()}
     counted |= {c.get("text_config", {}).get("model_type") for c in CONFIGURATIONS.values()}
     counted |= {load_model(name).model_type for name in RECORD["catalog"]}
+    drawn = json.loads((ORACLE / "random.json").read_text(encoding="utf-8"))["rows"]
+    counted |= {row["config"]["model_type"] for row in drawn} | {"dbrx"}  # of which transformers cannot build one
     record = oracle_module("record_parameters")
     same_class = {"camembert", "deit", "dinov2_with_registers", "RefinedWeb", "RefinedWebModel", "gemma3n", "dots1"}
     same_class |= {"arcee", "helium", "ministral", "minimax_text_01", "qwen3_5_moe"}

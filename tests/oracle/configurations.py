@@ -486,6 +486,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         pad_token_id=0,
     ),
     "vit": _of("vit", _VISION, num_labels=10),
+    "vit_msn": _of("vit_msn", _VISION, num_labels=10),
+    "ijepa": _of("ijepa", _VISION, num_labels=10),
+    "dinov3_vit": _of("dinov3_vit", _VISION, num_register_tokens=3, use_gated_mlp=True, key_bias=True),
     "vit-no-qkv-bias": _of("vit", _VISION, qkv_bias=False, num_labels=10),
     "clip": _of(
         "clip",

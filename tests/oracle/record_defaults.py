@@ -34,6 +34,13 @@ internvl_vision paligemma idefics3 smolvlm smolvlm_vision qwen2_vl_vision qwen2_
 qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision step3p5_vision idefics3_vision aimv2 mimo_v2_flash
 step3p7 step3p5 apertus hunyuan_v1_dense hunyuan_v1_moe dots1 longcat_flash lfm2 lfm2_moe arcee helium
 minimax_m3_vl_text kimi_k25_vision moonvit qwen2_audio aya_vision ovis2 ministral camembert deit
+afmoe bitnet cwm granite_swa hyperclovax iquestcoder jais2 nanochat persimmon vaultgemma cohere2_moe exaone_moe
+flex_olmo granitemoe_swa mellum solar_open gpt-sw3 openai-gpt ctrl biogpt xglm ernie data2vec-text ibert
+megatron-bert xlm-roberta-xl roberta-prelayernorm roformer rembert nomic_bert esm eurobert gte
+jina_embeddings_v3 big_bird xmod layoutlm mra nystromformer yoso deberta mbart marian pegasus mvp plbart
+blenderbot blenderbot-small m2m_100 minicpm3 youtu recurrent_gemma longformer roc_bert fnet jetmoe dbrx
+switch_transformers longt5 led prophetnet beit vit_msn ijepa data2vec-vision yolos vit_mae wav2vec2 hubert
+gpt_neox_japanese dinov3_vit
 """.split()  # noqa: SIM905 - a table of words
 
 SKIPPED = re.compile(
@@ -43,7 +50,7 @@ SKIPPED = re.compile(
     r"residual_mult|embedding_mult|logits_scal|attention_mult|time_step|median_|repad|sparse_pred|reference_comp|local_attention_|deterministic|"
     r"global_rope|local_rope|partial_rotary|embd_pdrop|rescale|image_mean|image_std)"
 )
-KEPT = re.compile(r"^(partial_rotary_factor|init_std_never|rope_theta_never)$")
+KEPT = re.compile(r"^(output_embedding_size|partial_rotary_factor|init_std_never|rope_theta_never)$")
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

@@ -101,7 +101,10 @@ CASES = {
             frozen=Frozen(embedding=True, first=5),
         ),
     ),
-    "uneven stages": ("Llama-3.2-3B", recipe_with(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
+    "uneven stages": (
+        "Llama-3.2-3B",
+        recipe_with(seq_len=8192, global_batch=60, stack="megatron-deepspeed", precision="fp16"),
+    ),
 }
 
 

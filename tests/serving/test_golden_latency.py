@@ -10,10 +10,20 @@ import pytest
 from plain_machine import ENGINE, plain_job, plain_runner, step_s
 
 from flopwise.facts.models.catalog import load_model
+from flopwise.serving.answer import _paid_gpus
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import whole_prompts
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import closed_loop, fixed_batch, least_prompt_s, open_loop, open_loop_percentile
+from flopwise.serving.steady import (
+    closed_loop,
+    fixed_batch,
+    in_flight_at,
+    least_prompt_s,
+    one_pass_latency_s,
+    open_loop,
+    open_loop_percentile,
+)
+from named import FACTS
 
 ONE = ServingLayout()
 MACHINE = plain_runner()
@@ -210,3 +220,30 @@ def test_what_a_server_does_to_a_request_stands_before_its_prompt() -> None:
     slow = replace(MACHINE, engine=replace(MACHINE.engine, request_s=1.0))
     found = closed_loop(slow, ONE, 1.0, INPUT, OUTPUT)
     assert float(found.ttft_s) == pytest.approx(1.0 + step_s(1, HALF_WAY, INPUT, INPUT), rel=1e-9)
+
+
+def test_requests_in_flight_lie_between_the_batches_that_sustain_their_rate() -> None:
+    """Batches of 1, 2 and 4 sustain 10, 16 and 20 requests/s: half of one at 5, 1.5 at 13, 3 at 18, all four at 25. A
+    rate that falls in between counts as the one before: 10, 10, 20 put 15 halfway between two and four."""
+    sizes, rates = np.array([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]), np.array([[10.0, 10.0], [16.0, 9.0], [20.0, 20.0]])
+    found = in_flight_at(sizes, rates, np.array([[5.0, 5.0], [13.0, 15.0], [18.0, 20.0], [25.0, 40.0]]))
+    assert found == pytest.approx(np.array([[0.5, 0.5], [1.5, 3.0], [3.0, 4.0], [4.0, 4.0]]))
+
+
+def test_a_request_of_one_pass_waits_for_its_batch_and_for_the_device() -> None:
+    """Batches of 4 in 0.1 s: 40 a second. 20 a second: half busy, a queue of 0.5 x 0.1 / (2 x 0.5) s, 1.5 arrivals to
+    fill the batch on average; of 95 % the queue stays below 0.1 ln 10 s, the filling below 0.95 x 3 arrivals."""
+    found = [float(one_pass_latency_s(0.1, 0.01, 4.0, 20.0, name)) for name in ("mean", "p95")]
+    assert found == pytest.approx([0.11 + 0.05 + 1.5 / 20, 0.11 + 0.1 * math.log(10) + 0.95 * 3 / 20])
+    assert float(one_pass_latency_s(0.1, 0.01, 4.0, 40.0, "mean")) == math.inf
+    assert float(one_pass_latency_s(0.1, 0.01, 1.0, 0.0, "p95")) == pytest.approx(0.11)
+
+
+def test_replicas_pay_for_the_machines_that_they_stand_in() -> None:
+    """Machines of 8: 3 replicas of one device share one, 8/3 each; 3 of 6 devices have one each; 3 of 16 have two."""
+    offer = next(o for o in FACTS.offers if o.count == 8)
+    for tp, pp, paid in ((1, 1, 8 / 3), (2, 3, 8.0), (8, 2, 16.0)):
+        job = plain_job(layout=ServingLayout(tp=tp, pp=pp))
+        rented = replace(job, cluster=replace(job.cluster, offer=offer))
+        assert _paid_gpus(rented, 3) == pytest.approx(paid)
+    assert _paid_gpus(plain_job(), 3) is None

@@ -169,3 +169,18 @@ def test_remedies_take_formats_that_the_device_has_kernels_for() -> None:
     assert set(runnable_formats(LLAMA_8B, "vllm", old)).isdisjoint({"fp8", "nvfp4"})
     assert "awq" in runnable_formats(LLAMA_8B, "vllm", old)
     assert set(runnable_formats(LLAMA_8B, "vllm", volta)).isdisjoint({"awq", "int8"})
+
+
+def test_engines_run_the_formats_that_their_pages_name_for_a_device() -> None:
+    volta, ampere, hopper, amd = (
+        load_facts().accelerator(name) for name in ("V100-SXM2-32", "A100-SXM-80", "H100-SXM-80", "MI300X")
+    )
+    for name, device, without in (
+        ("tensorrt-llm", ampere, {"fp8", "nvfp4", "mxfp4", "mxfp8"}), ("lmdeploy", volta, {"fp8", "int8", "mxfp4"}),
+        ("tgi", amd, {"awq"}),
+    ):  # fmt: skip
+        engine = load_facts().engine(name)
+        assert engine.formats_on(hopper) == engine.formats
+        assert engine.formats - engine.formats_on(device) == without
+        assert engine.ports_source
+        assert engine.ports_date >= "2026-11-22"

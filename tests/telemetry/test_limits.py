@@ -14,7 +14,7 @@ from flopwise.telemetry.expected import ELSEWHERE, Expected
 from flopwise.telemetry.limits import QUANTITIES
 from flopwise.telemetry.money import KeptState, spend
 from flopwise.telemetry.prometheus import bucket_quantile
-from flopwise.telemetry.readings import CounterRate, Reading
+from flopwise.telemetry.readings import CounterRate, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import Watcher, WatchStatus
 
@@ -32,7 +32,7 @@ class Played:
 
     title, live = "readings", True
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[WatchReading]:
         return []
 
     def close(self) -> None:
@@ -48,14 +48,14 @@ def device(**values: float) -> dict[str, dict[str, float]]:
     return {"0": {"memory_total_bytes": 80.0 * GIB, **values}}
 
 
-def play(watcher: Watcher, *readings: Reading) -> list[tuple[str, bool, float]]:
+def play(watcher: Watcher, *readings: WatchReading) -> list[tuple[str, bool, float]]:
     """(alert, whether it fires, when) of everything that changes."""
     statuses = [status for reading in readings for status in watcher.take(reading)]
     return [(c.limit.name, c.firing, c.at_s) for status in statuses for c in status.changes]
 
 
-def memory(at_s: float, frac: float) -> Reading:
-    return Reading(at_s=at_s, devices=device(memory_used_bytes=frac * 80 * GIB))
+def memory(at_s: float, frac: float) -> WatchReading:
+    return WatchReading(at_s=at_s, devices=device(memory_used_bytes=frac * 80 * GIB))
 
 
 @pytest.mark.parametrize("sample", ["serve", "lora", "pretrain", "batch"])
@@ -108,13 +108,13 @@ def test_a_clock_that_jumps_fires_nothing_and_watching_goes_on() -> None:
 def test_missing_series_leave_an_alert_as_it_is() -> None:
     watcher = watched()
     play(watcher, *[memory(t, 0.9) for t in range(0, 330, 30)])
-    assert play(watcher, *[Reading(at_s=t, job={"tokens_per_s": 1.0}) for t in range(330, 600, 30)]) == []
+    assert play(watcher, *[WatchReading(at_s=t, job={"tokens_per_s": 1.0}) for t in range(330, 600, 30)]) == []
     assert play(watcher, memory(600, 0.5), memory(700, 0.5)) == [("MemoryHigh", False, 700.0)]
 
 
 def test_utilisation_is_of_services_and_a_run_alerts_where_nothing_comes_of_it() -> None:
-    def rows(**job: float) -> list[Reading]:
-        return [Reading(at_s=t, devices=device(busy_frac=0.98), job=job) for t in range(0, 690, 30)]
+    def rows(**job: float) -> list[WatchReading]:
+        return [WatchReading(at_s=t, devices=device(busy_frac=0.98), job=job) for t in range(0, 690, 30)]
 
     assert play(watched(), *rows()) == [("UtilisationHigh", True, 600.0)]
     assert play(watched(), *rows(requests_running=3.0, tokens_per_s=9.0)) == [("UtilisationHigh", True, 600.0)]
@@ -126,13 +126,13 @@ def test_options_change_limits() -> None:
     watcher = watched(memory=0.5, memory_for=0.0, target_p95=("ttft=500ms", "2s"), min_tokens_per_s=100.0)
     assert [c[0] for c in play(watcher, memory(0, 0.6))] == ["MemoryHigh"]
     job = {"ttft_p95_s": 0.6, "latency_p95_s": 1.9, "tokens_per_s": 50.0}
-    names = [c[0] for c in play(watcher, *[Reading(at_s=t, job=job) for t in range(10, 1000, 30)])]
+    names = [c[0] for c in play(watcher, *[WatchReading(at_s=t, job=job) for t in range(10, 1000, 30)])]
     assert names == ["TimeToFirstTokenHigh", "ThroughputLow"]
 
 
 def test_an_xid_is_told_when_it_comes_and_an_old_one_is_not() -> None:
-    def xid(at_s: float, number: float) -> Reading:
-        return Reading(at_s=at_s, devices=device(xid=number))
+    def xid(at_s: float, number: float) -> WatchReading:
+        return WatchReading(at_s=at_s, devices=device(xid=number))
 
     watcher = watched()
     assert play(watcher, xid(0, 31), xid(10, 31)) == [], "it was there before, and is a program's fault"
@@ -141,7 +141,7 @@ def test_an_xid_is_told_when_it_comes_and_an_old_one_is_not() -> None:
 
 
 def test_money_is_counted_from_the_start_and_projected_by_the_tokens_left() -> None:
-    reading = Reading(at_s=7200.0, job={"tokens": 1e6, "tokens_per_s": 100.0})
+    reading = WatchReading(at_s=7200.0, job={"tokens": 1e6, "tokens_per_s": 100.0})
     one = spend(reading, price=10.0, started_at_s=0.0, tokens=4e6, planned_s=None, rate=100.0)
     assert (one.total_usd, one.day_usd, one.done_frac) == (20.0, 20.0, 0.25)
     assert one.ends_at_s == 7200 + 3e6 / 100
@@ -150,7 +150,7 @@ def test_money_is_counted_from_the_start_and_projected_by_the_tokens_left() -> N
         replace(reading, at_s=3 * 86_400.0), price=10.0, started_at_s=0.0, tokens=None, planned_s=None, rate=None
     )
     assert (long.total_usd, long.day_usd, long.ends_at_s) == (720.0, 240.0, None)
-    recorded = spend(Reading(at_s=3600, job={"cost_usd": 3.5, "eta_s": 3600}), price=10.0, started_at_s=0.0,
+    recorded = spend(WatchReading(at_s=3600, job={"cost_usd": 3.5, "eta_s": 3600}), price=10.0, started_at_s=0.0,
                      tokens=None, planned_s=None, rate=None)  # fmt: skip
     assert (recorded.total_usd, recorded.projected_usd) == (3.5, 13.5)
 
@@ -205,7 +205,7 @@ def test_on_plan_is_healthy_whatever_bounds_it_and_below_it_is_not() -> None:
     def last(rate: float) -> WatchStatus:
         watcher = watched(expected)
         values = device(busy_frac=0.99, tensor_active_frac=0.5, sm_active_frac=0.9, memory_active_frac=0.3)
-        rows = [Reading(at_s=t, devices=values, job={"tokens_per_s": rate}) for t in range(0, 120, 10)]
+        rows = [WatchReading(at_s=t, devices=values, job={"tokens_per_s": rate}) for t in range(0, 120, 10)]
         return [status for row in rows for status in watcher.take(row)][-1]
 
     good, bad = last(value).diagnosis, last(0.9 * low).diagnosis

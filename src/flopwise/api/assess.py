@@ -24,6 +24,7 @@ def assess_with_plans(
     fleet: str | Path | dict[str, Any],
     *,
     facts: str | Path | None = None,
+    calibration: str | None = None,
     scenarios: int = 1000,
     seed: int = 0,
     today: str | None = None,
@@ -44,7 +45,9 @@ def assess_with_plans(
 
     day = _day(today)
     platform = fleet_from(fleet) if isinstance(fleet, dict) else load_fleet(fleet)
-    return fleet_assessment(platform, load_facts(facts), scenarios=scenarios, seed=seed, today=day, advance=advance)
+    return fleet_assessment(
+        platform, load_facts(facts, calibration), scenarios=scenarios, seed=seed, today=day, advance=advance
+    )
 
 
 def _day(today: str | None) -> str:

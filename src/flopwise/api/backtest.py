@@ -15,6 +15,7 @@ def backtest(
     file: Path | str,
     *,
     facts: Path | str | None = None,
+    calibration: str | None = None,
     progress: Callable[[float, float | None], None] | None = None,
 ) -> Backtest:
     """Predictions for every row of a measurement file, with errors and the coverage of the intervals.
@@ -31,4 +32,4 @@ def backtest(
     from flopwise.facts.catalog import load_facts
 
     known = kind_of(kind)
-    return run_backtest(known, printed_rows(known, Path(file)), load_facts(facts), progress)
+    return run_backtest(known, printed_rows(known, Path(file)), load_facts(facts, calibration), progress)

@@ -15,6 +15,7 @@ def compare(
     traffic: MonthlyTraffic,
     ways: Sequence[Kind] = KINDS,
     facts: str | Path | None = None,
+    calibration: str | None = None,
     advance: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> CostComparison:
@@ -36,4 +37,4 @@ def compare(
     single: dict[str, Any] = {n: tuple(o) if isinstance(o, list) else o for n, o in options.items() if o is not None}
     kinds = tuple(kind for kind in KINDS if kind in ways)
     request = ComparisonRequest(model=model, traffic=traffic, kinds=kinds, **single)
-    return compare_alternatives(request, load_facts(facts), advance)
+    return compare_alternatives(request, load_facts(facts, calibration), advance)

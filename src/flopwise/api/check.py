@@ -17,6 +17,7 @@ def check(
     *,
     existing: str | Path | None = None,
     facts: str | Path | None = None,
+    calibration: str | None = None,
     today: str | None = None,
     advance: Advance | None = None,
 ) -> Check:
@@ -33,4 +34,4 @@ def check(
     from flopwise.fleet.read import fleet_from, load_fleet
 
     platform = fleet_from(fleet, existing=existing) if isinstance(fleet, dict) else load_fleet(fleet, existing)
-    return fleet_check(platform, load_facts(facts), today=today or "", advance=advance)
+    return fleet_check(platform, load_facts(facts, calibration), today=today or "", advance=advance)

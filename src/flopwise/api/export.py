@@ -60,6 +60,7 @@ def export(
     *,
     rank: int = 1,
     facts: str | Path | None = None,
+    calibration: str | None = None,
     **settings: Any,
 ) -> Exported:
     """The files of a plan (or of its file, or of a whole report) for a target; `write_export` writes them.
@@ -78,7 +79,7 @@ def export(
     from flopwise.options import take
     from flopwise.search.answer import Plan
 
-    (known,), facts_known = take(settings, ExportSettings), load_facts(facts)
+    (known,), facts_known = take(settings, ExportSettings), load_facts(facts, calibration)
     if isinstance(plan, str | Path) and not _is_report(Path(plan)):
         from flopwise.api.plan import read_plan
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from flopwise.search.model_sizes import LargestModels
 
 
-def gpu(name: str, *, facts: Path | str | None = None) -> Resolution:
+def gpu(name: str, *, facts: Path | str | None = None, calibration: str | None = None) -> Resolution:
     """The accelerator that `name` stands for, in any common spelling, with a note where the name leaves a variant open.
 
     Raises:
         UnknownNameError: nothing by that name; names the nearest.
     """
-    return load_facts(facts).resolve(name)
+    return load_facts(facts, calibration).resolve(name)
 
 
 def gpus(
@@ -35,17 +35,18 @@ def gpus(
     kind: str | None = None,
     min_hbm_bytes: float = 0.0,
     facts: Path | str | None = None,
+    calibration: str | None = None,
 ) -> tuple[Accelerator, ...]:
     """The accelerators that fit every given condition.
 
     Raises:
         UnknownNameError: no accelerator has such a vendor, architecture or kind.
     """
-    catalog = load_facts(facts)
+    catalog = load_facts(facts, calibration)
     return catalog.accelerators_for(vendor=vendor, architecture=architecture, kind=kind, min_hbm_bytes=min_hbm_bytes)
 
 
-def largest_models(*names: str, facts: Path | str | None = None) -> list[LargestModels]:
+def largest_models(*names: str, facts: Path | str | None = None, calibration: str | None = None) -> list[LargestModels]:
     """The largest model that one of each accelerator trains and serves, by format; of all that are known without names.
 
     Raises:
@@ -53,7 +54,7 @@ def largest_models(*names: str, facts: Path | str | None = None) -> list[Largest
     """
     from flopwise.search.model_sizes import largest_models as largest
 
-    catalog = load_facts(facts)
+    catalog = load_facts(facts, calibration)
     devices = [catalog.accelerator(name) for name in names] or list(catalog.accelerators.values())
     return largest([device for device in devices if device.kind != "cpu"], catalog)
 

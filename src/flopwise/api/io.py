@@ -56,7 +56,7 @@ def _training_rate(
     batch = sample.batch * gpus if sample.batch is not None else None
     answer = train(
         work.model, gpus=gpus, seq=work.tokens, global_batch=batch, precision=dtype, machines=machines,
-        facts=source.facts,
+        facts=source.facts, calibration=source.calibration,
     )  # fmt: skip
     step = answer.estimate
     rate = DeviceRate(

@@ -67,7 +67,7 @@ def _training(
 ) -> MemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step."""
     from flopwise.training.memory_answer import memory_answer
-    from flopwise.training.on_device import recipe_on
+    from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_routing
 
     if grad_accum < 1:
@@ -80,7 +80,8 @@ def _training(
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_routing(model, recipe, layout)
     answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
-    return replace(answer, assumptions=(*notes, *answer.assumptions))
+    lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
+    return replace(answer, assumptions=(*notes, *lacking, *answer.assumptions))
 
 
 def _serving(

@@ -36,6 +36,7 @@ def plan(
     source: str | Path | dict[str, Any] | Resolved,
     *,
     facts: str | Path | None = None,
+    calibration: str | None = None,
     assume_family: str | None = None,
     advance: Advance | None = None,
     on_compile: Callable[[], None] | None = None,
@@ -54,7 +55,7 @@ def plan(
     from flopwise.search.porting import ports
 
     wanted = workload(source) if isinstance(source, str | Path | dict) else source
-    known = load_facts(facts)
+    known = load_facts(facts, calibration)
     answer = search_plan(wanted, known, advance, assume_family=assume_family, on_compile=on_compile)
     if not answer.plans or assume_family is not None:
         return answer
@@ -88,7 +89,9 @@ def read_plan(path: str | Path) -> Plan:
     return Plan.from_json(data, str(file))
 
 
-def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | None = None) -> Figure:
+def explain_candidate(
+    answer: Plan, chosen: Candidate, *, facts: str | Path | None = None, calibration: str | None = None
+) -> Figure:
     """The tree of figures behind one candidate of a plan: the single estimate of the same layout on the same machines.
 
     Raises:
@@ -97,4 +100,4 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
     from flopwise.facts.catalog import load_facts
     from flopwise.search.plan import candidate_figure
 
-    return candidate_figure(answer, chosen, load_facts(facts))
+    return candidate_figure(answer, chosen, load_facts(facts, calibration))

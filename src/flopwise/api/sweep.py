@@ -30,6 +30,7 @@ def sweep(
     address: str | None = None,
     workers: int | None = None,
     facts: str | Path | None = None,
+    calibration: str | None = None,
     assume_family: str | None = None,
     advance: Callable[[int, int], None] | None = None,
 ) -> Sweep:
@@ -49,8 +50,8 @@ def sweep(
     if workloads is None:
         raise SpecError("a single workload is no sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")
     return plan_sweep(
-        workloads, load_facts(facts), engine=engine, assume_family=assume_family, workers=workers, address=address,
-        advance=advance,
+        workloads, load_facts(facts, calibration), engine=engine, assume_family=assume_family,
+        workers=workers, address=address, advance=advance,
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     from flopwise.provenance import unsaid_kinds
     from flopwise.training.answer import train_answer
     from flopwise.training.job import TrainJob
-    from flopwise.training.on_device import recipe_on
+    from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_skew
     from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.start import with_start
@@ -58,7 +58,7 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
     storage, tokens = reads.reads(found, facts), _run_tokens(data, recipe, run)
     conditions, notes = run.conditions(cluster, facts)
     notes = (*batch_note, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
-    notes += data.length_note(seq_len)
+    notes += data.length_note(seq_len) + stack_notes(layout, recipe.stack, facts.stacks.values(), cluster.accelerator)
     job = TrainJob(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )

@@ -179,7 +179,11 @@ def _degrees(setup: TrainingSetup) -> Iterator[Change]:
     limits = MOST_DEGREES | {"pp": setup.model.stacks[0].num_layers}
     for name in ("tp", "pp", "cp"):
         degree = 2 * int(getattr(layout, name))
-        if degree <= limits[name] and fewer * int(layout.cp) % max(1, int(layout.shard)) == 0:
+        if (
+            name in recipe.stack.degrees
+            and degree <= limits[name]
+            and fewer * int(layout.cp) % max(1, int(layout.shard)) == 0
+        ):
             yield f"{name} {degree}{where}", recipe, layout.with_degrees(dp=fewer, ep=ep, **{name: degree})
 
 

@@ -34,6 +34,9 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Deploy": {"export": "Files of other tools that deploy a plan."},
     "Measurements": {
+        "probe": "What this machine sustains: products, memory, attention, messages, disk, launches.",
+        "calibrate": "Refit constants to your own measurements.",
+        "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
         "watch": "A job while it runs: what bounds it, whether it is on plan, what it costs.",
     },
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},

@@ -187,11 +187,22 @@ def error_band(name: str, calibration: Calibration) -> ErrorBand:
     Raises:
         MissingFactError: no backtest stands behind that class.
     """
+    found = _nearest_errors(name, calibration)
+    if found is None:
+        raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(calibration.errors)}")
+    return found
+
+
+OF_FAMILY = "@"
+"""Between a class and the family of devices whose own errors they are, as calibration profiles have: `training@zen`."""
+
+
+def _nearest_errors(name: str, calibration: Calibration, whose: str = "") -> ErrorBand | None:
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
-        if errors := calibration.errors.get(".".join(parts[:count])):
+        if errors := calibration.errors.get(".".join(parts[:count]) + whose):
             return ErrorBand(**asdict(errors), asked=name)
-    raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(calibration.errors)}")
+    return None
 
 
 WIDER_WHEN_AMBIGUOUS = 1.5
@@ -201,6 +212,8 @@ WIDER_WHEN_AMBIGUOUS = 1.5
 def device_band(name: str, cluster: Cluster) -> ErrorBand:
     """The band of a class of prediction for the devices of a cluster, wider as measurements there are few.
 
+    A calibration profile's errors of the very family stand before all others.
+
     Source: `MeasuredFamilies.spread`: what leaving out families and makers costs in the backtests
     (benchmarks/accuracy/fit_coverage.py). Assumes: an unseen family errs as those that were left out.
 
@@ -208,9 +221,12 @@ def device_band(name: str, cluster: Cluster) -> ErrorBand:
         MissingFactError: no backtest stands behind that class.
     """
     chip = cluster.accelerator
-    band = error_band(name, chip.calibration)
-    if (measured := chip.calibration.measured.get(name.split(".", maxsplit=1)[0])) is not None:
-        family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    own_errors = _nearest_errors(name, chip.calibration, f"{OF_FAMILY}{family}")
+    band = own_errors or error_band(name, chip.calibration)
+    if own_errors is not None:
+        band = replace(own_errors, family=family, family_rows=own_errors.rows)
+    elif (measured := chip.calibration.measured.get(name.split(".", maxsplit=1)[0])) is not None:
         own, spread = measured.families.get(family), measured.spread(family, f"{chip.vendor} {chip.kind}")
         band = replace(band, family=family, family_rows=0 if own is None else own.rows)
         if spread > 1.0:

@@ -61,6 +61,7 @@ class Rates:
     clock_hz: float | None = None  # of the cores, boosted
     vendor: str = ""
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
+    is_host: bool = False  # a CPU: it launches what it computes, one after the other
 
     def peak_dtype(self, dtype: str) -> str:
         """The format whose datasheet rate a `PRECISIONS` entry runs at: fp16 for bf16 on a device without it.
@@ -147,17 +148,26 @@ def resolve_parameters(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Values of `names` along `scopes`, and a sentence for each scope that had to stand in for the first.
 
+    Another says which are from a profile of the user's measurements.
+
     Source: the calibration's rows. Assumes: the nearest scope with a measurement stands in for those without.
     """
     values: dict[str, float] = {}
     borrowed: dict[str, list[str]] = {}
+    measured: dict[str, list[str]] = {}
     for name in names:
         parameter = calibration.find(name, scopes)
         values[name] = parameter.value
+        if parameter.profile:
+            measured.setdefault(parameter.profile, []).append(name)
         if lent(parameter.scope, scopes) and calibration.differs_by_scope(name) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
-    return values, tuple(
-        f"{who}: {', '.join(what)}{LENT[0]}{scopes[0]}{LENT[1]}{scope!r}{LENT[2]}" for scope, what in borrowed.items()
+    return values, (
+        *(
+            f"{who}: {', '.join(what)}{LENT[0]}{scopes[0]}{LENT[1]}{scope!r}{LENT[2]}"
+            for scope, what in borrowed.items()
+        ),
+        *(f"{who}: {', '.join(what)} as calibration profile {name!r} has them" for name, what in measured.items()),
     )
 
 
@@ -183,4 +193,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,
         assumptions=assumptions, tdp_w=accelerator.tdp_w, clock_hz=accelerator.boost_clock_hz,
         vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
+        is_host=accelerator.kind == "cpu",
     )  # fmt: skip

@@ -26,7 +26,15 @@ ADAPTER, QUANTIZATION, DEEPSPEED, OWN_MODEL = "adapter_config.json", "quantizati
 Sharding = Literal["none", "ddp", "fsdp", "deepspeed"]
 """What keeps replicas alike and shards their states: nothing (one process), DDP, FSDP2, DeepSpeed."""
 STACK = "hf-trainer"
-SAME = ("hf-trainer", "deepspeed-zero3", "fsdp-eager", "fsdp-2023", "fsdp-compile", "fsdp-compile-2025")
+SAME = (
+    "hf-trainer",
+    "hf-trainer-2026",
+    "deepspeed-zero3",
+    "fsdp-eager",
+    "fsdp-2023",
+    "fsdp-compile",
+    "fsdp-compile-2025",
+)
 """Stacks whose habits train.py has: FSDP2 or DeepSpeed around a model, compiled or not."""
 PLATFORMS = {"nvidia", "amd", "intel", "cpu", "apple"}
 OPTIMIZERS = {
@@ -35,20 +43,17 @@ OPTIMIZERS = {
     "adagrad": "adagrad", "lion": "lion_32bit", "lion-8bit": "lion_8bit",
 }  # fmt: skip
 """Optimizers of data/optimizers.csv as transformers names them."""
-DEGREES = {"pp": "pipeline", "tp": "tensor", "cp": "context", "ep": "expert"}
-"""Kinds of parallelism that Trainer does not have."""
 CLIPPING = 1.0
 """Norm of the gradients: the default of transformers' Trainer, which has to say the same."""
-WORKERS = 2
-"""Loader processes of each accelerator."""
+MOST_WORKERS, USUAL_WORKERS = 8, 2
+"""Loader processes of each accelerator: at most, and where the vCPUs of a machine are not known."""
 
 
 def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterator[str]:
     """Why train.py cannot run the plan, sharded so (None: as the plan's stack shards)."""
     job, layout = train_job(deployment), deployment.candidate.layout
-    for degree, what in DEGREES.items():
-        if layout[degree] > 1:
-            yield f"Trainer has no {what} parallelism ({degree} {layout[degree]}); {_instead(deployment)}"
+    for lacking in deployment.facts.stack(STACK).missing(layout):
+        yield f"Trainer has no {lacking}; {_instead(deployment)}"
     if deployment.model.kind not in {"decoder", "encoder"} or not deployment.model.vocab:
         yield f"train.py trains decoders and encoders of text; {deployment.model.name} is a {deployment.model.kind}"
     if platform(deployment.accelerator) not in PLATFORMS:
@@ -66,10 +71,21 @@ def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterat
     yield from _memory_refusals(deployment)
 
 
+def loader_workers(deployment: Deployment) -> int:
+    """Loader processes of each accelerator: one for every two of its share of the vCPUs, 1 to `MOST_WORKERS`.
+
+    Assumes: the other half is for the training processes and the system.
+    """
+    cpus = deployment.offer.vcpus
+    if cpus is None:
+        return USUAL_WORKERS
+    return int(min(MOST_WORKERS, max(1, cpus // deployment.gpus_per_node // 2)))
+
+
 def _instead(deployment: Deployment) -> str:
     """What to do about a layout that Trainer does not have: another candidate of the plan, or another trainer."""
-    plain = (c.rank for c in deployment.plan.plans if all(c.layout[degree] == 1 for degree in DEGREES))
-    rank = next(plain, None)
+    trainer = deployment.facts.stack(STACK)
+    rank = next((c.rank for c in deployment.plan.plans if not trainer.missing(c.layout)), None)
     other = "plan again with --stack megatron-te and export it by megatron"
     return other if rank is None else f"candidate {rank} of the plan has none (--rank {rank})"
 
@@ -181,7 +197,7 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
         "activation_checkpointing_kwargs": {"use_reentrant": False},
         "torch_compile": "compile" in layout["stack"] and not on_cpu,
         "use_cpu": on_cpu,
-        "dataloader_num_workers": 0 if on_cpu else WORKERS,
+        "dataloader_num_workers": 0 if on_cpu else loader_workers(deployment),
         "dataloader_pin_memory": not on_cpu,
         "ddp_find_unused_parameters": False,
         "report_to": "none",
@@ -324,7 +340,10 @@ def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
     if job_document(deployment)["recompute"] == "operations":
         yield "selective recompute keeps every second matrix product and attention, as torchtitan's does"
     if platform(deployment.accelerator) != "cpu":
-        yield f"{WORKERS} loader processes for each accelerator: the plan has no figure of what one delivers"
+        yield (
+            f"{loader_workers(deployment)} loader processes for each accelerator, on half of its share of vCPUs: the "
+            "plan has no figure of what one delivers"
+        )
     if job.recipe.documents is None or job.recipe.documents.packing != "padded":
         yield "rows of the data are laid one behind the other and cut into full sequences"
     if own_config(deployment) is not None:

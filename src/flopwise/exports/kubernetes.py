@@ -144,7 +144,8 @@ def _in_bands(amount: float, bands: Sequence[tuple[float, float]]) -> float:
 def resources(deployment: Deployment, devices: int) -> Object:
     """Requests and limits of a pod with so many of a node's accelerators: its share of CPUs and memory.
 
-    CPUs have no limit: a pod may use those that others leave. A pod without a device has the node for itself.
+    CPUs have no limit: a pod may use those that others leave. A pod without a device has the node for itself. One that
+    works with pods on other nodes has all of the node's network cards, where a plugin counts them.
     """
     name, free = device_resource(deployment), allocatable(deployment)
     share = devices / max(1, deployment.gpus_per_node)
@@ -154,7 +155,15 @@ def resources(deployment: Deployment, devices: int) -> Object:
         requests["memory"] = limits["memory"] = f"{math.floor(free[1] * share / MIB)}Mi"
     if name is not None:
         requests[name] = limits[name] = devices
-    return {"requests": requests, "limits": limits}
+    cards = network_cards(deployment)
+    return {"requests": requests | cards, "limits": limits | cards}
+
+
+def network_cards(deployment: Deployment) -> dict[str, int]:
+    """The resource of a node's cards for messages between machines, where a replica or a run takes several; or none."""
+    if deployment.nodes_per_replica == 1:
+        return {}
+    return {row.key: int(row.value) for row in node_records(deployment, "network")}
 
 
 # pods

@@ -117,10 +117,13 @@ def run_notes(deployment: Deployment) -> Iterator[str]:
         f"a run may start again {restarts(deployment)} times, from its last checkpoint: as often as its machines are "
         "expected to fail, and three deviations more"
     )
-    if deployment.num_nodes > 1:
+    if deployment.num_nodes > 1 and (cards := kubernetes.network_cards(deployment)):
+        names = " and ".join(f"{count} {name}" for name, count in cards.items())
+        yield f"pods take all network cards of their node, {names}, as the provider's device plugin counts them"
+    elif deployment.num_nodes > 1:
         yield (
-            "pods meet over the cluster's own network: cards for EFA, InfiniBand or TCPX are asked for as the provider "
-            "says, and without them steps between machines take longer than planned"
+            "pods meet over the cluster's own network: cards for InfiniBand or TCPX are asked for as their provider "
+            "says; without them steps between machines take longer than planned"
         )
     yield from folder_notes(deployment)
 

@@ -178,10 +178,11 @@ def draft_source(deployment: Deployment) -> DraftSource | None:
     return DraftSource(kind="model", tokens=how.tokens, id=place)
 
 
-def image(deployment: Deployment, images: Mapping[str, str]) -> str:
-    """The container image: as the settings say, else that of the engine for the device's platform, if one is known."""
-    given = deployment.settings.image
-    return given or images.get(platform(deployment.accelerator) or "", PLACEHOLDERS["image"])
+def image(deployment: Deployment) -> str:
+    """The container image: as the settings say, else the engine's own for the device, if one is known."""
+    assert deployment.serving is not None
+    own = getattr(deployment.serving.engine, f"{platform(deployment.accelerator)}_image", "")
+    return deployment.settings.image or own or PLACEHOLDERS["image"]
 
 
 def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:

@@ -199,7 +199,8 @@ class Stack:
     kinds: tuple[Layer, ...]
     order: tuple[int, ...]  # index into `kinds`, one entry a layer
     after: tuple[Item, ...]
-    shared_weights: bool = False  # all layers are one and the same (ALBERT): its parameters count once
+    shared_weights: bool = False  # layers are one and the same (ALBERT): their parameters count once,
+    weight_groups: int = 1  # or once for each of these groups
     extra_tokens: int = 0  # of these, learned ones (class token, registers) that join after the stem
     tokens_per_sample: int | None = None  # tokens that one image or clip makes; None: the text length
 
@@ -225,8 +226,8 @@ class Stack:
 
     @property
     def stored_order(self) -> tuple[int, ...]:
-        """As `order`, of the layers whose weights are their own: the first alone where all share them."""
-        return self.order[:1] if self.shared_weights else self.order
+        """As `order`, of the layers whose weights are their own: one of each group where layers share them."""
+        return self.order[: self.weight_groups] if self.shared_weights else self.order
 
 
 ModelKind = Literal[

@@ -29,6 +29,7 @@ class Parameter:
     fitted_on: str
     source: str
     date: str
+    profile: str = ""  # of the user's own measurements, where it is from one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 `load_facts` is called once, at the edge; what it gives is passed on. A facts folder (`--facts DIR`, or the environment
 variable FLOPWISE_FACTS) may hold any of `folder_files`, and in `calibration/` JSON files of parameters that stand in
 for shipped ones of the same name and scope. Between the two lie the prices that the user imported
-(`flopwise.facts.price_files`). A table is read when it is first asked for; a folder's files at once, so that a mistake
-in one is told by any command.
+(`flopwise.facts.price_files`); a calibration profile (`flopwise.facts.profiles`) lies over all. A table is read when it
+is first asked for; a folder's files at once, so that a mistake in one is told by any command.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
     from flopwise.facts.kubernetes import NodeRecord
-    from flopwise.facts.metrics import ExporterRecord, MetricRecord
+    from flopwise.facts.metrics import ExporterRecord, FormerMetric, MetricRecord
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
@@ -60,7 +60,7 @@ TABLES = (
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
     "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
-    "metrics.METRICS", "metrics.EXPORTERS",
+    "metrics.METRICS", "metrics.FORMER_METRICS", "metrics.EXPORTERS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -144,9 +144,13 @@ def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[
 class Facts:
     """All that is known. Every table is read when it is first asked for; `folder` is the user's own, if any."""
 
-    def __init__(self, folder: Path | None = None, imported: Iterable[Path] = ()) -> None:
-        """Read nothing yet; `imported`: files of prices, laid between the shipped rows and those of the folder."""
-        self.folder, self._imported = folder, tuple(imported)
+    def __init__(self, folder: Path | None = None, imported: Iterable[Path] = (), profile: Path | None = None) -> None:
+        """Read nothing yet; `imported`: files of prices, laid between the shipped rows and those of the folder.
+
+        `profile`: the folder of a calibration profile, laid over all.
+        """
+        self.folder, self.profile, self._imported = folder, profile, tuple(imported)
+        self._own_folders = tuple(place for place in (folder, profile) if place is not None)
         self.found: dict[Any, Any] = {}  # what was looked for by name
 
     def with_tables(self, **tables: Any) -> Facts:
@@ -165,13 +169,14 @@ class Facts:
     def rows(self, wanted: FactTable[Any] | str) -> dict[Key, Any]:
         """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
         table = _table(wanted) if isinstance(wanted, str) else wanted
-        rows, own = _shipped_rows(table), self._own_file(table)
-        return rows if own is None else table.overlay(rows, own)
+        rows = _shipped_rows(table)
+        for own in self._own_files(table):
+            rows = table.overlay(rows, own)
+        return rows
 
-    def _own_file(self, table: FactTable[Any]) -> Path | None:
-        """The file of the folder for a table, if there is one."""
-        own = None if self.folder is None else self.folder / table.file
-        return own if own is not None and own.is_file() else None
+    def _own_files(self, table: FactTable[Any]) -> list[Path]:
+        """The files for a table: the folder's, then the profile's."""
+        return [own for place in self._own_folders if (own := place / table.file).is_file()]
 
     # accelerators, and how predictions for them are calibrated
 
@@ -179,11 +184,14 @@ class Facts:
     def calibration(self) -> Calibration:
         """The calibrated parameters and the errors of predictions."""
         found = _shipped_calibration()
-        if self.folder is not None and any((self.folder / CALIBRATION).glob("*.json")):
-            own = Calibration(tuple(read_parameters(self.folder / CALIBRATION)))
-            found = found.overlay(own.parameters)
-        if self.folder is not None and (self.folder / ERRORS_FILE).is_file():
-            found = replace(found, errors={**found.errors, **read_errors(self.folder / ERRORS_FILE)})
+        for place in self._own_folders:
+            if any((place / CALIBRATION).glob("*.json")):
+                own = Calibration(tuple(read_parameters(place / CALIBRATION))).parameters
+                if place == self.profile:
+                    own = tuple(replace(parameter, profile=place.name) for parameter in own)
+                found = found.overlay(own)
+            if (place / ERRORS_FILE).is_file():
+                found = replace(found, errors={**found.errors, **read_errors(place / ERRORS_FILE)})
         return found
 
     @cached_property
@@ -226,8 +234,9 @@ class Facts:
             taken.add(key)
             return alias
 
-        own = self._own_file(ALIASES)
-        mine = {} if own is None else ALIASES.overlay({}, own, agreeing)
+        mine: dict[Key, Alias] = {}
+        for own in self._own_files(ALIASES):
+            mine = ALIASES.overlay(mine, own, agreeing)
         found = {spelling_key(alias.alias): alias for alias in _shipped_rows(ALIASES).values()}
         found |= {key: Alias(alias=name, name=name) for key, name in names.items()}
         return found | {spelling_key(alias.alias): alias for alias in mine.values()}
@@ -349,8 +358,8 @@ class Facts:
             except SpecError as fault:
                 told = f"These prices were imported: `flopwise prices remove {path.stem}`"
                 raise SpecError(f"{fault}. {told}") from None
-        own = self._own_file(OFFERS)
-        rows = rows if own is None else OFFERS.overlay(rows, own, with_chip_name)
+        for own in self._own_files(OFFERS):
+            rows = OFFERS.overlay(rows, own, with_chip_name)
         hosts = tuple(self.rows("offers.MARKETPLACES").values())
 
         def is_marketplace(offer: Offer) -> bool:
@@ -505,6 +514,7 @@ class Facts:
 
     exporters: tuple[ExporterRecord, ...] = _all_rows("metrics.EXPORTERS")  # where metrics are read
     metric_records: tuple[MetricRecord, ...] = _all_rows("metrics.METRICS")  # what each calls a quantity
+    former_metrics: tuple[FormerMetric, ...] = _all_rows("metrics.FORMER_METRICS")  # and older versions of it did
 
     storage_kinds: Mapping[str, Storage] = _named_rows("storage.STORAGE")  # kinds of storage by name
     storage = _finder("kind of storage", lambda facts: facts.storage_kinds)
@@ -588,9 +598,9 @@ class Facts:
             SpecError: one of them is wrong; names file, row and column.
         """
         own = set[str]()
-        if self.folder is not None:
+        if self._own_folders:
             for table in tables():
-                if self._own_file(table) is not None:
+                if self._own_files(table):
                     own.add(table.file)
                     self.rows(table)
             _ = self.calibration
@@ -627,19 +637,35 @@ def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     return found
 
 
-def load_facts(folder: Path | str | None = None) -> Facts:
+def load_facts(folder: Path | str | None = None, profile: str | None = None) -> Facts:
     """The shipped facts, overlaid with the rows in `folder` or, without one, in the folder that FLOPWISE_FACTS names.
 
-    Prices that the user imported are laid between the two. Cached; a file that changes is read again.
+    Prices that the user imported are laid between the two, the calibration profile of that name over them. Cached; a
+    file that changes is read again.
 
     Raises:
         SpecError: the folder or a row in it is wrong; names file, row and column.
+        UnknownNameError: no such profile.
     """
     chosen = folder if folder is not None else os.environ.get(FACTS_VARIABLE) or None
-    imported = price_files.stamps()
-    if chosen is None:
-        return _facts_of("", (), imported)
-    path = Path(chosen).expanduser()
+    imported, own, path = price_files.stamps(), None, None
+    if profile is not None:
+        from flopwise.facts.profiles import profile_path  # noqa: PLC0415 - few ask for one
+
+        own = profile_path(profile)
+    if chosen is not None:
+        path = Path(chosen).expanduser()
+    return _facts_of(_folder_state(path), _folder_state(own), imported)
+
+
+def _folder_state(path: Path | None) -> tuple[str, tuple[price_files.Stamp, ...]]:
+    """A folder of facts and the state of the files in it; without one an empty name.
+
+    Raises:
+        SpecError: it cannot be read, or has no file of facts.
+    """
+    if path is None:
+        return "", ()
     try:
         own = (f"{CALIBRATION}/{p.name}" for p in sorted((path / CALIBRATION).glob("*.json")))
         found = [(name, (path / name).stat()) for name in (*folder_files(), *own) if (path / name).is_file()]
@@ -648,20 +674,21 @@ def load_facts(folder: Path | str | None = None) -> Facts:
     if not found:
         state = "has none of the files" if path.is_dir() else "does not exist; a facts folder holds any of"
         raise SpecError(f"facts folder {str(path)[:200]!r} {state} {', '.join(folder_files())}")
-    stamps = tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
-    return _facts_of(str(path), stamps, imported)
+    return str(path), tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
 
 
-_Key = tuple[str, tuple[price_files.Stamp, ...], tuple[price_files.Stamp, ...]]
+_FolderState = tuple[str, tuple[price_files.Stamp, ...]]
+_Key = tuple[_FolderState, _FolderState, tuple[price_files.Stamp, ...]]
 _CACHE: dict[_Key, Facts] = {}
 
 
-def _facts_of(folder: str, stamps: tuple[price_files.Stamp, ...], imported: tuple[price_files.Stamp, ...]) -> Facts:
-    key = (folder, stamps, imported)
+def _facts_of(folder: _FolderState, profile: _FolderState, imported: tuple[price_files.Stamp, ...]) -> Facts:
+    key = (folder, profile, imported)
     if key not in _CACHE:
-        for stale in [k for k in _CACHE if k[0] == folder]:
+        for stale in [k for k in _CACHE if (k[0][0], k[1][0]) == (folder[0], profile[0])]:
             del _CACHE[stale]
-        facts = Facts(Path(folder) if folder else None, (Path(path) for path, _, _ in imported))
+        own, over = (Path(place) if place else None for place, _ in (folder, profile))
+        facts = Facts(own, (Path(path) for path, _, _ in imported), over)
         facts.check()
         _CACHE[key] = facts
     return _CACHE[key]

@@ -34,6 +34,10 @@ _FEED = ("gate", "up", "down")
 _FEED_PREFIXES = ("mlp", "experts", "shared", "residual_mlp", "dense")
 
 
+_LEFT_IN_16_BITS = ("altup/", "laurel/", "per_layer_projection")
+"""What llama.cpp's quantiser leaves as it is, being small. Source: `tensor_allows_quantization`, llama-quant.cpp."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlace:
     """Where a tensor stands, as far as the choice of its type depends on it."""
@@ -43,6 +47,7 @@ class LayerPlace:
     gqa: int = 1  # query heads a key-value head
     experts: int = 0
     falcon: bool = False
+    mxfp4: bool = False  # the model is published with experts in MXFP4
 
 
 def tensor_role(item: Item) -> Role:
@@ -58,7 +63,8 @@ def tensor_role(item: Item) -> Role:
         case Linear():
             role = _TAILS.get(tail, "linear_other")
             feed = prefix.rpartition("/")[2] in _FEED_PREFIXES
-            return "linear_other" if role in _FEED and not feed else role
+            apart = role in _FEED or tail == "gate"  # these names mean a feed-forward block's
+            return "linear_other" if apart and not feed else role
         case _:
             return "other"
 
@@ -204,8 +210,14 @@ class GgufFormat(WeightFormat):
         """Bytes of one matrix of `shape` (copies, outputs, inputs), scales included; biases not."""
         copies, outputs, inputs = shape
         numel = copies * outputs * inputs
+        if item.name.startswith(_LEFT_IN_16_BITS):
+            return numel * (4.0 if self.base == "F32" else 2.0)
+        if item.name == "embed_tokens_per_layer":  # Gemma 3n's, as the table of tokens
+            role = "embedding"
         if role in ("router", "norm", "other"):
             return numel * 4.0
+        if place.mxfp4 and isinstance(item, Experts):
+            return numel * self.blocks["MXFP4"].block_bytes / self.blocks["MXFP4"].block_elements
         block = self.blocks[self._block_type(item, role, place)]
         if inputs % block.block_elements:
             block = self.blocks["Q8_0" if role == "head" else block.fallback or "F16"]

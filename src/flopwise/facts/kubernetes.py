@@ -14,16 +14,16 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """A resource, a label or a taint of nodes of a provider that have a device, bought in a way.
+    """A resource, network cards, a label or a taint of nodes of a provider that have a device, bought in a way.
 
     `device`: the name of an accelerator, of an instance type, or vendor and kind ("NVIDIA gpu"). `value` may hold
-    `{instance}`. Of several labels of one purchase a node has one.
+    `{instance}`; of network cards it is how many a node has. Of several labels of one purchase a node has one.
     """
 
     provider: str
     device: str
     purchase: str
-    role: Literal["resource", "label", "toleration"]
+    role: Literal["resource", "network", "label", "toleration"]
     key: str
     value: str = ""
     effect: str = ""
@@ -40,5 +40,5 @@ class NodeRecord:
 NODES = FactTable(
     file="kubernetes_nodes.csv", meaning="a resource, a label or a taint of nodes in a Kubernetes cluster",
     row=NodeRecord, key=("provider", "device", "purchase", "role", "key"),
-    readers={"role": tables.choice("resource", "label", "toleration")},
+    readers={"role": tables.choice("resource", "network", "label", "toleration")},
 )  # fmt: skip

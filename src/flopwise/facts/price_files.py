@@ -17,14 +17,19 @@ Stamp = tuple[str, int, int]
 """Path, time of change in ns, size of an imported file."""
 
 
-def prices_folder(environ: Mapping[str, str] | None = None) -> str:
-    """Where imported prices live; the folder need not exist."""
+def user_folder(variable: str, name: str, environ: Mapping[str, str] | None = None) -> str:
+    """The folder that an environment variable names, else `flopwise/NAME` in the user's data folder."""
     env = os.environ if environ is None else environ
-    named = env.get(PRICES_VARIABLE)
+    named = env.get(variable)
     if named:
         return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111 - pathlib raises where there is no home
     base = env.get("XDG_DATA_HOME") or (env.get("LOCALAPPDATA") if os.name == "nt" else None)
-    return os.path.join(base or os.path.expanduser("~/.local/share"), "flopwise", "prices")  # noqa: PTH111, PTH118
+    return os.path.join(base or os.path.expanduser("~/.local/share"), "flopwise", name)  # noqa: PTH111, PTH118
+
+
+def prices_folder(environ: Mapping[str, str] | None = None) -> str:
+    """Where imported prices live; the folder need not exist."""
+    return user_folder(PRICES_VARIABLE, "prices", environ)
 
 
 def stamps(folder: str | None = None) -> tuple[Stamp, ...]:

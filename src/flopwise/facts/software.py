@@ -7,12 +7,13 @@ documented and what was fitted to measurements stand in sections of their own, e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.formats import WeightFormat
-from flopwise.facts.tables import ANY, FactTable
+from flopwise.facts.tables import ANY, FactTable, words
 
 OF_VENDORS = {
     "nvidia": "nvidia",
@@ -23,6 +24,8 @@ OF_VENDORS = {
     "google": "tpu",
     "sambanova": "rdu",
 }
+PARALLELISM = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+"""Kinds of parallelism besides that of data, by the degree of each."""
 VOLTA = "Volta"
 """The oldest NVIDIA devices that engines still run on, with fewer formats than later ones."""
 OLD_NEURON = "NeuronCore-v1"
@@ -161,6 +164,14 @@ class TrainingStack(Software):
     # 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
     zero: int  # highest ZeRO stage: Megatron-Core's distributed optimizer is the first (the stages of Megatron-FSDP, an
     # engine of its own, are not these rows'); DeepSpeed refuses stages 2 and 3 in pipelines; nanotron has the first
+    degrees: tuple[str, ...]  # those of PARALLELISM that it has
+    degrees_source: str
+    degrees_date: str
+
+    def missing(self, layout: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a layout, by its degrees, has and the stack has not: `tensor parallelism (tp 2)`."""
+        above = {name: int(layout.get(name, 1)) for name in PARALLELISM if name not in self.degrees}
+        return tuple(f"{PARALLELISM[name]} parallelism ({name} {size})" for name, size in above.items() if size > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +186,20 @@ class Engine(Software):
     ports_source: str = ""  # of the formats of single platforms, with the version of the engine
     ports_date: str = ""
     volta_formats: frozenset[str] | None = None  # those of a platform alone, None: not known to differ
+    ampere_formats: frozenset[str] | None = None  # NVIDIA's before units for FP8, but Volta
     amd_formats: frozenset[str] | None = None
     intel_formats: frozenset[str] | None = None
     gaudi_formats: frozenset[str] | None = None
     tpu_formats: frozenset[str] | None = None
     neuron_formats: frozenset[str] | None = None
     cpu_formats: frozenset[str] | None = None
+    images_source: str = ""  # of the container images by platform, with their version
+    images_date: str = ""
+    nvidia_image: str = ""
+    amd_image: str = ""
+    intel_image: str = ""
+    gaudi_image: str = ""
+    cpu_image: str = ""
     custom_all_reduce: bool  # kernels of its own for small messages
     offload: Literal["none", "stream", "host"]  # layers in host memory: not at all, brought each step, computed there
     bootstrap_s: float  # process, imports, configuration, communicators
@@ -228,6 +247,8 @@ class Engine(Software):
         }.get(platform(accelerator) or "" if accelerator is not None else "")  # fmt: skip
         if accelerator is not None and accelerator.architecture == VOLTA:
             own = self.volta_formats
+        elif accelerator is not None and platform(accelerator) == "nvidia" and "fp8" not in accelerator.peak:
+            own = self.ampere_formats
         return self.formats if own is None else own & self.formats
 
     def runs(self, form: WeightFormat, accelerator: Accelerator | None = None) -> bool:
@@ -245,9 +266,20 @@ OPTIMIZERS = FactTable(
     file="optimizers.csv", meaning="an optimizer: its states and the work of its step", row=Optimizer, key=("name",),
     dated=("source",),
 )  # fmt: skip
+
+
+def _degrees(cell: str) -> tuple[str, ...]:
+    """Names of PARALLELISM. Raises ValueError: another word."""
+    found = words(cell)
+    if not set(found) <= set(PARALLELISM):
+        raise ValueError(f"allowed: {', '.join(PARALLELISM)}, as a list")
+    return found
+
+
 STACKS = FactTable(
-    file="stacks.json", meaning="a training stack (a record of sections)", row=TrainingStack, key=("name",), dated=()
-)
+    file="stacks.json", meaning="a training stack (a record of sections)", row=TrainingStack, key=("name",), dated=(),
+    readers={"degrees": _degrees},
+)  # fmt: skip
 ENGINES = FactTable(
     file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=()
 )

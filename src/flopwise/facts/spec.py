@@ -33,6 +33,10 @@ class SourceSpec(Spec):
         "--facts", options.FILE,
         "Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.",
     )
+    calibration: str | None = _source(
+        "--calibration", options.name("profile", 80),
+        "Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.",
+    )
     # fmt: on
 
     @property
@@ -40,7 +44,7 @@ class SourceSpec(Spec):
         """What is known: the shipped facts with those of the folder."""
         from flopwise.facts.catalog import load_facts
 
-        return load_facts(self.facts)
+        return load_facts(self.facts, self.calibration)
 
     def model(self, model: Model | str) -> Model:
         """`model` itself, or the one that it names.

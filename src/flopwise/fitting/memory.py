@@ -18,7 +18,16 @@ from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
 
-EAGER = ("hf-trainer", "litgpt", "fsdp-eager", "torchtune-eager", "torchtune-2024", "deepspeed-zero3", "fsdp-fused")
+EAGER = (
+    "hf-trainer",
+    "hf-trainer-2026",
+    "litgpt",
+    "fsdp-eager",
+    "torchtune-eager",
+    "torchtune-2024",
+    "deepspeed-zero3",
+    "fsdp-fused",
+)
 COMPILED = ("fsdp-compile", "torchtune-compile", "fsdp-te")
 GRID = ((10.0, 12.0, 14.0, 16.0), (8.0, 10.0, 12.0, 14.0), (0.03, 0.05, 0.08, 0.12))
 LARGE = 0.4

@@ -52,7 +52,8 @@ def _place(model: Model, stack: Stack) -> LayerPlace:
     attend = next((i for i in items if isinstance(i, Attend)), None)
     experts = next((i.experts for i in items if isinstance(i, Experts)), 0)
     gqa = attend.heads // attend.kv_heads if attend is not None and attend.kv_heads else 1
-    return LayerPlace(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=model.model_type == "falcon")
+    falcon, mxfp4 = model.model_type == "falcon", model.checkpoint_format == "mxfp4"
+    return LayerPlace(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=falcon, mxfp4=mxfp4)
 
 
 def _is_tied(stack: Stack) -> bool:

@@ -11,7 +11,7 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,7 @@ from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
 from flopwise.errors import InfeasibleError
 from flopwise.facts.architecture import Model
+from flopwise.facts.software import PARALLELISM
 from flopwise.ops.columns import ascending
 from flopwise.search.space import (
     CHUNK,
@@ -150,10 +151,13 @@ def layout_search(
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
+    Degrees that its stack does not have are 1.
     `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
     """
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
-    inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch)
+    has = recipe.stack.degrees
+    inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
+    max_pp = max_pp if "pp" in has else 1
     if micro_batch is not None:
         kept = inner.micro_batch == micro_batch
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
@@ -463,8 +467,13 @@ def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: floa
     return layout
 
 
-def inner_combinations(limits: LayoutLimits, domain: int, max_micro_batch: int = MAX_MICRO_BATCH) -> Inner:
-    """(tp, cp, ep, micro-batch) that the model divides into; tp stays inside the fast-link `domain`."""
+def inner_combinations(
+    limits: LayoutLimits, domain: int, max_micro_batch: int = MAX_MICRO_BATCH, degrees: Collection[str] = PARALLELISM
+) -> Inner:
+    """(tp, cp, ep, micro-batch) that the model divides into; tp stays inside the fast-link `domain`.
+
+    Those that are not among `degrees` are 1.
+    """
     tp = divisors(limits.heads, min(domain, 64))
     tp = tp[(tp & (tp - 1)) == 0]
     cp = powers_of_two(max(1, limits.seq_len // MAX_CONTEXT_TOKENS))
@@ -474,5 +483,6 @@ def inner_combinations(limits: LayoutLimits, domain: int, max_micro_batch: int =
     ep = ep[(ep & (ep - 1)) == 0]
     micro = powers_of_two(min(max_micro_batch, limits.global_batch))
     micro = micro[limits.global_batch % micro == 0]
+    tp, cp, ep = (sizes if name in degrees else sizes[:1] for name, sizes in (("tp", tp), ("cp", cp), ("ep", ep)))
     grid = np.meshgrid(tp, cp, ep, micro, indexing="ij")
     return Inner(*(g.ravel().astype(np.int64) for g in grid))

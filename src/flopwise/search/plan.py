@@ -105,7 +105,8 @@ def plan(
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     shown = SHOWN if alone else 0
     links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
-    source = SourceSpec(facts=facts.folder, assume_family=assume_family)
+    profile = None if facts.profile is None else facts.profile.name
+    source = SourceSpec(facts=facts.folder, calibration=profile, assume_family=assume_family)
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced

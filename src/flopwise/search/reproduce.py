@@ -46,14 +46,15 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     """
     said = _values(source) | _machines(workload, chosen, facts)
     if workload.task in TRAINING:
-        return _line("train", workload.model, said | _training(workload, chosen), TRAIN)
+        return command_line("train", workload.model, said | _training(workload, chosen), TRAIN)
     extra = ["--encode"] if workload.task == "encode" and generates(model) else []
-    return _line("serve", workload.model, said | _service(workload, chosen), SERVE, extra)
+    return command_line("serve", workload.model, said | _service(workload, chosen), SERVE, extra)
 
 
-def _line(
+def command_line(
     verb: str, model: str, said: Mapping[str, Any], specs: tuple[type, ...], extra: list[str] | None = None
 ) -> str:
+    """The command `verb` with the options `said`, as `specs` declare them, in base units; defaults are left out."""
     words, left = ["flopwise", verb, model], dict(said)
     for spec in specs:
         defaults = defaults_of(spec)

@@ -174,10 +174,12 @@ def _candidates(
         reason = ruled_out(strategy, count, limits, batch)
         if strategy == "fsdp" and software.zero < FULLY_SHARDED:
             reason = f"{software.name} shards by ZeRO {software.zero} at most"
+        base = _degrees(strategy, count, limits)
+        if lacking := software.missing(base):
+            reason = f"{software.name} has no {' and no '.join(lacking)}"
         if reason:
             reasons[strategy] = reason
             continue
-        base = _degrees(strategy, count, limits)
         each, stages = batch // base.get("dp", 1), base.get("pp", 1)
         for micro in [micro_batch] if micro_batch else powers_of_two(min(MICRO_BATCHES, each)).tolist():
             if each % micro:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from flopwise.telemetry.readings import Reading, Values
+from flopwise.telemetry.readings import Values, WatchReading
 
 MOST_GAP_S = 180.0
 """Between two readings that are still one story."""
@@ -18,9 +18,9 @@ class History:
     def __init__(self, span_s: float) -> None:
         """Without readings."""
         self.span_s = span_s
-        self.readings: deque[Reading] = deque()
+        self.readings: deque[WatchReading] = deque()
 
-    def add(self, reading: Reading) -> bool:
+    def add(self, reading: WatchReading) -> bool:
         """Take a reading; False where it is passed over, as one that is not later than the last.
 
         A clock that is set back by more than a few minutes, or ahead by hours, begins a new history.
@@ -37,7 +37,7 @@ class History:
         return True
 
     @property
-    def latest(self) -> Reading:
+    def latest(self) -> WatchReading:
         """The last one."""
         return self.readings[-1]
 
@@ -66,7 +66,7 @@ DERIVED = {
 class Window:
     """Readings, and medians over them: a checkpoint or a hiccup moves none."""
 
-    def __init__(self, readings: list[Reading]) -> None:
+    def __init__(self, readings: list[WatchReading]) -> None:
         """At least one."""
         self.readings = readings
         self._medians: dict[str, float | None] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError
-from flopwise.telemetry.readings import Reading
+from flopwise.telemetry.readings import WatchReading
 from flopwise.units import DAY_S, HOUR_S
 
 NO_RATE_S = 10 * 365 * DAY_S
@@ -31,7 +31,7 @@ class Spend:
 
 
 def spend(
-    reading: Reading, *, price: float | None, started_at_s: float, tokens: float | None, planned_s: float | None,
+    reading: WatchReading, *, price: float | None, started_at_s: float, tokens: float | None, planned_s: float | None,
     rate: float | None,
 ) -> Spend:  # fmt: skip
     """What is spent at a reading: what the run recorded, else the price times the time; the end by the job's own rate.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError
-from flopwise.telemetry.readings import CounterRate, Reading, SourceLostError
+from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 
 ABSENT = {"NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "NVMLError_NoPermission"}
 GONE = {"NVMLError_GpuIsLost", "NVMLError_ResetRequired", "NVMLError_NotFound", "NVMLError_GpuNotFound"}
@@ -62,7 +62,7 @@ class NvmlSource:
         if not count:
             raise SpecError(_absence("the driver finds no GPU"))
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[WatchReading]:
         """One reading, of now. Raises SourceLostError where the driver does not answer."""
         nvml, notes = self._nvml, list[str]()
         devices: dict[str, dict[str, float]] = {}
@@ -94,7 +94,7 @@ class NvmlSource:
         for device in lost:
             self._gpm.pop(device, None)
         return [
-            Reading(
+            WatchReading(
                 at_s=time.time(), devices=devices, names=names, lost=frozenset(lost), host=self._host.values(),
                 notes=tuple(notes),
             )

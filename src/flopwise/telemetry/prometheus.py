@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
-from flopwise.telemetry.readings import CounterRate, Reading, SourceLostError
+from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 
 if TYPE_CHECKING:
     from flopwise.facts.metrics import MetricRecord
@@ -36,6 +36,18 @@ JOB_MEANINGS = {
     "preemptions": "preemptions_per_s", "requests": "requests_per_s", "output_tokens": "output_tokens_per_s",
     "input_tokens": "tokens_per_s",
 }  # fmt: skip
+LATENCIES = ("ttft", "tpot", "latency")
+MEANINGS = {
+    *DEVICE_MEANINGS,
+    *JOB_MEANINGS,
+    *LATENCIES,
+    "memory_free",
+    "checkpoint_time",
+    "idle",
+    "io_wait",
+    "disk_busy",
+}
+"""All that is read."""
 DEVICES = ("dcgm", "amd", "neuron")
 """Exporters of devices."""
 PERCENTS = (50, 95, 99)
@@ -105,14 +117,14 @@ class PrometheusSource:
         self._series: dict[tuple[Any, ...], _Series] = {}
         self._devices: dict[str, float] = {}  # when each was last seen
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[WatchReading]:
         """A reading for each interval since the last call. Raises SourceLostError where the server does not answer."""
         now = time.time()
         if self._next_s is None or not now - self._history_s - 1 <= self._next_s <= now + self._interval_s:
             self._next_s = now - self._history_s  # the first call, or the clock was set
         overlap = max((s.space_s for s in self._series.values()), default=0.0) + 2 * STALE_S
         self._add(self._samples(now, now - self._next_s + overlap))
-        found: list[Reading] = []
+        found: list[WatchReading] = []
         while self._next_s <= now:
             reading = self._reading(self._next_s)
             if reading is not None:
@@ -159,7 +171,7 @@ class PrometheusSource:
                         series.pending.append((float(at_s), value))
                         series.last_s = float(at_s)
 
-    def _reading(self, at_s: float) -> Reading | None:
+    def _reading(self, at_s: float) -> WatchReading | None:
         for series in self._series.values():
             series.advance(at_s)
         fresh = [series for series in self._series.values() if series.fresh(at_s)]
@@ -179,7 +191,7 @@ class PrometheusSource:
         self._devices |= dict.fromkeys(devices, at_s)
         hosts = {device.rpartition("/")[0] for device in devices}
         lost = {d for d in self._devices if d not in devices and d.rpartition("/")[0] in hosts}
-        return Reading(
+        return WatchReading(
             at_s=at_s, devices=dict(devices), names=names, lost=frozenset(lost), job=dict(_job(fresh, at_s)),
             host=dict(_host([series for series in fresh if series.record.exporter == "node"])),
         )  # fmt: skip
@@ -191,6 +203,8 @@ def _records() -> dict[str, list[MetricRecord]]:
 
     found: dict[str, list[MetricRecord]] = defaultdict(list)
     for record in load_facts(None).metric_records:
+        if record.meaning not in MEANINGS:
+            continue
         found[f"{record.metric}_bucket" if record.kind == "histogram" else record.metric].append(record)
     return found
 

@@ -89,7 +89,7 @@ PROFILING = ("sm_active_frac", "tensor_active_frac", "memory_active_frac")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class WatchReading:
     """All that a source knows of one moment."""
 
     at_s: float  # seconds since 1970

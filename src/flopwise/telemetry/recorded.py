@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flopwise.errors import FlopwiseError
-from flopwise.telemetry.readings import WHOLE_JOB, Reading, SourceLostError
+from flopwise.telemetry.readings import WHOLE_JOB, SourceLostError, WatchReading
 
 if TYPE_CHECKING:
     from flopwise.records.model import Run
@@ -57,13 +57,13 @@ class RunSource:
         fresh = run.last_at_s is not None and time.time() - run.last_at_s < STALE_S
         return cls(store, run, interval_s, live=run.status == "running" and fresh)
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[WatchReading]:
         """What was written since the last call. Raises SourceLostError where the store does not answer."""
         try:
             points = sorted(self._points(), key=lambda point: point[0])
         except FlopwiseError as error:
             raise SourceLostError(f"the store of runs does not answer: {error}") from None
-        readings: list[Reading] = []
+        readings: list[WatchReading] = []
         for place, (at_s, metric, device, value) in enumerate(points):
             self._take(metric, device, value)
             last = place + 1 == len(points)
@@ -99,13 +99,13 @@ class RunSource:
         else:
             self._state[WHOLE_JOB][name] = value
 
-    def _reading(self, at_s: float) -> Reading:
+    def _reading(self, at_s: float) -> WatchReading:
         job = dict(self._state.get(WHOLE_JOB, {}))
         wait, step = job.pop("data_wait_s", None), job.get("step_s")
         if wait is not None and step:
             job["data_wait_frac"] = wait / step
         names = {device: self.run.gpu or "" for device in self._state if device != WHOLE_JOB}
-        return Reading(
+        return WatchReading(
             at_s=at_s, job=job, names=names,
             devices={device: dict(values) for device, values in self._state.items() if device != WHOLE_JOB},
         )  # fmt: skip

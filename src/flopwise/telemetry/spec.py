@@ -44,7 +44,7 @@ class WatchSpec(Spec):
     run: str | None = _source(
         "--run", options.name("run"), "Read a recorded run, by id or name: live while it goes on, else played back.")
     store: str | None = _source(
-        "--store", options.name("path|url", 2000), "The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).")
+        "--store", options.name("store", 2000), "The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).")
     interval: float = _source("--interval", options.quantity("time", parse_seconds, low=0.05, high=3600.0),
         "Between two looks.", default=5.0)
     window: float = _source("--window", options.quantity("time", parse_seconds, low=1.0, high=86_400.0),

@@ -14,7 +14,7 @@ from flopwise.telemetry.expected import BUDGETS, Expected
 from flopwise.telemetry.history import History
 from flopwise.telemetry.limits import Alarms, AlertChange, Look
 from flopwise.telemetry.money import KeptState, Spend, spend
-from flopwise.telemetry.readings import Reading, SourceLostError, Values
+from flopwise.telemetry.readings import SourceLostError, Values, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ BACKFILL_S = 1200.0
 """What a first look at a server goes back: longer than any limit's time."""
 
 
-class Source(Protocol):
+class ReadingSource(Protocol):
     """Where readings come from. A source that is not `live` gives all it has at its first call."""
 
     @property
@@ -37,7 +37,7 @@ class Source(Protocol):
     def live(self) -> bool:
         """Whether more comes."""
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[WatchReading]:
         """Readings since the last call, in order. Raises SourceLostError: none can be had now."""
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class WatchStatus:
 
     source: str
     at_s: float
-    reading: Reading
+    reading: WatchReading
     expected: Expected
     diagnosis: Diagnosis
     spend: Spend
@@ -112,7 +112,7 @@ class Watcher:
     """Holds a job against what is expected of it, reading after reading."""
 
     def __init__(
-        self, source: Source, expected: Expected, spec: WatchSpec, *, state: KeptState | None = None,
+        self, source: ReadingSource, expected: Expected, spec: WatchSpec, *, state: KeptState | None = None,
         started_at_s: float | None = None, now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """`started_at_s`: when the job began; None: with the first reading.
@@ -202,7 +202,7 @@ class Watcher:
         for place, reading in enumerate(readings, start=1):
             yield from self.take(reading, last=place == len(readings))
 
-    def take(self, reading: Reading, *, last: bool = True) -> Iterator[WatchStatus]:
+    def take(self, reading: WatchReading, *, last: bool = True) -> Iterator[WatchStatus]:
         """The status with one more reading; between many the diagnosis is not renewed each time, but at the `last`."""
         if not self._history.add(self._with_limits(reading)):
             return
@@ -217,7 +217,7 @@ class Watcher:
             self._command.check()
         yield self._status(changes, "", renew=last)
 
-    def _with_limits(self, reading: Reading) -> Reading:
+    def _with_limits(self, reading: WatchReading) -> WatchReading:
         """With what devices of that name can do, where they do not tell it themselves; of clocks the highest seen."""
         devices: dict[str, Values] = {}
         for device, values in reading.devices.items():
@@ -307,7 +307,7 @@ NOTHING = (
 )
 
 
-def open_source(spec: WatchSpec) -> Source:
+def open_source(spec: WatchSpec) -> ReadingSource:
     """The source that the options name; the devices of this machine where they name none.
 
     Raises:

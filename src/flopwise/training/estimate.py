@@ -25,7 +25,7 @@ from flopwise.training.run import RunEstimate
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
-from flopwise.training.step import WAITING, balanced_parts
+from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts
 from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
 
@@ -305,7 +305,7 @@ def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:
         "memory bandwidth": memory_s,
         "communication": sum(parts[name] for name in COMMUNICATION),
         "pipeline bubble": parts["pipeline_bubble"],
-        "host": parts["launch"],
+        "host": parts["launch"] + parts.get(FRESH_MEMORY, 0.0),
         "transfers to and from the host": parts.get("offload", 0.0),
     }
     return max(shares, key=lambda name: shares[name])

@@ -176,16 +176,8 @@ def step_memory(
         host_bytes=_plain(host, shape),
         moments={name: _plain(n * (1.0 + spare) + context, shape) for name, n in zip(MOMENTS, moments, strict=True)},
         worst_stage=stage_of if shape else int(stage_of),
-        assumptions=(*table.assumptions, *_stage_notes(layout, table.software)),
+        assumptions=table.assumptions,
     )  # fmt: skip
-
-
-def _stage_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
-    """What is assumed of a training stack that does not have the ZeRO stage of a single layout."""
-    if np.ndim(layout.zero) or int(layout.zero) <= software.zero:
-        return ()
-    least = f"{software.name} shards by ZeRO {software.zero} at most"
-    return (f"{least}: ZeRO {int(layout.zero)} is estimated as if it had it",)
 
 
 def _plain(value: Floats, shape: tuple[int, ...]) -> Floats:

@@ -1,4 +1,4 @@
-"""A recipe as a device can run it: in a number format that it has units for, with attention kernels made for it."""
+"""A recipe as a device can run it, in formats that it has units for, and what a stack does not have of a layout."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.precisions import SIXTEEN_BIT
+from flopwise.facts.software import PARALLELISM
 from flopwise.training.widths import trained_widths
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from flopwise.facts.accelerators import Accelerator
-    from flopwise.training.layout import Recipe
+    from flopwise.facts.software import TrainingStack
+    from flopwise.training.layout import Layout, Recipe
 
 FLASH_CAPABILITY = 8.0
 """Compute capability from which FlashAttention-2 runs: Ampere. Source: its README, requirements (CUDA)."""
@@ -52,3 +56,27 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
         kernel = "PyTorch's memory-efficient attention, timed as FlashAttention-1" if efficient else "plain products"
         notes.append(f"{accelerator.name} is older than Ampere, which FlashAttention-2 needs: {kernel}")
     return (replace(recipe, **changes) if changes else recipe), tuple(notes)
+
+
+def stack_notes(
+    layout: Layout, stack: TrainingStack, stacks: Iterable[TrainingStack], accelerator: Accelerator | None
+) -> tuple[str, ...]:
+    """What is assumed of a stack that does not have the ZeRO stage or the degrees of a layout; who has them.
+
+    `stacks`: all that are known; the first that has them, and runs on the device, is named.
+    """
+    zero, degrees = int(layout.zero), {name: int(getattr(layout, name)) for name in PARALLELISM}
+    notes = []
+    if zero > stack.zero:
+        notes.append(f"{stack.name} shards by ZeRO {stack.zero} at most: ZeRO {zero} is estimated as if it had it")
+    if missing := stack.missing(degrees):
+        notes.append(f"{stack.name} has no {' and no '.join(missing)}: estimated as if it had")
+    if not notes:
+        return ()
+    able = (
+        other.name
+        for other in stacks
+        if other.zero >= zero and not other.missing(degrees) and (accelerator is None or other.runs_on(accelerator))
+    )
+    found = next(able, None)
+    return (*notes[:-1], f"{notes[-1]}; {found} has all of the layout (--stack {found})" if found else notes[-1])

@@ -113,7 +113,8 @@ class DataSpec(Spec):
         """Sequences of a step, and what was assumed: as given, else the usual, as a multiple of `unit`.
 
         Source: `defaults.BATCH_TOKENS`, near the tokens that published runs of the model's size use.
-        Assumes: fine-tuning takes `defaults.TUNING_BATCH` sequences, whatever their length; a run has some steps.
+        Assumes: fine-tuning takes `defaults.TUNING_BATCH` sequences, whatever their length; a run has some steps; where
+        nobody has said how many ranks share the batch, those of a machine can.
         """
         from flopwise.ops.tensors import parameters
 
@@ -124,6 +125,9 @@ class DataSpec(Spec):
             whole = self.samples or (self.tokens or math.inf) / seq_len
             usual = min(usual, max(1.0, whole * self.epochs / defaults.LEAST_STEPS))
             sequences = unit * divisible_batch(usual / unit)
+            if unit == 1 and sequences % MACHINE_RANKS:
+                more = MACHINE_RANKS * round(sequences / MACHINE_RANKS)
+                sequences = more if sequences >= MACHINE_RANKS else 2 ** int(math.log2(sequences))
             note = f"a global batch of {sequences:,} sequences, as none was given ({_spelling('global_batch')})"
             return sequences, (note,)
         exact = self.global_batch_tokens in (None, sequences * seq_len)
@@ -181,6 +185,10 @@ def _spelling(option: str) -> str:
     """How an option of the data is said on the command line and in a file."""
     declared = options.options_of(DataSpec)[option]
     return f"{declared.flags[0]}, {declared.key}"
+
+
+MACHINE_RANKS = 8
+"""Accelerators of a large machine, which share a batch where no other degree does."""
 
 
 def divisible_batch(sequences: float) -> int:

@@ -40,6 +40,8 @@ HOST_BYTES_PER_S = 110e9
 MAX_GPUS_PER_HOST = 8
 ROUTED = "expert_parallel"
 _MESSAGES = slice(STAGE_PARTS.index("tensor_parallel"), len(STAGE_PARTS))
+FRESH_MEMORY = "fresh_memory"
+"""The line of tensors that the system hands out page by page; there only where a CPU is the device."""
 WAITING = "waiting_for_lengths"
 """The line of what padded replicas wait for the one with the longest documents; there only where lengths are given."""
 
@@ -92,8 +94,23 @@ def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) ->
             moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
             exposed = exposed + passes_transfer_s(weights, moved, rates, forward_s, backward_s, num_micro)
         parts["offload"] = exposed
-    parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
+    parts["launch"] = num_micro * launch_s(table, degree, inner, stage_s)
+    if table.fresh_bytes is not None:
+        parts[FRESH_MEMORY] = num_micro * table.fresh_bytes[inner] / table.rates.value["fresh_bytes_per_s"]
     return parts
+
+
+def launch_s(table: StepTable, degree: Index, inner: Index, stage_s: Floats) -> Floats:
+    """Seconds by which launching a micro-batch's operations lengthens it: beyond what the device is busy with.
+
+    A device that is its own host has no time for the one while it does the other.
+
+    Source: PyTorch's CPU operators run on the thread that dispatches them. Assumes: launches are spread evenly.
+    """
+    host_s = table.host_s[degree, inner]
+    if table.rates.is_host:
+        return host_s * table.rates.value["train_host_ratio"]
+    return np.maximum(0.0, host_s - stage_s)
 
 
 def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedule: Ints) -> Others:

@@ -21,6 +21,7 @@ from flopwise.training.routing import expert_load
 from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, schedule_text
 from flopwise.training.stages import mode_index
 from flopwise.training.step import (
+    FRESH_MEMORY,
     HOST_BYTES_PER_S,
     WAITING,
     gpus_per_host,
@@ -225,6 +226,7 @@ class StepFigures(Ledger):
             "offload": self._offload,
             "launch": self._launch,
             EXPERT_IMBALANCE: self._imbalance,
+            FRESH_MEMORY: self._fresh_memory,
             WAITING: self._waiting,
             LINE: self._storage,
         }[name]()
@@ -418,8 +420,19 @@ class StepFigures(Ledger):
             self._software("host time of one launch", self.software.launch_s),
             self._software("host time of routing a layer", self.software.routing_s),
         )  # fmt: skip
+        if self.table.rates.is_host:
+            ratio = self.device.parameter("train_host_ratio")
+            return self._sum_of("launch", f"{self.num_micro.name} x {host.name} x {ratio.name}", ratio)
         busy = self.add_time("device time of a micro-batch", number(self._busiest().value), "all lines of a stage")
         return self._sum_of("launch", f"{self.num_micro.name} x max(0, {host.name} - {busy.name})")
+
+    def _fresh_memory(self) -> Figure:
+        """What the system takes to hand out the pages of large tensors."""
+        assert self.table.fresh_bytes is not None
+        what = "gradients of embedding and head and the loss's tensors, those of 32 MiB and more"
+        fresh = self.add("new memory of a micro-batch", float(self.table.fresh_bytes[0]), "B", what, self.micro_batch)
+        rate = self.device.parameter("fresh_bytes_per_s")
+        return self._sum_of(FRESH_MEMORY, f"{self.num_micro.name} x {fresh.name} / {rate.name}", rate)
 
     def _waiting(self) -> Figure:
         """What replicas wait for the one with the longest documents."""

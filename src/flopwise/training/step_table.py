@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.sustained import training_rates
-from flopwise.facts.architecture import Experts
+from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.shapes import Shape, Split
@@ -81,6 +81,7 @@ class StepTable:
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
     lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
+    fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
 
     @property
@@ -137,7 +138,8 @@ def step_table(
         dense, expert, still, host = like.dense_params, like.expert_params, like.frozen_bytes, like.host_s
         matrices = like.matrices
     else:
-        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, weights, starts)
+        waits = not rates.is_host
+        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, weights, starts, waits=waits)
     floors = [_rows(kernels[-1], "peak_s"), _rows(kernels[-1], "traffic_s"), _rows(loaded[-1], "wire_s")]
     return StepTable(
         recipe=recipe, rates=rates, fabric=fabric, width=stack.width, num_layers=stack.num_layers,
@@ -145,7 +147,9 @@ def step_table(
         seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
         memory_s=most(_rows(kernels[-1], "memory_s")), host_s=host, dense_params=dense, expert_params=expert,
         frozen_bytes=still, floor_s=np.stack([most(floor) for floor in floors]), kernels=kernels, partials=partials,
-        lines_by_block=lines, matrices=matrices, **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
+        fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
+        lines_by_block=lines, matrices=matrices,
+        **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
     )  # fmt: skip
 
 
@@ -337,8 +341,12 @@ def _link_independent(
     recipe: Recipe,
     weights: NDArray[np.float64],
     starts: NDArray[np.intp],
+    *,
+    waits: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Matrices | None]:
     """What no link changes of the heaviest stage, (d, n): dense and experts' parameters, frozen bytes, host seconds.
+
+    `waits`: the host is another than the device, and waits for it in layers with experts.
 
     Then the matrices that are orthogonalised, or None.
     """
@@ -349,7 +357,7 @@ def _link_independent(
     parameters[0] = parameters[0] + _rank_parameters(model, towers, split.towers, inner, recipe)
     dense, expert, still = (heaviest(starts, stored, np.stack([p[i] for p in parameters])) for i in range(3))
     launched = [((*listed[0][0], *towers), listed[0][1]), *listed[1:]]
-    host = heaviest(starts, weights, np.array([[_launch_s(*each, recipe.stack)] for each in launched]))
+    host = heaviest(starts, weights, np.array([[_launch_s(*each, recipe.stack, waits=waits)] for each in launched]))
     matrices = None
     if recipe.optimizer.newton_schulz_steps:
         matrices = _matrices(split, recipe, inner, stored, starts)
@@ -376,17 +384,41 @@ def _rank_parameters(
     return np.stack([dense * one, experts * one, still * one])
 
 
-def _launch_s(items: tuple[Item, ...], block: Block, software: TrainingStack) -> float:
+MAPPED_BYTES = 32 * 2**20
+"""Allocations from this size on the C library maps anew each time: glibc, mallopt(3), M_MMAP_THRESHOLD on 64 bits."""
+LOSS_TENSORS = 4
+"""Tensors as large as the logits in PyTorch's cross-entropy: these, their log-softmax, its gradient, theirs."""
+
+
+def fresh_bytes(model: Model, recipe: Recipe, inner: Inner) -> NDArray[np.float64]:
+    """Bytes of a micro-batch in tensors so large that their pages are new each time; shape of the inner columns.
+
+    Gradients of embedding and head, which are dense and freed with each step, and what the loss makes of the logits.
+
+    Source: glibc's malloc (`MAPPED_BYTES`); PyTorch's `embedding_dense_backward` and `zero_grad(set_to_none=True)`.
+    Assumes: smaller ones come from memory that was used before; no other tensor is as large.
+    """
+    stack, elem = model.stacks[0], recipe.elem_bytes
+    heads = [i for i in stack.after if isinstance(i, Linear) and i.outputs == model.vocab]
+    tables = [i.rows * i.dim for i in stack.before if isinstance(i, Embedding)]
+    tables += [i.inputs * i.outputs for i in heads if not i.tied]
+    grads = 0.0 if recipe.lora is not None else sum(n * elem for n in tables if n * elem >= MAPPED_BYTES)
+    tokens = inner.micro_batch * recipe.computed_tokens(inner.micro_batch)[0]
+    logits = tokens * elem * sum(i.outputs for i in heads)
+    return np.broadcast_to(grads + LOSS_TENSORS * np.where(logits >= MAPPED_BYTES, logits, 0.0), tokens.shape)
+
+
+def _launch_s(items: tuple[Item, ...], block: Block, software: TrainingStack, *, waits: bool) -> float:
     """Host time to launch one micro-batch of a block: one launch an item forward, two backward.
 
     A block with experts takes `routing_s` besides, a third of it forward: counts of tokens come back to the host, which
-    sizes what it launches next by them.
+    `waits` and sizes what it launches next by them.
 
     Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`);
     Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy.
     Assumes: one launching thread a GPU; routing takes as long however many experts there are.
     """
-    passes, routed = 3.0 if block.backward else 1.0, any(isinstance(item, Experts) for item in items)
+    passes, routed = 3.0 if block.backward else 1.0, waits and any(isinstance(item, Experts) for item in items)
     return passes * (len(items) * software.launch_s + routed * software.routing_s / 3.0)
 
 

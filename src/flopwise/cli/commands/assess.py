@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @options.to_flag
 @options.force_flag
 @flags(SharedSpec, "seed")
-@flags(SourceSpec, "facts")
+@flags(SourceSpec, "facts calibration")
 def command(**given: Any) -> None:
     """The GPU strategy of a platform: many workloads, one bill.
 
@@ -62,14 +62,17 @@ def command(**given: Any) -> None:
     before = None if given["old"] is None else read_assessment(given["old"])
     with Progress("assessing") as progress:
         answer = assess_with_plans(
-            given["fleet"], facts=given["facts"], scenarios=given["scenarios"], seed=given["seed"],
+            given["fleet"], facts=given["facts"], calibration=given["calibration"], scenarios=given["scenarios"],
+            seed=given["seed"],
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     found, written = answer.assessment, list[Path]()
     if given["output"] is not None:
         found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
-    exports = folder_exports(given["output"], folders, given["facts"], force=given["force"])
+    exports = folder_exports(
+        given["output"], folders, facts=given["facts"], calibration=given["calibration"], force=given["force"]
+    )
 
     def text(fleet: Assessment, paper: Screen) -> Iterator[str]:
         yield from blocks(fleet, paper, written, before)

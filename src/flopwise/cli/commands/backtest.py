@@ -33,8 +33,8 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 @options.argument("kind")
 @options.argument("file", FILE)
 @add("--by", name("column"), "Split by this column of the file.", repeated=True)
-@flags(SourceSpec, "facts")
-def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
+@flags(SourceSpec, "facts calibration")
+def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None, calibration: str | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 
     KIND is weights, memory, kernels, training, gpu-hours, io or serving; FILE a CSV with the columns of that kind. A
@@ -43,7 +43,7 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -
     from flopwise.api.backtest import backtest
 
     with Progress(f"predicting {kind}") as progress:
-        done = backtest(kind, file, facts=facts, progress=progress)
+        done = backtest(kind, file, facts=facts, calibration=calibration, progress=progress)
     options.answer(done, lambda found, paper: _report(found, by, paper), lambda found: document(found, by))
 
 

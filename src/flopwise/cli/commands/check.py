@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @options.argument("fleet", FILE)
 @add("-o --output", FILE, "Write the judgement into this folder.")
 @add("--existing", FILE, "A table (CSV) of what workloads run on: name, instance, count, hours.")
-@flags(SourceSpec, "facts")
+@flags(SourceSpec, "facts calibration")
 def command(**given: Any) -> None:
     """Judge what a platform runs on today: does it hold, what does it cost, what would change.
 
@@ -44,6 +44,7 @@ def command(**given: Any) -> None:
     with Progress("checking") as progress:
         found = check(
             given["fleet"], existing=given["existing"], facts=given["facts"],
+            calibration=given["calibration"],
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     written = [] if given["output"] is None else write_check(found, given["output"])

@@ -108,7 +108,7 @@ API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrai
 @flags(ConstraintsSpec, "purchase")
 @add("--train-purchase", PURCHASE, "As --purchase, for what trains.", repeated=True, section="Where it may run")
 @flags(WorkloadSpec, "simulate")
-@flags(SourceSpec, "assume_family facts")
+@flags(SourceSpec, "assume_family facts calibration")
 def command(
     *, model: str, tokens_per_month: tuple[float, ...], input_tokens: int | str | None, output_tokens: int | str | None,
     growth_frac: float, peak: float | None, **given: Any,

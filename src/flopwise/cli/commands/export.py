@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @add("--rank", whole(high=10**6), "The candidate of the plan.", default=1)
 @options.force_flag
 @flags(ExportSettings)
-@flags(SourceSpec, "facts")
+@flags(SourceSpec, "facts calibration")
 def command(
     *, target: str | None, plan: Path | None, output_folder: Path | None, listed: bool, rank: int, force: bool,
-    facts: Path | None, **settings: Any,
+    facts: Path | None, calibration: str | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Files of other tools that deploy a plan.
 
@@ -48,7 +48,7 @@ def command(
         return
     if target is None or plan is None or output_folder is None:
         raise usage_error("give a target, a plan file or a report's folder, and -o FOLDER; --list shows the targets")
-    answer = api.export(target, plan, rank=rank, facts=facts, **options.values(settings))
+    answer = api.export(target, plan, rank=rank, facts=facts, calibration=calibration, **options.values(settings))
     api.write_export(answer, output_folder, force=force)
     options.answer(FolderExport(answer, output_folder), FolderExport.blocks, FolderExport.document)
 
@@ -103,13 +103,11 @@ def _places(files: Sequence[str]) -> str:
     return ", ".join(files[:2]) + (f" and {len(files) - 2} more" if len(files) > 2 else "")
 
 
-def folder_exports(
-    plan: Plan | Path, folders: Mapping[str, Path], facts: Path | None, *, force: bool
-) -> list[FolderExport]:
+def folder_exports(plan: Plan | Path, folders: Mapping[str, Path], *, force: bool, **places: Any) -> list[FolderExport]:
     """A plan, or the report in a folder, as the files of several targets, each in its folder: all or none are made."""
     from flopwise.api import export as api
 
-    exports = [FolderExport(api.export(target, plan, facts=facts), folder) for target, folder in folders.items()]
+    exports = [FolderExport(api.export(target, plan, **places), folder) for target, folder in folders.items()]
     for one in exports:
         api.write_export(one.exported, one.folder, force=force)
     return exports

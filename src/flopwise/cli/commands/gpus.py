@@ -29,8 +29,8 @@ _HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense"
 @flags(DeviceSpec)
 @add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
 @add("--largest", FLAG, "The largest model that one of each trains and serves, by format, instead.", default=False)
-@flags(SourceSpec, "facts")
-def command(*, name: str | None, largest: bool, facts: Path | None, **filters: Any) -> None:
+@flags(SourceSpec, "facts calibration")
+def command(*, name: str | None, largest: bool, facts: Path | None, calibration: str | None, **filters: Any) -> None:
     """What is known of an accelerator: rates, memory, links.
 
     Without NAME all that fit the filters, CPUs included. Rates are dense; `-` is unknown, never zero. --largest: by
@@ -38,16 +38,18 @@ def command(*, name: str | None, largest: bool, facts: Path | None, **filters: A
     """
     from flopwise.api import facts as known
 
+    places: dict[str, Any] = {"facts": facts, "calibration": calibration}
+
     if largest:
-        names = [name] if name is not None else [a.name for a in known.gpus(facts=facts, **options.values(filters))]
-        options.answer(known.largest_models(*names, facts=facts), _largest)
+        names = [name] if name is not None else [a.name for a in known.gpus(**places, **options.values(filters))]
+        options.answer(known.largest_models(*names, **places), _largest)
         return
     if name is not None:
         options.refuse(filters, "NAME shows one accelerator; filters belong to the list")
-        one = known.gpu(name, facts=facts)
+        one = known.gpu(name, **places)
         options.answer(one, _detail, document)
         return
-    rows = known.gpus(facts=facts, **options.values(filters))
+    rows = known.gpus(**places, **options.values(filters))
     options.answer(rows, lambda found, paper: [table(_HEADERS, map(_row, found), paper)])
 
 

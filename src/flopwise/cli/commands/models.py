@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @flags(DataSpec, "seq", section="")
 @add("--family", name("family"), "List only models of this model_type: llama, qwen3_moe ...")
 @add("--kind", name("kind"), "List only models of this kind: decoder, encoder, vision ...")
-@flags(SourceSpec)
+@flags(SourceSpec, without="calibration")
 def command(*, name: str | None, family: str | None, kind: str | None, facts: Path | None, **given: Any) -> None:
     """What is known of a model: parameters, FLOPs, operations.
 

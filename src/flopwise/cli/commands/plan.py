@@ -61,7 +61,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @options.force_flag
 @add("--address", name("address"), "Sweep on Ray: the cluster's address (default: RAY_ADDRESS, or auto).")
 @add("--workers", DEGREE, "Sweep in processes: how many at once (default: all cores).")
-@flags(SourceSpec, "assume_family facts")
+@flags(SourceSpec, "assume_family facts calibration")
 @options.explain_flag
 def command(
     *, workload: str | None, top: int, output_file: Path | None, from_file: Path | None, compare: Path | None,
@@ -79,7 +79,7 @@ def command(
     check_targets(to)
     source, how = (
         options.values({name: given.pop(name) for name in names})
-        for names in (("assume_family", "facts"), ("address", "workers"))
+        for names in (("assume_family", "facts", "calibration"), ("address", "workers"))
     )
     changes, runner = _changes(given)
     how |= {} if runner is None else {"engine": runner}
@@ -106,8 +106,9 @@ def command(
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)
     best = answer.plans[0] if explain and answer.plans else None
-    figure = None if best is None else api.explain_candidate(answer, best, facts=source.get("facts"))
-    exports = _exports(answer, output_file or from_file, to, force=force, facts=source.get("facts"))
+    places = {name: source.get(name) for name in ("facts", "calibration")}
+    figure = None if best is None else api.explain_candidate(answer, best, **places)
+    exports = _exports(answer, output_file or from_file, to, force=force, **places)
     _show(answer, other, top, figure, exports)
     if not answer.plans:
         raise InfeasibleError("no plan meets every target", reasons(answer))
@@ -152,7 +153,7 @@ def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
 
 
 def _exports(
-    answer: Plan, file: Path | None, targets: tuple[str, ...], *, force: bool, facts: Path | None
+    answer: Plan, file: Path | None, targets: tuple[str, ...], *, force: bool, **places: Any
 ) -> list[FolderExport]:
     """Plan 1 as the files of these targets, in folders beside the plan's file; none where nothing meets the targets."""
     from flopwise.cli.commands.export import folder_exports
@@ -163,7 +164,7 @@ def _exports(
     stem = Path(resource_name(str(answer.workload.get("name") or answer.workload["model"])))
     stem = stem if file is None else file.with_suffix("")
     folders = {target: stem.with_name(f"{stem.name}-{target}") for target in targets}
-    return folder_exports(answer, folders, facts, force=force)
+    return folder_exports(answer, folders, force=force, **places)
 
 
 def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exports: Sequence[FolderExport]) -> None:

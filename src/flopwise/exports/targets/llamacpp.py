@@ -20,12 +20,6 @@ from flopwise.exports.server import server_files, with_batch_client
 from flopwise.exports.spec import PLACEHOLDERS
 
 PORT = 8080
-IMAGES = {
-    "nvidia": "ghcr.io/ggml-org/llama.cpp:server-cuda",
-    "amd": "ghcr.io/ggml-org/llama.cpp:server-rocm",
-    "intel": "ghcr.io/ggml-org/llama.cpp:server-intel",
-    "cpu": "ghcr.io/ggml-org/llama.cpp:server",
-}
 CACHE = {"bf16": "bf16", "fp16": "f16", "fp32": "f32", "q8_0": "q8_0", "q4_0": "q4_0", "q5_1": "q5_1"}
 DRAFTS = {
     "ngram": "ngram-simple", "mtp": "draft-mtp", "eagle3": "draft-eagle3", "model": "draft-simple",
@@ -69,7 +63,7 @@ def command(deployment: Deployment) -> Command:
     args += ["--metrics", "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a container's own
     need = f"llama.cpp reads GGUF files: --model-path has to name one of {deployment.model.name} in {job.weights.name}"
     made = Command(
-        args=tuple(args), image=image(deployment, IMAGES), port=PORT, health_path="/health", metrics_path="/metrics",
+        args=tuple(args), image=image(deployment), port=PORT, health_path="/health", metrics_path="/metrics",
         assumptions=(need, *notes, "the image's tag moves with each build of llama.cpp: pin one with --image"),
     )  # fmt: skip
     return with_batch_client(deployment, made) if deployment.task == "batch" else made

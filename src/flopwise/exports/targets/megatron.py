@@ -38,8 +38,10 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     yield from DecoderShape.reasons(deployment.model, layout["seq_len"])
     if job.recipe.lora is not None or job.recipe.frozen is not None:
         yield "pretrain_gpt.py trains all weights; plan adapters and frozen parts with --stack fsdp-compile"
-    if layout["zero"] > 1:
-        yield f"Megatron's distributed optimizer is ZeRO 1, not {layout['zero']}; plan again with --stack megatron-te"
+    stack = deployment.facts.stack(PLAIN_STACKS[0])
+    if layout["zero"] > stack.zero:
+        one = f"Megatron's distributed optimizer is ZeRO {stack.zero}, not {layout['zero']}"
+        yield f"{one}; plan again with --stack {stack.name}"
     if layout["precision"] not in PRECISIONS:
         yield f"Megatron-Core has no {layout['precision']}; it has {', '.join(PRECISIONS)} (--precision)"
     if job.recipe.optimizer.name not in OPTIMIZERS:

@@ -26,7 +26,6 @@ from flopwise.serving.job import ServeJob
 PORT = 30000
 INIT_PORT = 5000
 """Where processes of several machines meet."""
-IMAGES = {"nvidia": "lmsysorg/sglang:v0.5.23", "cpu": "lmsysorg/sglang:v0.5.23-xeon"}
 _BITS_AND_BYTES = ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes")
 ONLINE = {
     "fp8": ("--quantization", "fp8"), "fp8-tensor": ("--quantization", "fp8"), "mxfp8": ("--quantization", "mxfp8"),
@@ -65,7 +64,7 @@ def command(deployment: Deployment) -> Command:
     args += ["--device", "cpu"] if deployment.accelerator.kind == "cpu" else []
     args += ["--enable-metrics", "--host", "0.0.0.0"]  # noqa: S104 - a container's own
     made = Command(
-        args=(*args, "--port", str(PORT)), secret_env=from_hub(source.id), image=image(deployment, IMAGES), port=PORT,
+        args=(*args, "--port", str(PORT)), secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         health_path="/health", metrics_path="/metrics", assumptions=(*source.notes, *notes),
     )  # fmt: skip
     if deployment.task == "batch":

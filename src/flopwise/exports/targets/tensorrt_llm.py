@@ -24,7 +24,6 @@ from flopwise.exports.server import server_files, with_batch_client
 
 PORT = 8000
 CONFIG = "trtllm.yaml"
-IMAGES = {"nvidia": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"}
 CACHE = {"bf16": "auto", "fp16": "auto", "fp32": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
 DRAFTS = {"ngram": "NGram", "mtp": "MTP", "eagle": "Eagle", "eagle3": "Eagle", "model": "Draft_Target"}
 
@@ -68,7 +67,7 @@ def command(deployment: Deployment) -> Command:
     args += ["--kv_cache_free_gpu_memory_fraction", f"{memory_frac(deployment):g}", "--enable_chunked_prefill"]
     args += ["--config", CONFIG, "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a container's own
     made = Command(
-        args=tuple(args), secret_env=from_hub(source.id), image=image(deployment, IMAGES), port=PORT,
+        args=tuple(args), secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         files={CONFIG: yaml_text(_config(deployment))}, health_path="/health", metrics_path="/prometheus/metrics",
         assumptions=(*source.notes, *notes),
     )  # fmt: skip

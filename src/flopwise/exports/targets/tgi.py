@@ -22,11 +22,6 @@ from flopwise.exports.replica import (
 from flopwise.exports.server import server_files, with_batch_client
 
 PORT = 3000
-IMAGES = {
-    "nvidia": "ghcr.io/huggingface/text-generation-inference:3.3.5",
-    "amd": "ghcr.io/huggingface/text-generation-inference:3.3.5-rocm",
-    "gaudi": "ghcr.io/huggingface/text-generation-inference:3.3.5-gaudi",
-}
 ONLINE = {
     "fp8": ("--quantize", "fp8"), "fp8-tensor": ("--quantize", "fp8"), "llm-int8": ("--quantize", "bitsandbytes"),
     "nf4": ("--quantize", "bitsandbytes-nf4"), "nf4-dq": ("--quantize", "bitsandbytes-nf4"),
@@ -73,7 +68,7 @@ def command(deployment: Deployment) -> Command:
     queue = f"more than {QUEUE * most:,} requests in the server, {QUEUE} for each that runs, are refused"
     made = Command(
         args=tuple(args), env={"PREFIX_CACHING": "1" if caches_prefixes(deployment) else "0"},
-        secret_env=from_hub(source.id), image=image(deployment, IMAGES), port=PORT, health_path="/health",
+        secret_env=from_hub(source.id), image=image(deployment), port=PORT, health_path="/health",
         metrics_path="/metrics", assumptions=(*source.notes, *notes, queue),
     )  # fmt: skip
     return with_batch_client(deployment, made) if deployment.task == "batch" else made

@@ -30,11 +30,6 @@ from flopwise.serving.job import ServeJob
 PORT = 8000
 RPC_PORT = 13345
 """Of the engines of data-parallel attention that stand on other machines."""
-IMAGES = {
-    "nvidia": "vllm/vllm-openai:v0.32.0",
-    "amd": "vllm/vllm-openai-rocm:v0.32.0",
-    "cpu": "vllm/vllm-openai-cpu:v0.32.0",
-}
 ONLINE = {
     "fp8": ("--quantization", "fp8_per_channel"),
     "fp8-tensor": ("--quantization", "fp8_per_tensor"),
@@ -78,7 +73,7 @@ def command(deployment: Deployment) -> Command:
     args = [*start, source.id, *args, *listening]
     made = Command(
         args=(*BATCH_SHARE, *args) if batch else tuple(args), env=batch_places(deployment) if batch else {},
-        secret_env=from_hub(source.id), image=image(deployment, IMAGES), port=PORT,
+        secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         health_path="" if batch else "/health", metrics_path="/metrics",
         assumptions=(*source.notes, *notes, *_plugin_notes(job)),
     )  # fmt: skip

@@ -35,6 +35,8 @@ class Attention:
     chunk: int | None = None
     sinks: bool = False
     gated: bool = False  # q_proj makes a sigmoid gate beside the queries (Qwen3-Next)
+    gate_proj: bool = False  # the same by a matrix of its own (AFMoE)
+    out_norm: bool = False  # an RMSNorm of all heads together before o_proj (BitNet)
     cached: bool = True
     dropout: bool = False
     position_bias: int = 0
@@ -60,7 +62,8 @@ def attention(a: Attention, source: str, prefix: str = "attention") -> Items:
         *_qk_norms(a, prefix),
         *(rope if a.rope_dim else ()),
         Attend(f"{prefix}/attend", qk_dim=a.head_dim, v_dim=v_dim, **same),
-        *(gate if a.gated else ()),
+        *(gate if a.gated or a.gate_proj else ()),
+        *((RMS(f"{prefix}/out_norm", a.heads * v_dim),) if a.out_norm else ()),
         Linear(f"{prefix}/o_proj", a.heads * v_dim, a.width, bias=a.out_bias, shard="row", shard_unit=v_dim),
     )
 
@@ -82,6 +85,8 @@ def _projections(a: Attention, source: str, prefix: str) -> tuple[Linear, ...]:
     query = column("q_proj", 2 * q, 2 * a.head_dim) if a.gated else column("q_proj", q, a.head_dim)
     key = column("k_proj", k, a.head_dim, bias=k_bias, heads=a.kv_heads)
     value = column("v_proj", v, v_dim, heads=a.kv_heads)
+    if a.gate_proj:
+        return query, key, value, column("gate_proj", a.heads * v_dim, v_dim, bias=False)
     return (query,) if a.kv_shared else (query, key) if a.k_is_v else (query, key, value)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Norm, Pointwise, Shard, Stack
+from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Norm, Pointwise, Shard, Stack, Weight
 
 Items = tuple[Item, ...]
 Act = Literal["silu", "gelu", "relu", "relu2", "tanh", "sigmoid"]
@@ -49,17 +49,18 @@ LAYER_NORM = Normal(kind="layernorm", bias=True)
 
 def mlp(
     width: int, hidden: int, act: Act, source: str, *, gated: bool = True, bias: bool = False, fused: bool = False,
-    prefix: str = "mlp",
+    prefix: str = "mlp", inner_norm: bool = False,
 ) -> Items:  # fmt: skip
     """Feed-forward block that reads `source`: gated (three matrices, or two where `fused`) or plain (two)."""
-    down = Linear(f"{prefix}/down_proj", hidden, width, bias=bias, shard="row")
+    norm = (RMS(f"{prefix}/inner_norm", hidden),) if inner_norm else ()
+    down = (*norm, Linear(f"{prefix}/down_proj", hidden, width, bias=bias, shard="row"))
     point = Pointwise(f"{prefix}/act", hidden, act, gated=gated, shard="column")
     up = Linear(f"{prefix}/up_proj", width, hidden, bias=bias, shard="column", reads=source)
     if not gated:
-        return up, point, down
+        return up, point, *down
     if fused:
-        return replace(up, name=f"{prefix}/gate_up_proj", outputs=2 * hidden), point, down
-    return replace(up, name=f"{prefix}/gate_proj"), up, point, down
+        return replace(up, name=f"{prefix}/gate_up_proj", outputs=2 * hidden), point, *down
+    return replace(up, name=f"{prefix}/gate_proj"), up, point, *down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,9 @@ class Mixture:
     bias: bool = False
     shared_hidden: int = 0  # all shared experts together
     shared_gate: bool = False  # a scalar gate scales what the shared experts add (Qwen2-MoE)
+    shared_bias: bool = False  # shared experts have biases
     router_bias: bool = False  # a bias of the router's linear
+    selection_bias: bool = False  # a learned number an expert that only their selection sees (ERNIE 4.5)
     latent: int = 0  # experts work in this smaller width, between two projections (Nemotron 3)
     groups: int = 1  # of experts; a token goes to those of at most `top_groups`
     top_groups: int = 1
@@ -91,6 +94,7 @@ def moe(m: Mixture, source: str) -> Items:
     )  # fmt: skip
     items: list[Item] = [
         Linear("router", m.width, m.experts, bias=m.router_bias, reads=source),
+        *((Weight("router/selection_bias", m.experts),) if m.selection_bias else ()),
         Pointwise("router/softmax", m.experts, "softmax"),
     ]
     if m.latent:
@@ -104,7 +108,7 @@ def moe(m: Mixture, source: str) -> Items:
     if m.latent:
         items.append(Linear("latent/up_proj", m.latent, m.width))
     if m.shared_hidden:
-        items += mlp(m.width, m.shared_hidden, m.act, source, gated=m.gated, prefix="shared")
+        items += mlp(m.width, m.shared_hidden, m.act, source, gated=m.gated, bias=m.shared_bias, prefix="shared")
         if m.shared_gate:
             items += Linear("shared/gate", m.width, 1, reads=source), Pointwise("shared/scale", m.width, "scale")
         items.append(Pointwise("shared/add", m.width, "residual"))

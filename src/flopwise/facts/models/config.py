@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from flopwise.errors import SpecError, nearest_names
-from flopwise.facts.architecture import Model
+from flopwise.facts.architecture import Linear, Model, Pointwise
+from flopwise.facts.models.blocks import Items
 from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import SHIPPED_DEFAULTS, ClassDefaults, Fields
+from flopwise.facts.models.heads import labels, sequence_classifier, task
 
 _NAMED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|awq|gptq)([-_.](int[48]|w?4bit|dynamic|block))*$", re.IGNORECASE)
 _METHODS = {"mxfp4": "mxfp4", "fbgemm_fp8": "fp8-meta", "awq": "awq", "quark": "fp8-quark", "nvfp4": "nvfp4"}
@@ -43,7 +45,8 @@ def model_from_config(
             f"{name}: model_type {chosen[:80]!r} is not known{'; nearest: ' + ', '.join(near) if near else ''}. "
             f"If it is built like a known one, say so: {_ASSUME}"
         )
-    model = build(Fields(config, chosen, name, classes=classes))
+    fields = Fields(config, chosen, name, classes=classes)
+    model = _decoder_head(fields, build(fields))
     notes = model.notes
     if assume_family and assume_family != given:
         notes = (*notes, f"model_type {given!r} read as {assume_family!r}, as asked")
@@ -76,3 +79,40 @@ def named_format(name: str) -> str | None:
     """The format that the end of a checkpoint's name tells (`...-FP8`, `...-NVFP4`, `...-AWQ`), or None."""
     found = _NAMED.search(name)
     return None if found is None else found.group(1).lower()
+
+
+_WITH_HEADS = ("LMHead", "DoubleHeads", "MTModel")
+"""What the name of a class has that ends in Model and stands for a model with a head all the same."""
+
+
+def _decoder_head(c: Fields, model: Model) -> Model:
+    """A text decoder with what `architectures` puts in place of its vocabulary-sized head, or nothing (base models)."""
+    named = c.sequence("architectures")
+    first = named[0] if named and isinstance(named[0], str) else ""
+    kind, base = task(c), first.endswith("Model") and not any(w in first for w in _WITH_HEADS)
+    stack = model.stacks[0]
+    at = next((i for i, item in enumerate(stack.after) if item.name == "lm_head"), None)
+    if at is None or not (base or kind.endswith(("Classification", "Answering"))):
+        return model
+    if model.kind == "encoder-decoder" and kind == "SequenceClassification":
+        dense = Linear("head/dense", stack.width, stack.width, bias=True, stream="samples")
+        return _with_end(
+            model,
+            at,
+            (
+                dense,
+                Pointwise("head/act", stack.width, "tanh", stream="samples"),
+                sequence_classifier(stack.width, labels(c)),
+            ),
+        )
+    bias = kind != "SequenceClassification"
+    outputs = 2 if kind == "QuestionAnswering" else labels(c)
+    score: Items = () if base else (Linear("score", stack.width, outputs, bias=bias),)
+    return _with_end(model, at, score)
+
+
+def _with_end(model: Model, at: int, items: Items) -> Model:
+    """The model with `items` in place of the item `at` after its first stack."""
+    stack = model.stacks[0]
+    ended = replace(stack, after=(*stack.after[:at], *items, *stack.after[at + 1 :]))
+    return replace(model, stacks=(ended, *model.stacks[1:]))

@@ -20,22 +20,27 @@ _BY_FILE: dict[str, dict[str, str]] = {
         "llama": (
             "llama mistral ministral ministral3 qwen2 qwen3 internlm2 internlm3 granite smollm3 seed_oss arcee helium "
             "ernie4_5 exaone4 olmo olmo2 olmo3 gemma gemma2 gemma3_text phi phi3 glm glm4 cohere cohere2 nemotron "
-            "starcoder2 stablelm qwen2_vl_text qwen2_5_vl_text qwen3_vl_text"
+            "starcoder2 stablelm apertus bitnet cwm granite_swa hunyuan_v1_dense hyperclovax iquestcoder jais2 "
+            "nanochat persimmon vaultgemma qwen2_vl_text qwen2_5_vl_text qwen3_vl_text"
         )
     },
     "moe": {
         "mixture_model": (
             "mixtral qwen2_moe qwen3_moe phimoe olmoe granitemoe granitemoeshared gpt_oss minimax_m2 glm4_moe dots1 "
-            "mimo_v2_flash qwen3_vl_moe_text minimax_m3_vl_text"
+            "mimo_v2_flash qwen3_vl_moe_text minimax_m3_vl_text afmoe cohere2_moe ernie4_5_moe exaone_moe flex_olmo "
+            "granitemoe_swa hunyuan_v1_moe mellum solar_open"
         ),
         "llama4": "llama4_text",
     },
     "deepseek": {
-        "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2",
+        "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 youtu minicpm3",
         "kimi_linear": "kimi_linear",
     },
     "gpt": {
-        "gpt2": "gpt2 gpt3 megatron gpt_bigcode",
+        "gpt2": "gpt2 gpt-sw3 gpt3 megatron gpt_bigcode",
+        "openai_gpt": "openai-gpt",
+        "ctrl": "ctrl",
+        "biogpt": "biogpt xglm",
         "gpt_neo": "gpt_neo",
         "gptj": "gptj codegen",
         "gpt_neox": "gpt_neox",
@@ -43,14 +48,20 @@ _BY_FILE: dict[str, dict[str, str]] = {
         "bloom": "bloom",
         "mpt": "mpt",
         "falcon": "falcon RefinedWeb RefinedWebModel",
+        "gpt_neox_japanese": "gpt_neox_japanese",
+        "dbrx": "dbrx",
         "palm": "palm",
     },
     "bert": {
-        "bert": "bert roberta xlm-roberta camembert electra mpnet",
+        "bert": (
+            "bert roberta xlm-roberta camembert electra mpnet data2vec-text ernie esm gte ibert jina_embeddings_v3 "
+            "layoutlm megatron-bert nomic_bert rembert roberta-prelayernorm roformer xlm-roberta-xl"
+        ),
         "albert": "albert",
         "distilbert": "distilbert",
         "modernbert": "modernbert",
-        "deberta": "deberta-v2",
+        "deberta": "deberta deberta-v2",
+        "eurobert": "eurobert",
     },
     "hybrid": {
         "mamba": "mamba falcon_mamba",
@@ -63,10 +74,21 @@ _BY_FILE: dict[str, dict[str, str]] = {
         "qwen_next": "qwen3_next qwen3_5_text qwen3_5_moe_text",
         "minimax": "minimax minimax_text_01",
         "lfm2": "lfm2 lfm2_moe",
+        "recurrent_gemma": "recurrent_gemma",
     },
     "zamba": {"zamba": "zamba", "zamba2": "zamba2"},
-    "seq2seq": {"t5": "t5 mt5 umt5", "bart": "bart", "whisper": "whisper"},
-    "vision": {"vit": "vit deit", "clip": "clip", "siglip": "siglip", "dinov2": "dinov2 dinov2_with_registers"},
+    "seq2seq": {
+        "t5": "t5 mt5 umt5",
+        "bart": "bart blenderbot blenderbot-small m2m_100 marian mbart mvp pegasus plbart",
+        "whisper": "whisper",
+    },
+    "vision": {
+        "vit": "vit deit ijepa vit_msn",
+        "clip": "clip",
+        "siglip": "siglip",
+        "dinov2": "dinov2 dinov2_with_registers",
+        "dinov3": "dinov3_vit",
+    },
     "multimodal": {
         "llava": "llava llava_next",
         "mistral3": "mistral3",

@@ -1,14 +1,16 @@
-"""BERT and its descendants: RoBERTa, ELECTRA, DistilBERT, MPNet, ALBERT, DeBERTa, ModernBERT."""
+"""BERT and its descendants: RoBERTa, ELECTRA, DistilBERT, MPNet, ALBERT, DeBERTa, ModernBERT, EuroBERT, ESM ..."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise
+from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
+    RMS,
+    Arrangement,
     Block,
     Items,
     Normal,
@@ -20,7 +22,9 @@ from flopwise.facts.models.blocks import (
     stack_of,
 )
 from flopwise.facts.models.families.gpt import heads_of
+from flopwise.facts.models.families.llama import TRAITS, plain_feed, standard_attention
 from flopwise.facts.models.fields import Fields
+from flopwise.facts.models.heads import head
 
 
 def bidirectional(c: Fields, *, dropout: str = "attention_probs_dropout_prob") -> Attention:
@@ -49,46 +53,118 @@ def encoder(c: Fields, width: int, before: Items, rows: list[Items], after: Item
     return Model(kind="encoder", stacks=(stack,), vocab=c.size("vocab_size"), max_position=positions)
 
 
-def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool) -> Items:
+def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool, norm: bool = True) -> Items:
     """Word, position and type embeddings, their sum and its norm."""
     out: list[Item] = [Embedding("embed_tokens", c.size("vocab_size"), dim, shard="row")]
     if positions:
         out.append(Embedding("embed_positions", positions, dim, position=True))
     if types:
         out.append(Embedding("embed_types", types, dim))
-    out += [residual("embed/add", dim), LAYER_NORM("embed/norm", dim)]
+    out.append(residual("embed/add", dim))
+    if norm:
+        out.append(LAYER_NORM("embed/norm", dim))
     if dropout:
         out.append(Pointwise("embed/dropout", dim, "dropout"))
     return tuple(out)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderManner:
+    """How a descendant departs from BERT."""
+
+    pre_norm: bool = False  # norms before the blocks and one at the end, not after the sums
+    embed_norm: bool = True
+    rope: bool = False  # in place of a table of positions
+    pooler: bool = True
+    gated: bool = False
+    bias: bool = True  # of the attention's matrices
+    up_bias: bool = True  # of the feed-forward block's first matrices
+    down_bias: bool = True
+    types: int | None = None  # of tokens, where the configuration does not say; None: two
+    embed: str = "embedding_size"  # key of the embeddings' width, where it is not the layers'
+    projected: bool = False  # a projection into the layers' width, even where it is the same
+
+
+_PRE_NORM = EncoderManner(pre_norm=True, embed_norm=False)
+KIN: dict[str, EncoderManner] = {
+    "albert": EncoderManner(projected=True),
+    "electra": EncoderManner(pooler=False),
+    "esm": replace(_PRE_NORM, types=0),
+    "gte": EncoderManner(rope=True, pooler=False, gated=True, up_bias=False),
+    "jina_embeddings_v3": EncoderManner(rope=True),
+    "megatron-bert": _PRE_NORM,
+    "mpnet": EncoderManner(types=0),
+    "nomic_bert": EncoderManner(rope=True, pooler=False, gated=True, bias=False, up_bias=False, down_bias=False),
+    "rembert": EncoderManner(embed="input_embedding_size", projected=True),
+    "roberta-prelayernorm": EncoderManner(pre_norm=True),
+    "roformer": EncoderManner(rope=True, pooler=False),
+    "xlm-roberta-xl": _PRE_NORM,
+}
+
+
 def bert(c: Fields) -> Model:
-    """BERT, RoBERTa, XLM-R, MPNet, ELECTRA, ALBERT: the encoder with its pooler, without a task's head."""
-    a, layers = bidirectional(c), c.layers()
-    dropout = c.number("hidden_dropout_prob") > 0
-    layer = post_norm_layer(a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout)
-    embed = c.maybe("embedding_size") or a.width
-    mpnet = c.model_type == "mpnet"
-    project = (Linear("embed/project", embed, a.width, bias=True),)
-    types = 0 if mpnet else c.count("type_vocab_size", 2)
-    before = (
-        *embeddings(c, embed, types=types, positions=c.size("max_position_embeddings"), dropout=dropout),
-        *(project if embed != a.width or c.model_type == "albert" else ()),
-    )
-    if mpnet:  # one table of relative positions for all layers
+    """BERT and its kin: the encoder with the head that `architectures` names, else with its pooler alone."""
+    kin = KIN.get(c.model_type, EncoderManner())
+    a, layers, dropout = bidirectional(c), c.layers(), c.number("hidden_dropout_prob") > 0
+    rope = kin.rope or (c.model_type == "esm" and c.text("position_embedding_type", "absolute") == "rotary")
+    a = replace(a, bias=kin.bias, out_bias=kin.bias, rope_dim=a.head_dim if rope else 0)
+    act, hidden = activation(c.text("hidden_act", "gelu")), c.size("intermediate_size")
+
+    def feed(source: str) -> Items:
+        *first, down = mlp(a.width, hidden, act, source, gated=kin.gated, bias=kin.up_bias)
+        assert isinstance(down, Linear)
+        return *first, replace(down, bias=kin.down_bias)
+
+    arrangement: Arrangement = "pre" if kin.pre_norm else "post-add"
+    layer = layer_of(arrangement, a.width, LAYER_NORM, partial(attention, a), feed, dropout=dropout)
+    embed = c.maybe(kin.embed) or a.width
+    types = 0 if kin.types == 0 else c.count("type_vocab_size", 2)
+    positions = 0 if rope else c.size("max_position_embeddings")
+    before: Items = embeddings(c, embed, types=types, positions=positions, dropout=dropout, norm=kin.embed_norm)
+    if c.model_type == "layoutlm":  # corners, height and width of a token's box
+        boxes = c.size("max_2d_position_embeddings", 1024)
+        before = (
+            *before,
+            *(Embedding(f"embed_{place}", boxes, embed, position=True) for place in ("x", "y", "h", "w")),
+        )
+    if c.model_type == "ernie" and c.flag("use_task_id"):
+        before = (*before, Embedding("embed_tasks", c.size("task_type_vocab_size", 3), embed))
+    if c.model_type == "roformer":  # a table of sines that is kept with the weights
+        before = (*before, Weight("embed_positions", c.size("max_position_embeddings") * a.head_dim))
+    if embed != a.width or kin.projected:
+        before = (*before, Linear("embed/project", embed, a.width, bias=True))
+    if c.model_type == "mpnet":  # one table of relative positions for all layers
         buckets = c.size("relative_attention_num_buckets", 32)
         before = (*before, Embedding("embed_relative", buckets, a.heads, position=True))
-    after = () if c.model_type == "electra" else pooler(a.width)
+    ends: Items = (LAYER_NORM("norm", a.width),) if kin.pre_norm else ()
+    contacts: Items = ()
+    if c.model_type == "esm":
+        contacts = (Weight("contact_head", layers * a.heads + 1),)
+        if c.flag("emb_layer_norm_before"):
+            before = (*before, LAYER_NORM("embed/norm", a.width))
+    after = (*ends, *contacts, *head(c, a.width, pooler(a.width) if kin.pooler else (), embed))
     return encoder(c, a.width, before, [layer] * layers, after)
 
 
+def eurobert(c: Fields) -> Model:
+    """EuroBERT: Llama's layers without a causal mask."""
+    base = replace(standard_attention(c, TRAITS["llama"]), causal=False, cached=False)
+    feed = plain_feed(c, TRAITS["llama"], c.size("intermediate_size"))
+    layer = layer_of("pre", base.width, RMS, partial(attention, base), feed)
+    table = Embedding("embed_tokens", c.size("vocab_size"), base.width, shard="row")
+    after = (RMS("norm", base.width), *head(c, base.width, (), base.width))
+    return encoder(c, base.width, (table,), [layer] * c.layers(), after)
+
+
 def albert(c: Fields) -> Model:
-    """ALBERT: BERT whose layers all share one set of weights."""
-    if c.count("num_hidden_groups", 1) != 1 or c.count("inner_group_num", 1) != 1:
-        raise c.wrong("num_hidden_groups", c.value("num_hidden_groups"), "only one group of one layer is described")
-    shared = bert(c)
+    """ALBERT: BERT whose layers share weights, all of them or those of a group."""
+    if c.count("inner_group_num", 1) != 1:
+        raise c.wrong("inner_group_num", c.value("inner_group_num"), "groups of one layer each are described")
+    shared, groups = bert(c), c.count("num_hidden_groups", 1)
     stack = shared.stacks[0]
-    return replace(shared, stacks=(replace(stack, shared_weights=True),))
+    if groups > stack.num_layers:
+        raise c.wrong("num_hidden_groups", groups, f"at most num_hidden_layers = {stack.num_layers} groups")
+    return replace(shared, stacks=(replace(stack, shared_weights=True, weight_groups=groups),))
 
 
 def distilbert(c: Fields) -> Model:
@@ -97,7 +173,7 @@ def distilbert(c: Fields) -> Model:
     dropout = c.number("dropout") > 0
     layer = post_norm_layer(a, c.size("hidden_dim"), c.text("activation", "gelu"), dropout=dropout)
     before = embeddings(c, a.width, types=0, positions=c.size("max_position_embeddings"), dropout=dropout)
-    return encoder(c, a.width, before, [layer] * c.layers())
+    return encoder(c, a.width, before, [layer] * c.layers(), head(c, a.width, (), a.width))
 
 
 def modernbert(c: Fields) -> Model:
@@ -119,12 +195,14 @@ def modernbert(c: Fields) -> Model:
         replace(i, reads="input") if isinstance(i, Linear) and i.reads == "input_norm" else i for i in rows[0][1:]
     )
     before = (Embedding("embed_tokens", c.size("vocab_size"), base.width, shard="row"), norm("embed/norm", base.width))
-    return encoder(c, base.width, before, rows, (norm("norm", base.width),))
+    return encoder(c, base.width, before, rows, (norm("norm", base.width), *head(c, base.width, (), base.width)))
 
 
 def deberta(c: Fields) -> Model:
-    """DeBERTa v2 and v3: relative positions, projected by the content's matrices or by ones of their own."""
-    a, dropout = bidirectional(c), c.number("hidden_dropout_prob") > 0
+    """DeBERTa: relative positions, projected by the content's matrices (v2, v3) or by ones of their own."""
+    a, dropout, v2 = bidirectional(c), c.number("hidden_dropout_prob") > 0, c.model_type == "deberta-v2"
+    if not v2:
+        a = replace(a, k_bias=False)
     width = a.width
     relative = c.flag("relative_attention")
     rows_of_table = 0
@@ -137,12 +215,12 @@ def deberta(c: Fields) -> Model:
     kinds = kinds.split("|") if isinstance(kinds, str) else kinds
     if not isinstance(kinds, list):
         raise c.wrong("pos_att_type", kinds, "a list of c2p and p2c is needed")
-    shared = c.flag("share_att_key")
+    shared = v2 and c.flag("share_att_key")
     extra: list[Item] = []
     for kind, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
         if relative and kind in kinds:
             # positions through the content's own matrix where it is shared; then content against positions, by head
-            table = Linear(f"attention/{name}", width, width, bias=not shared, shard="column")
+            table = Linear(f"attention/{name}", width, width, bias=not shared and (v2 or kind == "p2c"), shard="column")
             extra.append(replace(table, tied=shared, stream="positions", fixed_rows=rows_of_table, reads="positions"))
             extra.append(Linear(f"attention/{kind}", width, rows_of_table, tied=True, shard="row"))
     layer = post_norm_layer(
@@ -154,8 +232,8 @@ def deberta(c: Fields) -> Model:
         before = (*before, Embedding("embed_relative", rows_of_table, width, position=True))
         if "layer_norm" in c.text("norm_rel_ebd", "none"):
             before = (*before, LAYER_NORM("embed_relative/norm", width))
-    kernel = c.count("conv_kernel_size")
+    kernel = c.count("conv_kernel_size") if v2 else 0
     if kernel:
         conv = Convolution("conv", width, kernel, outputs=width)
         before = (*before, conv, LAYER_NORM("conv/norm", width))
-    return encoder(c, width, before, [layer] * c.layers())
+    return encoder(c, width, before, [layer] * c.layers(), head(c, width, (), width))

@@ -28,7 +28,7 @@ def latent(c: Fields) -> Latent:
 def deepseek(c: Fields) -> Model:
     """Pre-norm decoder of latent attention; the first layers dense, the others with routed and shared experts."""
     a, layers = latent(c), c.layers()
-    sparse = sparse_layers(c, layers)
+    sparse = sparse_layers(c, layers) if c.model_type not in ("youtu", "minicpm3") else [False] * layers
     feeds = _feeds(c, a.width, sparse)
 
     def layer(key: tuple[bool, Latent]) -> Items:
@@ -42,7 +42,10 @@ def deepseek(c: Fields) -> Model:
 
 def _feeds(c: Fields, width: int, sparse: list[bool], manner: Manner = FINE_GRAINED) -> dict[bool, Block]:
     """The feed-forward block of layers with experts (True) and of dense ones."""
-    dense = partial(mlp, width, c.size("intermediate_size"), activation(c.text("hidden_act", "silu")))
+    act = activation(c.text("hidden_act", "silu"))
+    biased = c.model_type in ("deepseek_v2", "minicpm3") and c.flag("mlp_bias")
+    manner = replace(manner, shared_bias="mlp_bias") if biased else manner
+    dense = partial(mlp, width, c.size("intermediate_size"), act, bias=biased)
     return {False: dense, True: partial(moe, mixture(c, manner, width)) if any(sparse) else dense}
 
 

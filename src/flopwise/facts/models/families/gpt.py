@@ -1,21 +1,23 @@
-"""GPT-2 and its contemporaries: OPT, BLOOM, GPT-J, GPT-NeoX, GPT-Neo, Falcon, MPT, GPT-BigCode, PaLM."""
+"""GPT-2 and its contemporaries: the first GPT, CTRL, XGLM, OPT, BLOOM, GPT-J, GPT-NeoX, Falcon, MPT, PaLM; DBRX."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
 
-from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise
+from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
     Arrangement,
     Items,
+    Mixture,
     Normal,
     activation,
     decoder,
     layer_of,
     mlp,
+    moe,
     one_of_each,
     residual,
 )
@@ -198,3 +200,71 @@ def palm(c: Fields) -> Model:
         norm=NO_BIAS, gated=True, bias=False, act="silu", arrangement="parallel",
         max_position=c.maybe("max_position_embeddings", 2048),
     ))  # fmt: skip
+
+
+def openai_gpt(c: Fields) -> Model:
+    """The first GPT: GPT-2 whose norms follow the sums, and none at the end."""
+    width = c.size("hidden_size")
+    a = replace(heads_of(c, width, fused=True), dropout=c.number("attn_pdrop") > 0)
+    return model(c, Frame(
+        attention=a, hidden=4 * width, act=c.text("afn", "gelu"), dropout=c.number("resid_pdrop") > 0,
+        arrangement="post-add", final_norm=False, positions=c.size("max_position_embeddings"),
+    ))  # fmt: skip
+
+
+def ctrl(c: Fields) -> Model:
+    """CTRL: pre-norm blocks, sinusoidal positions, a head with a bias that shares the embedding's matrix."""
+    return model(c, Frame(
+        attention=heads_of(c, c.size("hidden_size")), hidden=c.size("dff"), act="relu", head_bias=True,
+        dropout=c.number("resid_pdrop") > 0, max_position=c.maybe("max_position_embeddings"),
+    ))  # fmt: skip
+
+
+def biogpt(c: Fields) -> Model:
+    """BioGPT (learned positions with two spare rows) and XGLM (sinusoidal ones): pre-norm, biases throughout."""
+    width, xglm = c.size("hidden_size"), c.model_type == "xglm"
+    positions = c.size("max_position_embeddings")
+    heads = c.size("attention_heads") if xglm else c.size("num_attention_heads")
+    if width % heads:
+        raise c.wrong("hidden_size", width, f"it must be a multiple of the {heads} attention heads")
+    probabilities = c.number("attention_dropout" if xglm else "attention_probs_dropout_prob")
+    return model(c, Frame(
+        attention=Attention(
+            width=width, heads=heads, kv_heads=heads, head_dim=width // heads, bias=True, out_bias=True,
+            dropout=probabilities > 0,
+        ),
+        hidden=c.size("ffn_dim" if xglm else "intermediate_size"), positions=0 if xglm else positions + 2,
+        dropout=c.number("dropout" if xglm else "hidden_dropout_prob") > 0, max_position=positions,
+        act=c.text("activation_function" if xglm else "hidden_act", "gelu"),
+    ))  # fmt: skip
+
+
+def gpt_neox_japanese(c: Fields) -> Model:
+    """GPT-NeoX Japanese: sequential blocks without biases, but for one of the last attention's output."""
+    width = c.size("hidden_size")
+    a = heads_of(c, width, bias=False, fused=True)
+    built = model(c, Frame(
+        attention=replace(a, rope_dim=a.head_dim), hidden=c.size("intermediate_multiple_size", 4) * width,
+        bias=False, max_position=c.maybe("max_position_embeddings"),
+    ))  # fmt: skip
+    stack = built.stacks[0]
+    bias = Weight("attention_bias_of_the_last_layer", width)
+    return replace(built, stacks=(replace(stack, after=(bias, *stack.after)),))
+
+
+def dbrx(c: Fields) -> Model:
+    """DBRX: grouped-query attention and gated experts under norms without bias; sizes in nested configurations."""
+    width, heads = c.size("hidden_size"), c.size("num_attention_heads")
+    attends, feeds = c.part("attn_config"), c.part("ffn_config")
+    if width % heads:
+        raise c.wrong("d_model", width, f"it must be a multiple of n_heads = {heads}")
+    dim, kv_heads = width // heads, attends.size("kv_n_heads", 8)
+    a = Attention(width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, rope_dim=dim, fused=True)
+    experts = Mixture(
+        width=width, experts=feeds.size("moe_num_experts", 16), top_k=feeds.size("moe_top_k", 4),
+        hidden=feeds.size("ffn_hidden_size", 10752),
+    )  # fmt: skip
+    layer = layer_of("pre", width, NO_BIAS, partial(attention, a), partial(moe, experts))
+    stack = decoder(width, c.size("vocab_size"), [layer] * c.layers(), NO_BIAS("norm", width), tied=False)
+    positions = c.maybe("max_position_embeddings")
+    return Model(kind="decoder", stacks=(stack,), vocab=c.size("vocab_size"), max_position=positions)

@@ -54,7 +54,7 @@ def mamba1(
 
 def mamba2(
     width: int, source: str, *, heads: int, head_dim: int, state: int, groups: int, kernel: int, bias: bool = False,
-    conv_bias: bool = True, norm: bool = True, chunk: int = 256,
+    conv_bias: bool = True, norm: bool = True, chunk: int = 256, out_bias: bool | None = None,
 ) -> Items:  # fmt: skip
     """Mamba 2 (arXiv 2405.21060): `heads` x `head_dim` channels, B and C of `state` elements in `groups` groups."""
     inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
@@ -67,7 +67,7 @@ def mamba2(
         Recurrence("mamba/scan", "mamba2", heads=heads, key_dim=state, value_dim=head_dim, state=kept, chunk=chunk),
         Pointwise("mamba/gate", inner, "silu", gated=True, shard="column"),
         *((RMS("mamba/norm", inner, shard="column"),) if norm else ()),
-        Linear("mamba/out_proj", inner, width, bias=bias, shard="row"),
+        Linear("mamba/out_proj", inner, width, bias=bias if out_bias is None else out_bias, shard="row"),
     )
 
 
@@ -143,7 +143,7 @@ def mamba(c: Fields) -> Model:
     """Mamba and Falcon-Mamba: norm, selective scan, add; no feed-forward block."""
     width = c.size("hidden_size")
     scan = mamba1(
-        width, "norm", inner=c.size("expand", 2) * width, state=c.size("state_size"),
+        width, "norm", inner=c.maybe("intermediate_size") or c.size("expand", 2) * width, state=c.size("state_size"),
         rank=step_rank(c, "time_step_rank", width), kernel=c.size("conv_kernel", 4), bias=c.flag("use_bias"),
         conv_bias=c.flag("use_conv_bias", default=True),
     )  # fmt: skip
@@ -189,6 +189,7 @@ def _mamba2_block(c: Fields, inner: int, *, norm: bool = True) -> Block:
         mamba2, c.size("hidden_size"), heads=heads, head_dim=head_dim, state=c.size("mamba_d_state"),
         groups=c.size("mamba_n_groups", 1), kernel=c.size("mamba_d_conv", 4), bias=c.flag("mamba_proj_bias"),
         conv_bias=c.flag("mamba_conv_bias", default=True), norm=norm, chunk=c.size("mamba_chunk_size", 256),
+        out_bias=c.flag("projectors_bias") if c.model_type == "falcon_h1" else None,
     )  # fmt: skip
 
 
@@ -381,3 +382,38 @@ def lfm2(c: Fields) -> Model:
         return layer_of("pre", width, RMS, attend, routed if name.endswith("moe") else dense)
 
     return language_model(c, one_of_each(names, layer), names)
+
+
+def recurrent_gemma(c: Fields) -> Model:
+    """RecurrentGemma (Griffin, arXiv 2402.19427): gated linear recurrences, every third layer windowed attention."""
+    traits = Traits(out_bias=True, mlp_bias=True, embed_scale=True)
+    base = replace(standard_attention(c, traits), window=c.maybe("attention_window_size", 2048))
+    width, heads = base.width, c.size("num_attention_heads")
+    inner, kernel = c.maybe("lru_width") or base.width, c.size("conv1d_width", 4)
+    if inner % heads:
+        raise c.wrong("lru_width", inner, f"it must be a multiple of num_attention_heads = {heads}")
+    hidden, act = c.size("intermediate_size") // 2, activation(c.text("hidden_activation", "gelu"))
+
+    def recurrent(source: str) -> Items:
+        gate = Linear("rglru/input_gate", inner // heads, inner, bias=True, shard="column", reads="rglru/conv")
+        return (
+            Linear("rglru/y_proj", width, inner, bias=True, shard="column", reads=source),
+            Pointwise("rglru/y_act", inner, "gelu", shard="column"),
+            Linear("rglru/x_proj", width, inner, bias=True, shard="column", reads=source),
+            Convolution("rglru/conv", inner, kernel, shard="column"),
+            gate,  # block-diagonal: a matrix a head, as is the next one
+            replace(gate, name="rglru/recurrent_gate"),
+            Weight("rglru/decay", inner, shard="column"),
+            Recurrence("rglru/scan", "mamba1", heads=inner, key_dim=1, value_dim=1, state=inner * kernel),
+            Pointwise("rglru/gate", inner, "gate", gated=True, shard="column"),
+            Linear("rglru/out_proj", inner, width, bias=True, shard="row"),
+        )
+
+    blocks: dict[str, Block] = {"recurrent": recurrent, "attention": partial(attention, base)}
+    listed, layers = c.sequence("block_types") or ["recurrent", "recurrent", "attention"], c.layers()
+    if not listed or not all(isinstance(k, str) and k in blocks for k in listed):
+        raise c.wrong("block_types", listed, "a list of recurrent and attention is needed")
+    kinds = [listed[i % len(listed)] for i in range(layers)]
+    feed = partial(mlp, width, hidden, act, bias=True)
+    rows = one_of_each(kinds, lambda kind: layer_of("pre", width, RMS, blocks[kind], feed))
+    return language_model(c, rows, kinds, traits=traits)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from flopwise.facts.architecture import Model, Pointwise
+from flopwise.facts.architecture import Model, Pointwise, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
@@ -25,6 +25,7 @@ from flopwise.facts.models.fields import Fields
 
 NO_BIAS = Normal(kind="layernorm")
 NO_WEIGHT = Normal(kind="layernorm", affine=False)
+WEIGHTLESS = Normal(affine=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,12 @@ class Traits:
     qk_norm_key: str = ""  # the key that switches the norm on; "": always
     qk_normal: Normal = RMS
     qk_own_weights: bool = False
+    inner_norms: bool = False  # a norm before each block's last matrix (BitNet)
+    act_weights: int = 0  # learned scalars of the activation (Apertus)
+    sinks: bool = False
     scaled: bool = False  # multiplies the residual branches by a constant (Granite)
     embed_scale: bool = False
+    embed_norm: bool = False
     rope_on_windows_only: bool = False
 
 
@@ -91,6 +96,25 @@ TRAITS: dict[str, Traits] = {
         qk_norm_key="qk_layernorm", qk_normal=NO_BIAS, qk_own_weights=True,
     ),
 }  # fmt: skip
+_SCALED = Traits(scaled=True, embed_scale=True)
+TRAITS |= {
+    "apertus": Traits(mlp_bias=False, gated=False, qk_norm="head", act_weights=2),
+    "bitnet": Traits(mlp_bias=False, inner_norms=True),
+    "cwm": Traits(bias=False, out_bias=False),
+    "granite_swa": replace(_SCALED, sinks=True),
+    "hunyuan_v1_dense": Traits(out_bias="attention_bias", mlp_bias=False, qk_norm="head"),
+    "hyperclovax": replace(_SCALED, arrangement="sandwich"),
+    "iquestcoder": Traits(),
+    "jais2": Traits(norm=LAYER_NORM, gated=False),
+    "nanochat": Traits(
+        norm=WEIGHTLESS, mlp_bias=False, gated=False, qk_norm="head", qk_normal=WEIGHTLESS, embed_norm=True
+    ),
+    "persimmon": Traits(
+        norm=LAYER_NORM, bias=True, out_bias=True, mlp_bias=True, gated=False, fused_attention=True, qk_norm="head",
+        qk_norm_key="qk_layernorm", qk_normal=LAYER_NORM,
+    ),
+    "vaultgemma": Traits(mlp_bias=False, embed_scale=True),
+}  # fmt: skip
 TRAITS |= {"qwen2_vl_text": TRAITS["qwen2"], "qwen2_5_vl_text": TRAITS["qwen2"], "qwen3_vl_text": TRAITS["qwen3"]}
 
 
@@ -112,7 +136,7 @@ def rope_dim(c: Fields, head_dim: int) -> int:
 
 PATTERNS = {
     "gemma2": 2, "gemma3_text": 6, "cohere2": 4, "olmo3": 4, "exaone4": 4, "gpt_oss": 2, "gemma4_text": 6,
-    "gemma3n_text": 5,
+    "gemma3n_text": 5, "vaultgemma": 2, "cwm": 4, "exaone_moe": 4, "cohere2_moe": 4,
 }  # fmt: skip
 """Which layers are global where configurations do not say: one of so many."""
 
@@ -138,6 +162,8 @@ def traits_of(c: Fields) -> Traits:
     traits = TRAITS.get(c.model_type, TRAITS["llama"])
     if c.model_type == "stablelm" and c.flag("use_parallel_residual"):
         return replace(traits, arrangement="parallel")
+    if c.model_type == "hyperclovax" and not c.flag("use_post_norm", default=True):
+        return replace(traits, arrangement="pre")
     return traits
 
 
@@ -150,6 +176,7 @@ def standard_attention(c: Fields, t: Traits) -> Attention:
         out_bias=flag(c, t.out_bias), rope_dim=rope_dim(c, head_dim),
         qk_norm=t.qk_norm if not t.qk_norm_key or c.flag(t.qk_norm_key) else "", qk_normal=t.qk_normal,
         qk_own_weights=t.qk_own_weights, fused=t.fused_attention, dropout=c.number("attention_dropout") > 0,
+        out_norm=t.inner_norms, sinks=t.sinks,
     )  # fmt: skip
 
 
@@ -159,7 +186,9 @@ def language_model(
 ) -> Model:  # fmt: skip
     """A decoder of the `rows` given, with embedding, final norm and head; `tied` where the configuration is silent."""
     width, vocab = c.size("hidden_size"), c.size("vocab_size")
-    scale = (Pointwise("embed/scale", width, "scale"),) if traits.embed_scale else ()
+    scale: Items = (Pointwise("embed/scale", width, "scale"),) if traits.embed_scale else ()
+    if traits.embed_norm:
+        scale = (*scale, traits.norm("embed/norm", width))
     stack = decoder(
         width, vocab, rows, traits.norm("norm", width), names=names, before=(*scale, *before),
         tied=c.flag("tie_word_embeddings", default=tied), head_bias=flag(c, traits.head_bias),
@@ -172,7 +201,11 @@ def plain_feed(c: Fields, t: Traits, hidden: int) -> Block:
     """The family's dense feed-forward block of `hidden` columns."""
     width = c.size("hidden_size")
     act, bias = activation(c.text("hidden_act", "silu")), flag(c, t.mlp_bias)
-    return lambda source: mlp(width, hidden, act, source, gated=t.gated, bias=bias, fused=t.fused_mlp)
+    weights: Items = (Weight("mlp/act_weights", t.act_weights),) if t.act_weights else ()
+    return lambda source: (
+        *weights,
+        *mlp(width, hidden, act, source, gated=t.gated, bias=bias, fused=t.fused_mlp, inner_norm=t.inner_norms),
+    )
 
 
 def llama(c: Fields) -> Model:

@@ -9,8 +9,10 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import LAYER_NORM, Items, Mixture, activation, layer_of, mlp, moe, one_of_each
 from flopwise.facts.models.families.llama import (
+    NO_BIAS,
     NO_BIASES,
     Traits,
+    flag,
     language_model,
     plain_feed,
     standard_attention,
@@ -30,9 +32,12 @@ class Manner:
     shared: str = ""  # key of the shared experts' columns
     shared_count: str = ""  # key of the number of shared experts, each as wide as a routed one
     shared_gate: bool = False
+    shared_bias: str = ""  # key of the flag that gives shared experts biases
     dense: str = "intermediate_size"  # key of the dense layers' columns
     bias: bool = False  # experts and router have biases
+    selection_bias: bool = False  # a learned number an expert that only their selection sees
     sinks: bool = False
+    gated_attention: bool = False
 
 
 FINE_GRAINED = Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts")
@@ -41,8 +46,8 @@ _SCALED = Traits(scaled=True, embed_scale=True)
 MANNERS: dict[str, Manner] = {
     "mixtral": Manner(),
     "qwen2_moe": Manner(
-        traits=Traits(bias=True, out_bias=False, mlp_bias=False), experts="num_experts", hidden="moe_intermediate_size",
-        shared="shared_expert_intermediate_size", shared_gate=True,
+        traits=Traits(bias="qkv_bias", out_bias=False, mlp_bias=False), experts="num_experts",
+        hidden="moe_intermediate_size", shared="shared_expert_intermediate_size", shared_gate=True,
     ),
     "qwen3_moe": Manner(
         traits=Traits(mlp_bias=False, qk_norm="head"), experts="num_experts", hidden="moe_intermediate_size",
@@ -62,6 +67,31 @@ MANNERS: dict[str, Manner] = {
     "dots1": replace(FINE_GRAINED, traits=Traits(qk_norm="head")),
     "mimo_v2_flash": replace(FINE_GRAINED, shared_count="", traits=Traits(out_bias=False, mlp_bias=False)),
 }  # fmt: skip
+_NAMED = Manner(experts="num_experts", hidden="moe_intermediate_size", shared_count="num_shared_experts")
+MANNERS |= {
+    "afmoe": replace(
+        _NAMED, traits=Traits(mlp_bias=False, qk_norm="head", arrangement="sandwich"), selection_bias=True,
+        gated_attention=True,
+    ),
+    "cohere2_moe": replace(
+        _NAMED, traits=Traits(norm=NO_BIAS, arrangement="parallel", mlp_bias=False, rope_on_windows_only=True),
+        hidden="intermediate_size",
+    ),
+    "ernie4_5_moe": Manner(
+        traits=Traits(bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", head_bias="use_bias"),
+        shared_bias="use_bias", experts="moe_num_experts",
+        hidden="moe_intermediate_size", top_k="moe_k", shared_count="moe_num_shared_experts", selection_bias=True,
+    ),
+    "exaone_moe": replace(_NAMED, traits=replace(NO_BIASES, qk_norm="head")),
+    "flex_olmo": replace(MANNERS["olmoe"], traits=Traits(qk_norm="full", arrangement="post")),
+    "granitemoe_swa": replace(MANNERS["granitemoeshared"], sinks=True),
+    "hunyuan_v1_moe": Manner(
+        traits=Traits(mlp_bias=False, qk_norm="head"), experts="num_experts", top_k="moe_topk",
+        shared="intermediate_size",
+    ),
+    "mellum": replace(MANNERS["qwen3_moe"], experts="num_local_experts"),
+    "solar_open": replace(FINE_GRAINED, traits=Traits(out_bias=False, mlp_bias=False)),
+}  # fmt: skip
 MANNERS["qwen3_vl_moe_text"] = MANNERS["qwen3_moe"]
 
 
@@ -75,9 +105,14 @@ def mixture(c: Fields, m: Manner, width: int) -> Mixture:
     shared = c.count(m.shared) if m.shared else hidden * c.count(m.shared_count) if m.shared_count else 0
     return Mixture(
         width=width, experts=experts, top_k=top_k, hidden=hidden, act=activation(c.text("hidden_act", "silu")),
-        bias=m.bias, router_bias=m.bias, shared_hidden=shared, shared_gate=m.shared_gate, groups=groups,
+        bias=m.bias, router_bias=m.bias, selection_bias=m.selection_bias,
+        shared_bias=flag(c, m.shared_bias or False), shared_hidden=shared, shared_gate=m.shared_gate, groups=groups,
         top_groups=min(c.count("topk_group") or groups, groups),
     )  # fmt: skip
+
+
+_FIRST = {"afmoe": "num_dense_layers"}
+"""The key of the number of dense layers before those with experts, where it is not DeepSeek's."""
 
 
 def sparse_layers(c: Fields, layers: int) -> list[bool]:
@@ -88,7 +123,14 @@ def sparse_layers(c: Fields, layers: int) -> list[bool]:
     pattern = c.value("moe_layer_freq")
     if isinstance(pattern, list) and len(pattern) >= layers:
         return [bool(p) for p in pattern[:layers]]
-    first = 1 if c.model_type == "mimo_v2_flash" else c.count("first_k_dense_replace")
+    if c.model_type == "ernie4_5_moe":
+        first, last = c.count("moe_layer_start_index", 1), c.value("moe_layer_end_index")
+        last = last if isinstance(last, int) and last >= 0 else layers - 1
+        step = max(1, c.count("moe_layer_interval", 1))
+        return [first <= i <= last and (i + 1) % step == 0 for i in range(layers)]
+    first = 1 if c.model_type == "mimo_v2_flash" else c.count(_FIRST.get(c.model_type, "first_k_dense_replace"))
+    if c.model_type == "glm4_moe_lite":
+        first = c.count("first_k_dense_replace", 1)
     dense = set(c.sequence("mlp_only_layers") or ())
     step = max(1, c.count("decoder_sparse_step", 1))
     return [i >= first and i not in dense and (i + 1) % step == 0 for i in range(layers)]
@@ -98,7 +140,7 @@ def mixture_model(c: Fields) -> Model:
     """Pre-norm decoder whose feed-forward blocks are mixtures of experts, some layers dense."""
     m = MANNERS[c.model_type]
     t = m.traits
-    base = replace(standard_attention(c, t), sinks=m.sinks)
+    base = replace(standard_attention(c, t), sinks=m.sinks, gate_proj=m.gated_attention)
     width, layers = base.width, c.layers()
     experts, sparse = mixture(c, m, width), sparse_layers(c, layers)
     dense = plain_feed(c, t, c.size(m.dense)) if not all(sparse) else None

@@ -1,9 +1,10 @@
-"""Encoder-decoder models: T5 and its kin, BART, Whisper."""
+"""Encoder-decoder models: T5 and its kin, BART and its kin (mBART, Marian, Pegasus, M2M-100 ...), Whisper."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise
 from flopwise.facts.models.attend import Attention, attention, cross_attention
@@ -11,6 +12,7 @@ from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, activation, mlp
 from flopwise.facts.models.fields import Fields
 
 _model = partial(Model, kind="encoder-decoder")
+POSITIONS = "max_position_embeddings"
 
 
 def t5(c: Fields) -> Model:
@@ -108,22 +110,54 @@ def _half(c: Fields, side: str, *, causal: bool, whisper: bool) -> tuple[Attenti
     return a, c.size(f"{side}_ffn_dim"), c.layers(f"{side}_layers")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfManner:
+    """How a translator or summariser departs from BART."""
+
+    pre: bool = False  # norms before the blocks
+    positions: Literal["learned", "sines", ""] = "learned"  # sines: a table kept with the weights; "": computed
+    spare: int = 0  # rows of the table beside the positions
+    embed_norm: bool = True
+    final_norm: bool = False
+
+
+_PRE = HalfManner(pre=True, embed_norm=False, final_norm=True)
+KIN: dict[str, HalfManner] = {
+    "bart": HalfManner(spare=2),
+    "blenderbot": _PRE,
+    "blenderbot-small": HalfManner(),
+    "m2m_100": replace(_PRE, positions=""),
+    "marian": HalfManner(positions="sines", embed_norm=False),
+    "mbart": HalfManner(pre=True, spare=2, final_norm=True),
+    "mvp": HalfManner(spare=2),
+    "pegasus": replace(_PRE, positions="sines"),
+    "plbart": HalfManner(spare=2),
+}
+
+
 def bart(c: Fields) -> Model:
-    """BART: learned positions with two spare rows, norms after the sums, one embedding for both halves and the head."""
-    width, vocab, positions = c.size("d_model"), c.size("vocab_size"), c.size("max_position_embeddings")
+    """BART and its kin: one embedding for both halves and the head, positions and norms as the family has them."""
+    kin, width, vocab, positions = KIN[c.model_type], c.size("d_model"), c.size("vocab_size"), c.size(POSITIONS)
+    for key in ("tie_word_embeddings", "share_encoder_decoder_embeddings"):
+        if not c.flag(key, default=True):
+            raise c.wrong(key, c.value(key), "only one table for both halves and the head is described")
+    if c.flag("use_prompt"):
+        raise c.wrong("use_prompt", c.value("use_prompt"), "prompts before each layer's keys are not described")
     act = c.text("activation_function", "gelu")
-    place = (
-        Embedding("embed_positions", positions + 2, width, position=True),
-        residual("embed/add", width),
-        LAYER_NORM("embed/norm", width),
-    )
-    a, hidden, depth = _half(c, "decoder", causal=True, whisper=False)
+    rows = positions + kin.spare if kin.positions else 0
     table = Embedding("embed_tokens", vocab, width, shard="row")
-    rows = [_layer(c, a, hidden, act, cross=True, pre=False)] * depth
-    decoder = stack_of("decoder", width, (table, *place), rows, (_head(c, width, vocab),))
+    places: Items = (Embedding("embed_positions", rows, width, position=True),) if rows else ()
+    norm: Items = (LAYER_NORM("embed/norm", width),) if kin.embed_norm else ()
+    place: Items = (*places, residual("embed/add", width), *norm)
+    ends: Items = (LAYER_NORM("norm", width),) if kin.final_norm else ()
+    a, hidden, depth = _half(c, "decoder", causal=True, whisper=False)
+    layers = [_layer(c, a, hidden, act, cross=True, pre=kin.pre)] * depth
+    decoder = stack_of("decoder", width, (table, *place), layers, (*ends, _head(c, width, vocab)))
     a, hidden, depth = _half(c, "encoder", causal=False, whisper=False)
-    encoder = stack_of("encoder", width, place, [_layer(c, a, hidden, act, cross=False, pre=False)] * depth)
-    return _model(stacks=(decoder, encoder), vocab=vocab, max_position=positions)
+    layers = [_layer(c, a, hidden, act, cross=False, pre=kin.pre)] * depth
+    return _model(
+        stacks=(decoder, stack_of("encoder", width, place, layers, ends)), vocab=vocab, max_position=positions
+    )  # fmt: skip
 
 
 def whisper(c: Fields) -> Model:

@@ -40,6 +40,7 @@ class Tower:
     norm: Normal = LAYER_NORM
     bias: bool = True
     qkv_bias: bool = True
+    k_bias: bool | None = None  # where the keys' differs
     mlp_bias: bool = True
     fused: bool = False
     gated: bool = False
@@ -59,7 +60,7 @@ class Tower:
         base = Attention(
             width=w, heads=self.heads, kv_heads=self.heads, head_dim=dim, bias=self.qkv_bias, out_bias=self.bias,
             causal=False, cached=False, fused=self.fused, rope_dim=dim if self.rope else 0,
-            qk_norm="full" if self.qk_norm else "",
+            qk_norm="full" if self.qk_norm else "", k_bias=self.k_bias,
         )  # fmt: skip
         scales = (Weight("layer_scale", 2 * w),) if self.layer_scale else ()
 
@@ -135,8 +136,8 @@ def classifier(c: Fields, width: int) -> Items:
 
 
 def vit(c: Fields) -> Model:
-    """ViT with its classification head."""
-    t = replace(plain_tower(c), qkv_bias=c.flag("qkv_bias", default=True))
+    """ViT, ViT-MSN and I-JEPA (no class token) with their classification head."""
+    t = replace(plain_tower(c, extra=0 if c.model_type == "ijepa" else 1), qkv_bias=c.flag("qkv_bias", default=True))
     return Model(kind="vision", stacks=(t.stack("encoder", classifier(c, t.width)),))
 
 
@@ -155,6 +156,19 @@ def dinov2(c: Fields) -> Model:
         gated=swiglu, act="silu" if swiglu else c.text("hidden_act", "gelu"),
         weights=width if c.flag("use_mask_token", default=True) else 0,
     )  # fmt: skip
+    return Model(kind="vision", stacks=(t.stack("encoder"),))
+
+
+def dinov3(c: Fields) -> Model:
+    """DINOv3: ViT with rotary positions, layer scales, registers, optionally gated; no head."""
+    t = plain_tower(c, extra=1 + c.count("num_register_tokens"))
+    t = replace(
+        t, positions=0, rope=True, layer_scale=True, gated=c.flag("use_gated_mlp"), weights=t.width,
+        qkv_bias=c.flag("query_bias", default=True), k_bias=c.flag("key_bias"),
+        bias=c.flag("proj_bias", default=True), mlp_bias=c.flag("mlp_bias", default=True),
+    )  # fmt: skip
+    if c.flag("value_bias", default=True) != t.qkv_bias:
+        raise c.wrong("value_bias", c.value("value_bias"), "biases of queries and values together are described")
     return Model(kind="vision", stacks=(t.stack("encoder"),))
 
 

@@ -1,0 +1,232 @@
+"""The accelerators of a run that is going on: which they are, their memory, and the energy that they took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from flopwise.cost.energy import DEFAULT_POWER
+from flopwise.errors import FlopwiseError
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+
+RAPL = Path("/sys/class/powercap")
+CPU_INFO = Path("/proc/cpuinfo")
+STATUS = Path("/proc/self/status")
+
+
+def torch_cuda() -> Any | None:
+    """`torch.cuda` where the program uses it: torch is loaded, and there is a device."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_available() else None
+
+
+def resident_peak_bytes() -> float:
+    """Most memory that this process has held: of the kernel's own count, since `exec` where it is told."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+        if found:
+            return float(found[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use; two threads of a core are one."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError):
+        text = CPU_INFO.read_text(encoding="utf-8")
+        each = [re.search(rf"^{key}\s*:\s*(\d+)$", text, re.MULTILINE) for key in ("siblings", "cpu cores")]
+        if all(each):
+            siblings, cores = (int(found[1]) for found in each if found is not None)
+            return max(1, threads * cores // max(1, siblings))
+    return max(1, threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalDevices:
+    """What this process computes on: `count` devices of a kind, their name, and their row where one is known."""
+
+    kind: str  # cuda or cpu
+    name: str
+    count: int
+    accelerator: Accelerator | None
+    notes: tuple[str, ...] = ()
+
+    def memory(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """(device, its metrics of memory): what the allocator counted, or the resident set of the process."""
+        cuda = torch_cuda() if self.kind == "cuda" else None
+        if cuda is None:
+            yield "cpu", {"peak_memory_bytes": resident_peak_bytes()}
+            return
+        for index in range(cuda.device_count()):
+            peak = float(cuda.max_memory_allocated(index))
+            if peak:  # others are those of other ranks
+                reserved = float(cuda.max_memory_reserved(index))
+                yield f"cuda:{index}", {"peak_memory_bytes": peak, "reserved_memory_bytes": reserved}
+
+    def peak_flops_per_s(self, precision: str) -> float | None:
+        """Datasheet rate of one device; None where it is not known."""
+        if self.accelerator is None:
+            return None
+        from flopwise.cost.rates import rates  # noqa: PLC0415 - only where it is needed
+
+        with contextlib.suppress(FlopwiseError):
+            return rates(self.accelerator).peak_flops_per_s(precision)
+        return None
+
+    @classmethod
+    def of(cls, facts: Facts, gpu: str | None = None) -> Self:
+        """The devices of this process; `gpu`: what they are, where their own name is not to be taken.
+
+        Raises:
+            SpecError: no such accelerator.
+        """
+        cuda = torch_cuda()
+        if gpu is not None:
+            chip = facts.with_custom((gpu,)).resolve(gpu).accelerator
+            count = 1 if cuda is None else int(cuda.device_count())
+            return cls(kind="cpu" if cuda is None else "cuda", name=chip.name, count=count, accelerator=chip)
+        name = cpu_name() if cuda is None else str(cuda.get_device_name(0))
+        try:
+            chip = facts.resolve(name).accelerator
+        except FlopwiseError:
+            note = f"{name} is not in the catalog, so that its datasheet rate and price are not known (gpu=, peak=)"
+            kind, count = ("cpu", 1) if cuda is None else ("cuda", int(cuda.device_count()))
+            return cls(kind=kind, name=name, count=count, accelerator=None, notes=(note,))
+        if cuda is not None:
+            return cls(kind="cuda", name=chip.name, count=int(cuda.device_count()), accelerator=chip)
+        cores = usable_cores()
+        share = min(1.0, cores / chip.num_sms) if chip.num_sms else 1.0
+        note = f"{cores} of the {chip.num_sms} cores of {chip.name}: its rates are taken in that share"
+        return cls(kind="cpu", name=chip.name, count=1, accelerator=chip.partition(share), notes=(note,))
+
+
+class EnergyMeter:
+    """Joules that all accelerators of a run took since the meter was made, and how they are known."""
+
+    basis: str
+
+    def joules(self) -> float:
+        """Joules so far; never less than the last time."""
+        raise NotImplementedError
+
+    @staticmethod
+    def of(devices: LocalDevices, gpus: int, watts: float | None = None) -> EnergyMeter | None:
+        """The best meter that this machine has: NVML's counter, NVML's power, RAPL, else the power limit x time.
+
+        None where not even the power limit is known. Devices of other machines count as those of this one do.
+        """
+        local = min(gpus, int(os.environ.get("LOCAL_WORLD_SIZE") or devices.count), devices.count)
+        meter = _nvml_meter(local, gpus) if devices.kind == "cuda" else _rapl_meter(gpus)
+        limit = None if devices.accelerator is None else devices.accelerator.tdp_w
+        if meter is not None or (watts is None and limit is None):
+            return meter
+        drawn = watts if watts is not None else DEFAULT_POWER.compute * float(limit or 0.0)
+        how = "as given" if watts is not None else f"{DEFAULT_POWER.compute:.0%} of the power limit of {devices.name}"
+        basis = f"energy: an estimate, {drawn:,.0f} W ({how}) x {gpus} x time; no counter can be read here"
+        return PowerMeter(lambda: drawn, basis, scale=gpus)
+
+
+class CounterMeter(EnergyMeter):
+    """Joules from counters of devices that only grow, until a driver is loaded anew or a register is full."""
+
+    def __init__(self, read: Callable[[], list[float]], basis: str, *, scale: float = 1.0, wrap: float = 0.0) -> None:
+        """`read`: joules of each device; `wrap`: joules at which a counter starts again from nothing."""
+        self._read, self._scale, self._wrap = read, scale, wrap
+        self._last, self._sum, self.basis = read(), 0.0, basis
+
+    def joules(self) -> float:
+        """Sum of what each counter grew; one that fell has started again, or is left out where nothing tells how."""
+        now = self._read()
+        for before, value in zip(self._last, now, strict=True):
+            grown = value - before
+            self._sum += grown if grown >= 0 else max(0.0, grown + self._wrap) if self._wrap else value
+        self._last = now
+        return self._sum * self._scale
+
+
+class PowerMeter(EnergyMeter):
+    """Joules from watts that are read now and then, each held until the next."""
+
+    def __init__(self, watts: Callable[[], float], basis: str, *, scale: float = 1.0) -> None:
+        """`watts`: what the devices draw now."""
+        self._watts, self._scale, self.basis = watts, scale, basis
+        self._at, self._sum, self._last = time.perf_counter(), 0.0, watts()
+
+    def joules(self) -> float:
+        """The sum of watts x seconds."""
+        now, drawn = time.perf_counter(), self._watts()
+        self._sum += (drawn + self._last) / 2 * (now - self._at)
+        self._at, self._last = now, drawn
+        return self._sum * self._scale
+
+
+def _nvml_meter(local: int, gpus: int) -> EnergyMeter | None:
+    """NVML's counters of the first `local` devices that this process sees; None where NVML says nothing."""
+    try:
+        import pynvml  # noqa: PLC0415 - where a GPU is there
+
+        pynvml.nvmlInit()
+        handles = [_nvml_handle(pynvml, index) for index in range(local)]
+    except Exception:  # noqa: BLE001 - a driver that is broken is none
+        return None
+    whose = f"of {local} GPUs" + ("" if gpus == local else f", times {gpus / local:g}")
+
+    def counters() -> list[float]:
+        return [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in handles]
+
+    def power() -> float:
+        return float(sum(pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3 for handle in handles))
+
+    with contextlib.suppress(Exception):  # devices before Volta have no counter
+        return CounterMeter(counters, f"energy: NVML's counter {whose}", scale=gpus / local)
+    with contextlib.suppress(Exception):
+        return PowerMeter(power, f"energy: NVML's power readings over time, {whose}", scale=gpus / local)
+    return None
+
+
+def _nvml_handle(pynvml: Any, index: int) -> Any:
+    """NVML's handle of a device that this process calls `index`: by its UUID, as NVML counts those of the machine."""
+    cuda = torch_cuda()
+    uuid = None if cuda is None else getattr(cuda.get_device_properties(index), "uuid", None)
+    if uuid is not None:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    visible = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
+    named = visible[index] if index < len(visible) else str(index)
+    if named.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(named))
+    return pynvml.nvmlDeviceGetHandleByUUID(named)
+
+
+def _rapl_meter(gpus: int) -> EnergyMeter | None:
+    """RAPL's counters of the sockets; None where they cannot be read, which takes rights that few have."""
+    try:
+        zones = sorted(path for path in RAPL.glob("intel-rapl:*") if path.name.count(":") == 1)
+        wrap = min(float((zone / "max_energy_range_uj").read_text(encoding="ascii")) for zone in zones) / 1e6
+
+        def counters() -> list[float]:
+            return [float((zone / "energy_uj").read_text(encoding="ascii")) / 1e6 for zone in zones]
+
+        basis = f"energy: RAPL's counter of {len(zones)} sockets, whoever uses them"
+        return CounterMeter(counters, basis + ("" if gpus == 1 else f", times {gpus}"), scale=gpus, wrap=wrap)
+    except (OSError, ValueError):
+        return None

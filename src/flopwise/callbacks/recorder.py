@@ -1,0 +1,472 @@
+"""Recording a run of training: what each step took, what it cost so far, and whether it goes as it was expected to."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import platform
+import sys
+import threading
+import time
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from flopwise.callbacks.budget import Agreement, RunBudget
+from flopwise.callbacks.clock import StepClock
+from flopwise.callbacks.devices import EnergyMeter, LocalDevices
+from flopwise.callbacks.settings import RecordingSpec
+from flopwise.callbacks.subject import trained_model
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import FlopwiseError
+from flopwise.facts.spec import SourceSpec
+from flopwise.records.expectation import ExpectedTraining
+from flopwise.records.model import Run, RunStatus
+from flopwise.units import HOUR_S, format_percent, format_seconds, format_usd
+
+RECENT = 50
+"""Steps that the time to the end, and the comparison with the plan, rest on."""
+SETTLED = 5
+"""Steps after which the first ones, which compile and allocate, no longer count."""
+SPIKE = 5.0
+"""Times the median of its last values from which a gradient's norm is a spike."""
+PACKAGES = ("torch", "transformers", "accelerate", "lightning", "peft", "deepspeed")
+
+
+class BudgetReachedError(FlopwiseError):
+    """A budget is used up: raised by a plain loop's `step` where `on_budget` is `stop` or `checkpoint`."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is known of a step when it ends."""
+
+    number: int
+    at_s: float
+    tokens: float | None
+    samples: float | None
+    flops: float | None
+    wait_s: float
+    values: dict[str, Any]
+
+
+class TrainingRecorder:
+    """One run of training that is going on. All ranks have one; that of rank 0 records.
+
+    Nothing in it raises into the loop but what was asked for: a budget that stops, and settings that cannot be.
+    """
+
+    def __init__(
+        self, spec: RecordingSpec, subject: Any, *, store: str | Path | None = None,
+        expected: ExpectedTraining | None = None, source: SourceSpec | None = None,
+        settings: Mapping[str, object] | None = None, resumed: str | None = None,
+    ) -> None:  # fmt: skip
+        """`subject`: the model, as `trained_model` takes it; `resumed`: the run that this new one goes on from.
+
+        Raises:
+            SpecError: a name that is not known.
+        """
+        spec.check()
+        facts = (source or SourceSpec()).catalog
+        self._pid, self._ended = os.getpid(), False
+        self.rank, self.num_ranks = (
+            int(os.environ.get(name) or usual) for name, usual in (("RANK", 0), ("WORLD_SIZE", 1))
+        )
+        self.spec, self.expected = spec, expected
+        self.gpus = spec.gpus or self.num_ranks
+        self.devices = LocalDevices.of(facts, spec.gpu)
+        self.subject = trained_model(subject, facts, name=None if expected is None else expected.model)
+        self.precision = spec.precision or str(
+            (settings or {}).get("precision") or (expected.precision if expected else "bf16")
+        )
+        self._peak = spec.peak or self.devices.peak_flops_per_s(self.precision)
+        self._price, price_basis = self._hourly(facts)
+        self._wall_s, self._start_s = time.time(), time.perf_counter()
+        self.started_at_s = self._wall_s
+        self.budget = RunBudget(spec, self._price)
+        self._agreement = Agreement(self.num_ranks, self.rank)
+        self.total_steps = spec.total_steps
+        self.steps = self._first_step = 0
+        self._tokens, self._waits, self._pauses = 0.0, 0.0, 0.0
+        self._recent = deque[tuple[float, float, float]](maxlen=RECENT)  # seconds, tokens, seconds of waiting
+        self._norms = deque[float](maxlen=RECENT)
+        self._scale: float | None = None
+        self._off_plan, self._odd = False, set[str]()
+        self._clock: StepClock[_Step] | None = None
+        self.latest: dict[str, float] = {}
+        """The last value of each metric of the run, and of its fullest device."""
+        self.run = self._as_run(settings or {}, resumed)
+        self._bases = [self.subject.basis, *self.devices.notes, price_basis]
+        self._usual_tokens, self._seq = spec.tokens_per_step, spec.seq
+        if expected is not None:
+            self._usual_tokens = spec.tokens_per_step or expected.tokens_per_step
+            self._seq = spec.seq or expected.seq
+            self._bases.append(
+                f"tokens: {self._usual_tokens:,.0f} a step, as expected, where a step does not say its own"
+            )
+        self._where, self._resumed = store, resumed or spec.resume
+        self._writer: Any = None
+        self._meter: EnergyMeter | None = None
+        self._stop_sampling = threading.Event()
+        self.is_open = False
+
+    def open(self, **settings: object) -> None:
+        """Begin to record, once, with `settings` beside those that were known before: what the first batch tells."""
+        if self.is_open:
+            return
+        self.is_open, self.run = True, replace(self.run, settings={**self.run.settings, **settings})
+        if self.rank:
+            return
+        self._writer = self._new_writer(self._where)
+        self._meter = EnergyMeter.of(self.devices, self.gpus, self.spec.watts)
+        for basis in filter(None, [*self._bases, getattr(self._meter, "basis", "")]):
+            self.event("basis", basis)
+        if self._resumed:
+            self.event("resumed", f"goes on from run {self._resumed}")
+        threading.Thread(target=self._sample_often, name="flopwise-sampler", daemon=True).start()
+        atexit.register(self._end_at_exit)
+
+    def _hourly(self, facts: Any) -> tuple[float | None, str]:
+        """US dollars an hour for all machines, and where that is from."""
+        if self.spec.price_usd_per_hour is not None:
+            return self.spec.price_usd_per_hour, "price: as given"
+        if self.expected is not None and self.expected.price_usd_per_hour is not None:
+            return self.expected.price_usd_per_hour, "price: of the plan"
+        if self.devices.accelerator is None or (self.devices.kind == "cpu" and self.spec.gpu is None):
+            return None, "price: not known (price_usd_per_hour=)"
+        try:
+            machines = MachineSpec(gpu=self.spec.gpu or self.devices.name).cluster(self.gpus, facts)
+        except FlopwiseError as error:
+            return None, f"price: not known ({error})"
+        each = machines.usd_per_gpu_hour
+        return (
+            (None, "price: not in the catalog")
+            if each is None
+            else (each * self.gpus, f"price: {machines.price_source}")
+        )
+
+    def _as_run(self, settings: Mapping[str, object], resumed: str | None) -> Run:
+        """The run as the store has it."""
+        given, expected = self.spec, self.expected
+        known = {} if expected is None else dict(expected.settings)
+        here = {"gpu": given.gpu or self.devices.name, "precision": self.precision}
+        linked = {"resumed_from": resumed} if resumed else {}
+        return Run(
+            run_id=given.resume or uuid.uuid4().hex, name=given.name or self.subject.name or "training",
+            task=given.task or (expected.task if expected is not None else "pretrain"),  # type: ignore[arg-type]
+            started_at_s=self.started_at_s, model=self.subject.name, gpu=self.devices.name, gpus=self.gpus,
+            host=platform.node() or None, software=_versions(), budget_usd=given.budget_usd,
+            settings={**known, **here, **settings, **linked},
+            price_usd_per_hour=self._price, expected=None if expected is None else expected.expected,
+        )  # fmt: skip
+
+    def _new_writer(self, store: str | Path | None) -> Any:
+        """What writes the run to the store; None, with a warning, where that cannot be."""
+        from flopwise.records.writer import Writer  # noqa: PLC0415 - a database's libraries, of rank 0 alone
+
+        try:
+            return Writer(store, self.run)
+        except Exception as error:  # noqa: BLE001 - no store is worth a run
+            warnings.warn(f"flopwise: this run is not recorded: {error}", RuntimeWarning, stacklevel=4)
+            return None
+
+    @property
+    def run_id(self) -> str:
+        """Of the run in the store."""
+        return self.run.run_id
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the run began, by a clock that nobody sets."""
+        return time.perf_counter() - self._start_s
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the machines cost so far; None without a price."""
+        return None if self._price is None else self._price * self.elapsed_s / HOUR_S
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a budget is used up and the run is to end; of several ranks all say so after the same step."""
+        last = self._agreement.last_step
+        return last is not None and self.steps >= last
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the run ends at the rate of its last steps, evaluations and checkpoints in their share."""
+        if not self._recent:
+            return None
+        active = max(1e-9, self.elapsed_s - self._pauses)
+        step_s, tokens = fmean(s for s, _, _ in self._recent), fmean(t for _, t, _ in self._recent)
+        total = self.spec.total_tokens or (None if self.expected is None else self.expected.total_tokens)
+        left: float | None = None
+        if self.total_steps is not None:
+            left = self.total_steps - self.steps
+        elif total is not None and tokens > 0:
+            left = (total - self._tokens) / tokens
+        return None if left is None else max(0.0, left) * step_s * (1.0 + self._pauses / active)
+
+    def _now_s(self) -> float:
+        """Seconds since 1970, by a clock that only runs on."""
+        return self._wall_s + self.elapsed_s
+
+    def _records(self) -> bool:
+        """Whether anything is to be written: by rank 0, in the process that the run began in."""
+        return self._writer is not None and not self._ended and os.getpid() == self._pid
+
+    def event(self, kind: str, text: str, *, device: str = "") -> None:
+        """Something that happened once."""
+        if self._records():
+            self._safely(self._writer.event, kind, text, at_s=self._now_s(), step=self.steps or None, device=device)
+
+    def _safely(self, write: Callable[..., Any], *args: Any, **named: Any) -> None:
+        """Call a method of the writer; one that raises is never called again."""
+        try:
+            write(*args, **named)
+        except Exception as error:  # noqa: BLE001 - no store is worth a run
+            self._writer = None
+            warnings.warn(f"flopwise: recording ends here: {error}", RuntimeWarning, stacklevel=4)
+
+    def begin_steps(self, done: int = 0) -> None:
+        """The first step begins now; `done`: steps of an earlier run that this one goes on from."""
+        self.steps = self._first_step = done
+        self._clock = StepClock()
+
+    def add_wait(self, seconds: float) -> None:
+        """The loop waited this long for its next batch."""
+        self._waits += seconds
+
+    def data(self, batches: Any) -> Iterator[Any]:
+        """The batches of an iterable, with the time that the loop waits for each."""
+        iterator = iter(batches)
+        while True:
+            start = time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self.add_wait(time.perf_counter() - start)
+            yield batch
+
+    @contextmanager
+    def pause(self, what: str = "evaluation") -> Iterator[None]:
+        """What goes on inside is no part of a step: an evaluation, a checkpoint."""
+        since_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.end_pause(what, since_s)
+
+    def end_pause(self, what: str, since_s: float) -> None:
+        """A pause has ended that began at `since_s` of `time.perf_counter`."""
+        seconds = time.perf_counter() - since_s
+        self._pauses += seconds
+        if self._clock is not None:
+            self._clock.restart()
+        self.event(what, f"{what}: {format_seconds(seconds)}")
+
+    def step(
+        self, *, tokens: float | None = None, samples: float | None = None, flops: float | None = None,
+        loss: Any = None, grad_norm: Any = None, learning_rate: float | None = None,
+    ) -> None:  # fmt: skip
+        """An optimizer step has ended. `tokens`, `samples`, `flops`: of it, on all ranks together.
+
+        Scalars on a GPU may be given as they are: nothing waits for them.
+        """
+        if os.getpid() != self._pid or self._ended:
+            return
+        self.open()
+        if self._clock is None:
+            self.begin_steps()
+        assert self._clock is not None
+        self.steps += 1
+        tokens = self._usual_tokens if tokens is None else tokens
+        if flops is None and tokens is not None and (self._seq or self.subject.model is None):
+            flops = self.subject.flops(tokens / (self._seq or 1), self._seq or 1)
+        values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
+        soon = {name: _number_soon(value) for name, value in values.items() if value is not None}
+        wait_s, self._waits = self._waits, 0.0
+        self._clock.end_step(_Step(self.steps, self._now_s(), tokens, samples, flops, wait_s, soon))
+        self._write_known()
+        self._check_budget()
+
+    def _write_known(self, *, wait: bool = False) -> None:
+        """Write the steps whose time is known."""
+        assert self._clock is not None
+        for step_s, step in self._clock.timed_steps(wait=wait):
+            values: dict[str, float] = {"step_s": step_s, "data_wait_s": min(step.wait_s, step_s)}
+            if step.tokens is not None:
+                self._tokens += step.tokens
+                values["tokens_per_s"] = step.tokens / step_s
+            if step.samples is not None:
+                values["samples_per_s"] = step.samples / step_s
+            if step.flops is not None:
+                values["model_flops_per_s"] = step.flops / step_s
+                if self._peak is not None:
+                    values["mfu_frac"] = step.flops / step_s / (self._peak * self.gpus)
+            if step.number == self._first_step + SETTLED:
+                self._recent.clear()
+            self._recent.append((step_s, step.tokens or 0.0, values["data_wait_s"]))
+            values |= self.finite_values({name: float(value) for name, value in step.values.items()})
+            self.add(values, at_s=step.at_s, step=step.number)
+
+    def add(self, values: Mapping[str, float], *, at_s: float | None = None, step: int | None = None) -> None:
+        """Values of the run beside those of `step`: an evaluation's loss, what a library logs."""
+        self.latest.update(values)
+        if self._records() and values:
+            self._safely(self._writer.add, self._now_s() if at_s is None else at_s, values, step=step or self.steps)
+
+    def finite_values(self, values: dict[str, float], source: str = "step") -> dict[str, float]:
+        """`values` of a loop without those that are no numbers; what is odd becomes an event, once a streak."""
+        odd = [name for name, value in values.items() if not math.isfinite(value)]
+        if odd and source not in self._odd:
+            self.event("not_finite", ", ".join(f"{name} is {values[name]}" for name in odd))
+        if values:
+            (self._odd.add if odd else self._odd.discard)(source)
+        norm = values.get("grad_norm")
+        if norm is not None and math.isfinite(norm):
+            usual = median(self._norms) if len(self._norms) >= SETTLED else math.inf
+            if norm > SPIKE * usual > 0:
+                self.event(
+                    "grad_norm_spike", f"gradient norm {norm:.4g}, {norm / usual:.1f} times its median {usual:.4g}"
+                )
+            self._norms.append(norm)
+        return {name: value for name, value in values.items() if name not in odd}
+
+    def log(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Loss, gradient norm and what else a library logs now and then."""
+        self.add(self.finite_values(dict(values), "log"), step=step)
+
+    def loss_scale(self, scale: float) -> None:
+        """The factor of the loss in fp16; an event where it changed."""
+        if self._scale is not None and scale != self._scale:
+            self.event("loss_scale", f"loss scale from {self._scale:g} to {scale:g}")
+        self._scale = scale
+        self.add({"loss_scale": scale})
+
+    def _sample_often(self) -> None:
+        """Samples, until the run ends."""
+        while not self._stop_sampling.wait(self.spec.interval):
+            try:
+                self.sample()
+            except Exception as error:  # noqa: BLE001 - a device that fell off the bus fails the step, not the recording
+                self.event("sampling", f"devices cannot be read any more: {error}")
+                return
+
+    def sample(self) -> None:
+        """Memory, energy, cost, time to the end and the comparison with the plan, as of now."""
+        if not self._records():
+            return
+        at_s, memory = self._now_s(), list(self.devices.memory())
+        for device, values in memory:
+            self._safely(self._writer.add, at_s, values, step=self.steps, device=device)
+            for name, value in values.items():
+                self.latest[name] = max(value, self.latest.get(name, 0.0))
+            if self._writer is None:
+                return
+        joules = None if self._meter is None else self._meter.joules()
+        total = {
+            "energy_joules": joules,
+            "cost_usd": self.cost_usd,
+            "tokens": self._tokens or None,
+            "eta_s": self.eta_s,
+        }
+        total["plan_deviation_frac"] = self._deviation()
+        self.add({name: float(value) for name, value in total.items() if value is not None}, at_s=at_s)
+
+    def _deviation(self) -> float | None:
+        """By how much the last steps take longer than expected, as a share; leaving the interval is an event."""
+        if self.expected is None or self.steps - self._first_step < 2 * SETTLED or not self._recent:
+            return None
+        figures = self.expected.expected.figures
+        seconds = fmean(s for s, _, _ in self._recent)
+        tokens, wait_s = fmean(t for _, t, _ in self._recent), fmean(w for _, _, w in self._recent)
+        rate = figures.get("tokens_per_s")
+        if rate is not None and tokens > 0:  # of batches of another size the rate is what can be compared
+            ends = tokens / rate.value, tokens / rate.high, tokens / rate.low
+        elif (figure := figures.get("step_s")) is not None:
+            ends = figure.value, figure.low, figure.high
+        else:
+            return None
+        value, low, high = ends
+        off = not low <= seconds <= high
+        if off != self._off_plan:
+            told = f"a step takes {format_seconds(seconds)}, expected {format_seconds(low)} to {format_seconds(high)}"
+            wait = f"; {format_percent(wait_s / seconds)} of it waits for data" if wait_s > 0.05 * seconds else ""
+            self.event("off_plan" if off else "on_plan", told + wait)
+        self._off_plan = off
+        return seconds / value - 1.0
+
+    def _check_budget(self) -> None:
+        """Alerts at shares of the budget, and an end agreed on by all ranks where it is used up."""
+        if self.rank == 0:
+            for text in self.budget.alerts(self.elapsed_s):
+                self.event("budget", text)
+        is_used = self.rank == 0 and self.budget.stops and self.budget.used_frac(self.elapsed_s) >= 1.0
+        self._agreement.agree(self.steps, wants_end=is_used)
+
+    @property
+    def budget_text(self) -> str:
+        """What is spent, for a message."""
+        cost = self.cost_usd
+        spent = format_seconds(self.elapsed_s) + ("" if cost is None else f" and {format_usd(cost)}")
+        return f"the budget is used up after {self.steps:,} steps: {spent}"
+
+    def end(self, status: RunStatus = "finished") -> None:
+        """The run has ended; what is left is written."""
+        if self._ended or os.getpid() != self._pid:
+            return
+        self.open()
+        self._stop_sampling.set()
+        if self._clock is not None:
+            try:
+                self._write_known(wait=True)
+            except Exception as error:  # noqa: BLE001 - a GPU that has failed has no last events
+                self.event("sampling", f"the last steps cannot be timed: {error}")
+        if self._records():
+            self.sample()
+        writer, self._ended = self._writer, True
+        self.run = replace(self.run, status=status, ended_at_s=self._now_s())
+        if writer is not None:
+            self._safely(writer.end, status, self._now_s())
+        atexit.unregister(self._end_at_exit)
+
+    def _end_at_exit(self) -> None:
+        """The program ends and nobody has ended the run: by an exception, by a person, or by what its caller caught."""
+        last = getattr(sys, "last_value", None)
+        self.end("stopped" if last is None or isinstance(last, KeyboardInterrupt) else "failed")
+
+
+def status_of(error: BaseException | None) -> RunStatus:
+    """How a run has ended whose loop was left by `error`."""
+    if error is None:
+        return "finished"
+    return "stopped" if isinstance(error, KeyboardInterrupt | BudgetReachedError) else "failed"
+
+
+def _versions() -> dict[str, str]:
+    """Version by package, of those that are loaded."""
+    found = {}
+    for name in PACKAGES:
+        if name in sys.modules:
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+    return found | {"python": platform.python_version()}
+
+
+def _number_soon(value: Any) -> Any:
+    """A number, or a GPU's scalar on its way to the host, where `float` reads it once a later event has passed."""
+    if value is None or isinstance(value, int | float):
+        return value
+    detached = value.detach() if hasattr(value, "detach") else value
+    return detached.to("cpu", non_blocking=True) if getattr(detached, "is_cuda", False) else float(detached)

@@ -1,0 +1,137 @@
+"""`flopwise calibrate`: the constants of estimates, refitted to one's own measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise import units
+from flopwise.cli import options
+from flopwise.cli.options import add, flags, force_flag, usage_error
+from flopwise.cli.parts import bullets
+from flopwise.cli.progress import Progress
+from flopwise.cli.render import Screen, heading, table
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import FILE, FLAG, name
+
+if TYPE_CHECKING:
+    from flopwise.fitting.profile import CalibrationProfile, KindErrors
+
+PROFILE = name("name", 80)
+MOST_REASONS = 8
+
+
+@options.command(
+    "calibrate",
+    "flopwise calibrate examples/measured-training.csv --name ours --dry-run",
+    "flopwise calibrate --list",
+)
+@options.argument("files", FILE, required=False, nargs=-1, metavar="[FILE]...")
+@add("--name", PROFILE, "What to call the profile (default: as the first file).")
+@add("--dry-run", FLAG, "Show what a profile would say, and write none.", default=False)
+@force_flag
+@add("--list", FLAG, "The profiles that there are.", field="listing", default=False, section="Profiles")
+@add("--show", PROFILE, "What a profile says, and what it was made of.", section="Profiles")
+@add("--remove", PROFILE, "Remove a profile: the shipped constants hold again.", section="Profiles")
+@flags(SourceSpec, "facts calibration")
+def command(
+    *, files: tuple[Path, ...], listing: bool, show: str | None, remove: str | None, facts: Path | None, **given: Any
+) -> None:
+    """Refit constants to your own measurements.
+
+    FILE is what `flopwise probe` wrote, a CSV file as `flopwise backtest` reads it, or the name of a recorded run. The
+    constants that these can decide move, as far as the rows say more than is known beforehand, into a profile that
+    `--calibration NAME` lays over the shipped ones in every estimate; no kind of measurement comes out worse. With
+    --calibration it starts from that profile. Profiles stand in a folder of yours (FLOPWISE_CALIBRATIONS, else
+    flopwise/calibrations in your data folder).
+    """
+    from flopwise.api import calibrate as api
+
+    if sum((bool(files), listing, show is not None, remove is not None)) != 1:
+        raise usage_error("give measurement files, or one of --list, --show and --remove")
+    if not files:
+        options.refuse(["name", "dry_run", "force", "facts", "calibration"], "goes with measurement files")
+    if listing:
+        options.answer(api.calibrations(), _listing)
+    elif show is not None:
+        options.answer(api.calibration_profile(show), _report)
+    elif remove is not None:
+        path = api.remove_calibration(remove)
+        options.answer({"removed": remove, "path": str(path)}, lambda *_: [f"Removed {remove} ({path})."])
+    else:
+        with Progress("fitting") as progress:
+            done = api.calibrate(*files, facts=facts, advance=progress, **given)
+        options.answer(done, _report)
+        if not given["dry_run"]:
+            click.echo(f"note: `--calibration {done.name}` lets an estimate use it", err=True)
+
+
+def _listing(found: Sequence[CalibrationProfile], paper: Screen) -> Iterator[str]:
+    if not found:
+        yield "There is no profile: the shipped constants hold."
+        return
+    yield table(
+        ("name", "made", ">constants", "devices", ">error before", ">after", ">left out", "files"),
+        [
+            (p.name, p.date, len(p.constants), ", ".join(p.devices) or None, *_overall(p), ", ".join(p.files)[:60])
+            for p in found
+        ],
+        paper,
+    )
+
+
+def _overall(profile: CalibrationProfile) -> tuple[str | None, ...]:
+    """Median errors of the kind with most figures."""
+    most = max(profile.errors, key=lambda one: one.rows, default=None)
+    return (None,) * 3 if most is None else tuple(map(_share, _medians(most)))
+
+
+def _medians(one: KindErrors) -> tuple[float | None, ...]:
+    return one.median_before, one.median_after, one.median_left_out
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else units.format_percent(value)
+
+
+def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
+    count = len(profile.constants)
+    yield heading(f"Calibration profile {profile.name}: {count} constant{'s' * (count != 1)}, {profile.date}", paper)
+    yield f"From {', '.join(profile.files)}" + (f", on profile {profile.based_on}" if profile.based_on else "") + "."
+    for device in profile.devices:
+        yield f"It adds a device: --gpu {device!r}, or --gpu here."
+    if profile.constants:
+        yield table(
+            ("constant", "of", ">before", ">now", "unit", ">figures", "from"),
+            [
+                (c.name, c.scope, None if c.before is None else f"{c.before:.4g}", f"{c.after:.4g}", c.unit,
+                 c.rows or None, c.source)
+                for c in profile.constants
+            ],
+            paper,
+        )  # fmt: skip
+    if profile.errors:
+        yield heading("Errors (median, and the 90th percentile)", paper)
+        yield table(
+            ("measurement", "of", ">figures", ">before", ">now", ">left out", ">80 % within"),
+            [
+                (e.kind, e.family, e.rows, _pair(e.median_before, e.p90_before), _pair(e.median_after, e.p90_after),
+                 _pair(e.median_left_out, e.p90_left_out), None if e.interval is None else f"x {e.interval:.3g}")
+                for e in profile.errors
+            ],
+            paper,
+        )  # fmt: skip
+        yield (
+            "'now' is of the very rows that were fitted; 'left out' of each model or row under constants that have not "
+            "seen it: what to expect of new ones."
+        )
+    reasons = [f"{rows:,} x {why}" for why, rows in profile.skipped[:MOST_REASONS]]
+    if profile.notes or reasons:
+        yield bullets("To know:", [*profile.notes, *reasons])
+
+
+def _pair(median: float | None, p90: float | None) -> str | None:
+    return None if median is None or p90 is None else f"{_share(median)}, {_share(p90)}"

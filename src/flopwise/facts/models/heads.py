@@ -1,0 +1,97 @@
+"""What stands on top of an encoder, for the task that `architectures` names.
+
+Source: the `...For<Task>` classes of transformers 5.
+"""
+
+from __future__ import annotations
+
+from flopwise.facts.architecture import Item, Linear, Pointwise, Weight
+from flopwise.facts.models.blocks import LAYER_NORM, Items, Normal
+from flopwise.facts.models.fields import Fields
+
+_POOLED = {"bert", "albert", "ernie", "megatron-bert", "rembert", "layoutlm", "big_bird"}
+"""Families whose classifier of sequences reads the pooler; the others' has a projection of its own."""
+_ONE_BIAS = {"rembert", "electra", "esm", "distilbert", "gte"}
+"""Families whose untied head has one bias; the others keep one beside their matrix's own."""
+_TASKS = (
+    "MaskedLM", "PreTraining", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice",
+    "NextSentencePrediction",
+)  # fmt: skip
+
+
+def task(c: Fields) -> str:
+    """The task that the first of `architectures` is for (`MaskedLM` ...); "" for a base model, or where none stands."""
+    named = c.sequence("architectures")
+    first = named[0] if named and isinstance(named[0], str) else ""
+    return next((name for name in _TASKS if first.endswith(f"For{name}")), "")
+
+
+def labels(c: Fields) -> int:
+    """The number of classes: `num_labels`, else the entries of `id2label`, else two (three of BART)."""
+    names, default = c.value("id2label"), 3 if c.model_type == "bart" else 2
+    return c.size("num_labels", len(names) if isinstance(names, dict) and names else default)
+
+
+def head(c: Fields, width: int, pooler: Items, embed: int) -> Items:
+    """The items after an encoder's last layer: its task's head, or the `pooler` of the base model.
+
+    `embed`: width of the embeddings, which the head of masked language models returns to.
+    """
+    kind = task(c)
+    if kind in ("", "NextSentencePrediction"):
+        return pooler if not kind else (*pooler, sequence_classifier(width, 2))
+    if kind == "PreTraining":
+        if c.model_type == "electra":  # tells replaced tokens from given ones
+            return Linear("head/dense", width, width, bias=True), Linear("head/score", width, 1, bias=True)
+        return *_masked_tokens(c, width, embed), *pooler, sequence_classifier(width, 2)
+    before: Items = pooler if c.model_type == "layoutlm" else ()
+    if c.model_type == "modernbert":
+        before = _prediction_head(c, width)
+    if kind == "MaskedLM":
+        return *before, *_masked_tokens(c, width, embed)
+    if kind in ("TokenClassification", "QuestionAnswering"):
+        return *before, Linear("classifier", width, 2 if kind == "QuestionAnswering" else labels(c), bias=True)
+    return _sequence_head(c, width, pooler, before, choice=kind == "MultipleChoice")
+
+
+def _sequence_head(c: Fields, width: int, pooler: Items, before: Items, *, choice: bool) -> Items:
+    """The head of classifiers of sequences, and of multiple choice, which scores each answer by one number."""
+    outputs = 1 if choice else labels(c)
+    if c.model_type == "modernbert" or (choice and c.model_type == "roformer"):
+        return *before, sequence_classifier(width, outputs)
+    if c.model_type in _POOLED or (choice and pooler):
+        return *pooler, sequence_classifier(width, outputs)
+    if c.model_type == "eurobert":  # pools after its classifier
+        return Linear("head/dense", width, width, bias=True), Linear("classifier", width, outputs, bias=True)
+    dense = Linear("head/dense", width, width, bias=True, stream="samples")
+    return dense, Pointwise("head/act", width, "tanh", stream="samples"), sequence_classifier(width, outputs)
+
+
+def sequence_classifier(width: int, outputs: int) -> Linear:
+    """Scores of `outputs` classes, one row a sequence."""
+    return Linear("classifier", width, outputs, bias=True, stream="samples")
+
+
+def _prediction_head(c: Fields, width: int) -> Items:
+    """ModernBERT's projection and norm, before every head."""
+    norm = Normal(kind="layernorm", bias=c.flag("norm_bias"))
+    dense = Linear("head/dense", width, width, bias=c.flag("classifier_bias"))
+    return dense, Pointwise("head/act", width, "gelu"), norm("head/norm", width)
+
+
+def _masked_tokens(c: Fields, width: int, embed: int) -> Items:
+    """The head of masked language models: a transform with its norm, and the vocabulary's matrix with a bias."""
+    vocab, tied = c.size("vocab_size"), c.flag("tie_word_embeddings", default=True)
+    if c.model_type in ("modernbert", "eurobert"):
+        bias = c.flag("decoder_bias", default=True) if c.model_type == "modernbert" else c.flag("mlp_bias")
+        return (Linear("lm_head", width, vocab, bias=bias, shard="column", tied=tied),)
+    if c.model_type == "rembert":
+        embed, tied = c.size("output_embedding_size"), False
+    dense: Item = Linear("head/dense", width, embed, bias=True)
+    return (
+        dense,
+        Pointwise("head/act", embed, "gelu"),
+        LAYER_NORM("head/norm", embed),
+        Linear("lm_head", embed, vocab, bias=True, shard="column", tied=tied),
+        *(() if tied or c.model_type in _ONE_BIAS else (Weight("head/bias", vocab),)),
+    )

@@ -1,0 +1,326 @@
+"""A calibration profile: made of measurements, written as a folder of facts, read back, removed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import flopwise
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts import profiles
+from flopwise.facts.accelerators import ACCELERATORS, ALIASES
+from flopwise.facts.calibration import FIELDS, Parameter
+from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
+from flopwise.fitting.constants import Array, Constant
+from flopwise.fitting.measured import Measurements
+from flopwise.fitting.probed import ALIASES as NAMES_OF_DEVICE
+from flopwise.fitting.probed import PROBED, ProbedFacts
+from flopwise.fitting.refit import (
+    MOVING,
+    Advance,
+    Refit,
+    figure_errors,
+    predicted_figures,
+    refits,
+    with_parameters,
+)
+from flopwise.folders import write_folder
+
+FORMAT, VERSION = "flopwise-calibration", 1
+SOURCE = "flopwise calibrate"
+PARAMETERS_FILE = f"{CALIBRATION}/measured.json"
+MOST_BYTES = 16 << 20
+BANDED = ("training", "serving")
+"""Kinds whose estimates have a device's own errors: `flopwise.cost.intervals.device_band`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedConstant:
+    """One constant of a profile: what held before (None: there was no such device), what holds with it, and why."""
+
+    name: str
+    scope: str
+    unit: str
+    meaning: str
+    before: float | None
+    after: float
+    rows: int  # figures that move it; 0: taken from a probe's single operations
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindErrors:
+    """Errors of one kind of measurement, as |predicted / measured - 1|.
+
+    `median_left_out` and `p90_left_out` are of figures whose model or row the constants have not seen; None with too
+    few. `coverage_left_out` is the share of these that the `interval` (a factor either way) holds.
+    """
+
+    kind: str
+    family: str
+    rows: int
+    median_before: float
+    p90_before: float
+    median_after: float
+    p90_after: float
+    left_out: str = ""
+    median_left_out: float | None = None
+    p90_left_out: float | None = None
+    interval: float | None = None
+    coverage_left_out: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationProfile:
+    """A profile, and what it was made of."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str
+    date: str
+    flopwise: str
+    files: tuple[str, ...]
+    based_on: str | None = None  # the profile that it started from
+    devices: tuple[str, ...] = ()  # that it adds to the catalog
+    constants: tuple[FittedConstant, ...] = ()
+    errors: tuple[KindErrors, ...] = ()
+    skipped: tuple[tuple[str, int], ...] = ()  # why rows were not used, and how many
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeProfile:
+    """A profile with the files of its folder, by their paths in it."""
+
+    profile: CalibrationProfile
+    files: dict[str, bytes]
+
+
+def make_profile(
+    given: Measurements, facts: Facts, name: str, date: str, advance: Advance | None = None
+) -> MadeProfile:
+    """Refit what the measurements can decide, from the facts (and the profile in them, if any) on.
+
+    Raises:
+        SpecError: none of the rows can be predicted, and no probe brings a device.
+    """
+    base = None if facts.profile is None else facts.profile.name
+    known = [p for p in facts.calibration.parameters if base is not None and p.profile == base]
+    probed = [one for one in given.probed if one.parameters]
+    devices = {row["name"]: row for one in probed for row in one.devices}
+    with_probe = _with_probes(facts, probed)
+    figures, skipped = predicted_figures(given.rows, with_probe)
+    if not figures and not probed:
+        why = "; ".join(f"{text} ({count} rows)" for text, count in skipped.most_common(3)) or "there are no rows"
+        raise SpecError(f"nothing to calibrate with: {why}")
+    moving = [f for f in figures if f.row.kind in MOVING]
+    still = [f for f in figures if f.row.kind not in MOVING]
+    fits = [*refits(moving, with_probe, advance)]
+    moved = [_parameter(c, v, one, with_probe, date) for one in fits for c, v in one.values.items()]
+    own = {(p.name, p.scope): p for p in (*known, *(p for one in probed for p in one.parameters), *moved)}
+    fixed = figure_errors(still, with_probe)
+    untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
+    errors = [one for found in (*fits, untouched) for one in _errors(found)]
+    profile = CalibrationProfile(
+        name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
+        devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
+        constants=tuple(_constant(p, fits, facts) for p in own.values() if base is None or p not in known),
+        notes=tuple(_notes(given, fits, skipped)),
+    )  # fmt: skip
+    return MadeProfile(profile=profile, files=_files(profile, facts, list(own.values()), devices, _bands(errors, date)))
+
+
+def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
+    """The facts with the devices of probes, which are read as a facts folder's rows are."""
+    rows = [row for one in probed for row in one.devices]
+    if not rows:
+        return facts
+    import tempfile  # noqa: PLC0415 - probes alone need it
+
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / ACCELERATORS.file
+        path.write_bytes(_csv(rows))
+        read = ACCELERATORS.overlay(facts.rows(ACCELERATORS), path)
+    chips = {**facts.accelerators, **{row["name"]: read[row["name"],] for row in rows}}
+    facts = facts.with_tables(accelerators=chips)
+    facts.__dict__.pop("spellings", None)
+    return with_parameters(facts, [p for one in probed for p in one.parameters])
+
+
+def _parameter(constant: Constant, value: float, found: Refit, facts: Facts, date: str) -> Parameter:
+    """The fitted parameter, as its row is written."""
+    scope, count = constant.scopes[0], found.rows[constant]
+    like = next(p for p in facts.calibration.parameters if p.name == constant.name)
+    fitted_on = f"{count} measured figure{'s' * (count != 1)}"
+    return replace(
+        like, scope=scope, value=float(f"{value:.4g}"), fitted_on=fitted_on, source=SOURCE, date=date, profile=""
+    )
+
+
+def _constant(parameter: Parameter, fits: Sequence[Refit], facts: Facts) -> FittedConstant:
+    fitted = {(c.name, c.scopes[0]): (c.prior, n) for one in fits for c, n in one.rows.items()}
+    prior, rows = fitted.get((parameter.name, parameter.scope), (None, 0))
+    shipped = facts.calibration.has(parameter.name, parameter.scope) or rows
+    return FittedConstant(
+        name=parameter.name, scope=parameter.scope, unit=parameter.unit, meaning=parameter.meaning,
+        before=prior if shipped else None, after=parameter.value, rows=rows, source=parameter.source,
+    )  # fmt: skip
+
+
+def _errors(found: Refit) -> Iterator[KindErrors]:
+    """Errors of each kind and family."""
+    figures = found.figures
+    for kind, family in dict.fromkeys((f.band, f.family) for f in figures):
+        own = np.array([(f.band, f.family) == (kind, family) for f in figures])
+        before, after = (np.abs(np.expm1(errors[own])) for errors in (found.before, found.after))
+        one = KindErrors(
+            kind=kind, family=family, rows=int(own.sum()), median_before=float(np.median(before)),
+            p90_before=float(np.quantile(before, 0.9)), median_after=float(np.median(after)),
+            p90_after=float(np.quantile(after, 0.9)),
+        )  # fmt: skip
+        yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups)
+
+
+def own_band(unseen: Array) -> float | None:
+    """Factor either way that 80 % of new figures stay within; None where these are too few to tell.
+
+    The ceil(0.8 (n + 1))-th smallest of the errors left out: it holds a new one of the same kind with 80 % at least.
+
+    Source: Vovk et al. 2005, conformal prediction; Barber et al. 2021 (arXiv:1905.02928) for errors left out.
+    Assumes: new figures are drawn as these were.
+    """
+    rank = math.ceil(0.8 * (len(unseen) + 1))
+    return None if rank > len(unseen) else float(math.exp(np.sort(np.abs(unseen))[rank - 1]))
+
+
+def _bands(errors: Sequence[KindErrors], date: str) -> dict[str, Any]:
+    """The bands that estimates then have, as intervals.json holds them; nothing where there are too few figures."""
+    bands = {
+        f"{one.kind}@{one.family}": {"low": 1 / one.interval, "median": 1.0, "high": one.interval, "rows": one.rows}
+        for one in errors
+        if one.interval is not None and one.interval > 1 and one.family and one.kind.partition(".")[0] in BANDED
+    }
+    return {"source": f"{SOURCE}: figures left out", "date": date, "bands": bands} if bands else {}
+
+
+def _with_left_out(one: KindErrors, unseen: Array, groups: str) -> KindErrors:
+    size = np.abs(np.expm1(unseen))
+    factor = own_band(unseen)
+    held = None if factor is None else float(np.mean(np.abs(unseen) <= np.log(factor) + 1e-12))
+    return replace(
+        one, left_out=groups, median_left_out=float(np.median(size)), p90_left_out=float(np.quantile(size, 0.9)),
+        interval=factor, coverage_left_out=held,
+    )  # fmt: skip
+
+
+def _notes(given: Measurements, fits: Sequence[Refit], skipped: Counter[str]) -> list[str]:
+    notes = [note for one in given.probed for note in one.notes]
+    if fits and not any(one.values for one in fits):
+        notes.append("no constant that these rows can decide is better than the one that holds: none was moved")
+    elif any(one.unseen is None for one in fits):
+        notes.append("too few rows to leave some out: how well unseen cases are predicted is not known")
+    if skipped:
+        notes.append(f"{sum(skipped.values()):,} figures could not be predicted and were not used")
+    return notes
+
+
+def _files(
+    profile: CalibrationProfile, facts: Facts, parameters: list[Parameter], devices: dict[str, Any], bands: Any
+) -> dict[str, bytes]:
+    """The files of the folder: those of the profile that it is based on, with what is new laid over them."""
+    files = {profiles.PROFILE_FILE: _json(asdict(profile))}
+    if facts.profile is not None:
+        names = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE)
+        files |= {n: path.read_bytes() for n in names if (path := facts.profile / n).is_file()}
+    files[PARAMETERS_FILE] = _json([{name: getattr(p, name) for name in FIELDS} for p in parameters])
+    if devices:
+        files[ACCELERATORS.file] = _csv(list(devices.values()))
+        files[ALIASES.file] = _csv(_aliases(next(iter(devices)), facts))
+    if bands:
+        old = json.loads(files[ERRORS_FILE])["bands"] if ERRORS_FILE in files else {}
+        files[ERRORS_FILE] = _json({**bands, "bands": {**old, **bands["bands"]}})
+    return files
+
+
+def _aliases(device: str, facts: Facts) -> list[dict[str, Any]]:
+    """Other names of a probe's device: also what it calls itself, unless the catalog has that."""
+    own = device.removesuffix(PROBED)
+    try:
+        facts.resolve(own)
+    except UnknownNameError:
+        return [{"alias": alias, "name": device} for alias in (*NAMES_OF_DEVICE, own)]
+    return [{"alias": alias, "name": device} for alias in NAMES_OF_DEVICE]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def write_profile(made: MadeProfile, *, force: bool) -> Path:
+    """Write a profile's folder and return it; over one of the same name with `force` only.
+
+    Raises:
+        SpecError: there is one of that name, or the folder cannot be written.
+    """
+    name = made.profile.name
+    folder = profiles.profiles_folder() / profiles.checked_name(name)
+    if name in profiles.profile_names() and not force:
+        raise SpecError(
+            f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
+        )
+    known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE)
+    write_folder(folder, made.files, stale=lambda to: [n for n in known if n not in made.files and (to / n).is_file()])
+    load_facts(None, name)  # what could not be read would be told here, not by the next estimate
+    return folder
+
+
+def read_profile(name: str) -> CalibrationProfile:
+    """The profile of that name.
+
+    Raises:
+        UnknownNameError: there is none.
+        SpecError: its file is damaged, or of a newer version.
+    """
+    file = profiles.profile_path(name) / profiles.PROFILE_FILE
+    try:
+        data = file.read_bytes()[:MOST_BYTES]
+        found = msgspec.json.decode(data, type=CalibrationProfile)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as fault:
+        raise SpecError(f"{file}: cannot be read as a calibration profile ({fault})") from None
+    if (found.format, found.version) != (FORMAT, VERSION):
+        raise SpecError(f"{file}: format {found.format[:40]!r} {found.version}; this flopwise reads {FORMAT} {VERSION}")
+    return found
+
+
+def remove_profile(name: str) -> Path:
+    """Remove a profile; its folder, which is gone then.
+
+    Raises:
+        UnknownNameError: there is none.
+        SpecError: it cannot be removed.
+    """
+    folder = profiles.profile_path(name)
+    try:
+        shutil.rmtree(folder)
+    except OSError as fault:
+        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
+    return folder

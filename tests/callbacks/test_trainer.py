@@ -1,0 +1,254 @@
+"""A real training on the CPU with the Trainer of transformers, against measurements of its own."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from read_back import SIZES, Recorded
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+SEQ, MICRO, ACCUMULATE, PEAK = 64, 4, 2, 1e11
+
+
+def model(kind: str = "llama") -> Any:
+    from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+
+    if kind == "bert":
+        return BertForMaskedLM(BertConfig(**SIZES, attn_implementation="eager"))
+    return LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation="eager"))
+
+
+def data(count: int = 512) -> list[dict[str, Any]]:
+    import torch
+
+    torch.manual_seed(0)
+    rows = torch.randint(1, SIZES["vocab_size"], (count, SEQ))
+    return [{"input_ids": row, "labels": row} for row in rows]
+
+
+def arguments(folder: Path, **changes: Any) -> Any:
+    from transformers import TrainingArguments
+
+    usual = {
+        "output_dir": str(folder / "out"), "max_steps": 12, "per_device_train_batch_size": MICRO, "use_cpu": True,
+        "gradient_accumulation_steps": ACCUMULATE, "logging_steps": 4, "report_to": [], "save_strategy": "no",
+        "disable_tqdm": True,
+    }  # fmt: skip
+    return TrainingArguments(**{**usual, **changes})
+
+
+def trained(folder: Path, callback: Any, net: Any = None, callbacks: tuple[Any, ...] = (), **changes: Any) -> Any:
+    from transformers import Trainer
+
+    trainer = Trainer(
+        model=net or model(), args=arguments(folder, **changes), train_dataset=data(), eval_dataset=data(16),
+        callbacks=[callback, *callbacks],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=changes.get("resume_from_checkpoint"))
+    return trainer
+
+
+def test_mfu_memory_steps_and_time_to_the_end_agree_with_measurements_by_hand(tmp_path: Path) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import TrainerCallback
+
+    from flopwise.callbacks import FlopwiseCallback
+
+    class ByHand(TrainerCallback):  # type: ignore[misc]
+        """Times the ends of steps by a clock of its own."""
+
+        def __init__(self) -> None:
+            self.ends: list[float] = []
+            self.etas: list[float] = []
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.ends.append(time.monotonic())
+            assert callback.run is not None
+            self.etas.append(callback.run.eta_s or 0.0)
+
+    callback = FlopwiseCallback(store=tmp_path / "runs.db", peak=PEAK, name="tiny", price_usd_per_hour=2.0)
+    net, hand = model("bert"), ByHand()
+    rows = data(MICRO)
+    batch = {name: __import__("torch").stack([row[name] for row in rows]) for name in ("input_ids", "labels")}
+    with FlopCounterMode(display=False) as counter:
+        net(**batch).loss.backward()
+    net.zero_grad()
+    trained(tmp_path, callback, net, (hand,), max_steps=30)
+    saved = Recorded.of(tmp_path / "runs.db")
+    assert (saved.run.status, saved.run.name, saved.run.gpus) == ("finished", "tiny", 1)
+    known = {"micro_batch": MICRO, "global_batch": MICRO * ACCUMULATE, "precision": "fp32", "seq": SEQ}
+    assert known.items() <= dict(saved.run.settings).items()
+    steps, by_hand = saved.values("step_s"), np.diff(hand.ends)
+    assert len(steps) == 30
+    assert steps[1:].sum() == pytest.approx(by_hand.sum(), rel=0.02)
+    # what PyTorch counts of a micro-batch, over the time of the step by hand
+    mfu = ACCUMULATE * counter.get_total_flops() / by_hand.mean() / PEAK
+    assert 1.0 / (1.0 / saved.values("mfu_frac")[1:]).mean() == pytest.approx(mfu, rel=0.03)
+    assert saved.values("tokens")[-1] == 30 * MICRO * ACCUMULATE * SEQ
+    line = next(one for one in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if "VmHWM" in one)
+    assert saved.values("peak_memory_bytes", "cpu")[-1] == pytest.approx(float(line.split()[1]) * 1024, rel=0.02)
+    # after half of the run, the time to the end is that which the other half took, as far as steps are alike
+    left = hand.ends[-1] - hand.ends[14]
+    usual = 15 * np.mean(by_hand[5:14])
+    assert hand.etas[14] == pytest.approx(usual, rel=0.15)
+    assert hand.etas[14] == pytest.approx(left, rel=0.9)
+    assert len(saved.values("loss")) == 7
+    assert "layer by layer" in saved.texts("basis")[0]
+
+
+def test_evaluations_and_checkpoints_are_no_steps(tmp_path: Path) -> None:
+    from transformers import TrainerCallback
+
+    from flopwise.callbacks import FlopwiseCallback
+
+    class SlowEvaluation(TrainerCallback):  # type: ignore[misc]
+        def on_prediction_step(self, *_: Any, **__: Any) -> None:
+            time.sleep(0.3)
+
+    path = tmp_path / "runs.db"
+    trained(
+        tmp_path, FlopwiseCallback(store=path), callbacks=(SlowEvaluation(),), eval_strategy="steps", eval_steps=4,
+        save_strategy="steps", save_steps=4,
+    )  # fmt: skip
+    saved = Recorded.of(path)
+    assert saved.steps("step_s") == list(range(1, 13))
+    assert len(saved.texts("evaluation")) == len(saved.texts("checkpoint")) == 3
+    assert len(saved.values("eval_loss")) == 3
+    # two batches of 0.3 s each: as much in every step would be far more
+    assert np.median(saved.values("step_s")[[4, 8]]) < 0.5
+
+
+def test_a_budget_saves_a_checkpoint_and_stops_and_the_next_run_is_linked(tmp_path: Path) -> None:
+    from flopwise.callbacks import FlopwiseCallback
+
+    path = tmp_path / "runs.db"
+    callback = FlopwiseCallback(store=path, budget_hours=0.3 / 3600, on_budget="checkpoint")
+    trainer = trained(tmp_path, callback, max_steps=10_000)
+    stopped_at = trainer.state.global_step
+    assert 0 < stopped_at < 10_000
+    first = Recorded.of(path)
+    assert first.run.status == "stopped"
+    assert first.texts("budget")[-1].endswith("training ends here")
+    assert (tmp_path / "out" / f"checkpoint-{stopped_at}" / "trainer_state.json").exists()
+    trained(
+        tmp_path, FlopwiseCallback(store=path), max_steps=stopped_at + 3, resume_from_checkpoint=True,
+    )  # fmt: skip
+    runs = {one.run_id: one for one in first.store.runs()}
+    assert len(runs) == 2
+    second = next(one for key, one in runs.items() if key != first.run.run_id)
+    assert second.settings["resumed_from"] == first.run.run_id
+    saved = Recorded.of(path, second.run_id)
+    assert saved.steps("step_s") == [stopped_at + 1, stopped_at + 2, stopped_at + 3]
+
+
+def test_stopping_without_a_checkpoint_and_continuing_the_same_run(tmp_path: Path) -> None:
+    from flopwise.callbacks import FlopwiseCallback
+
+    path = tmp_path / "runs.db"
+    callback = FlopwiseCallback(store=path, budget_hours=0.2 / 3600, on_budget="stop")
+    trained(tmp_path, callback, max_steps=10_000)
+    assert callback.run is not None
+    assert Recorded.of(path).run.status == "stopped"
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").glob("checkpoint-*"))
+    trained(tmp_path, FlopwiseCallback(store=path, resume=callback.run.run_id), max_steps=2)
+    saved = Recorded.of(path)
+    assert (len(saved.store.runs()), saved.run.status) == (1, "finished")
+
+
+def test_an_exception_in_the_training_fails_the_run(tmp_path: Path) -> None:
+    from transformers import TrainerCallback
+
+    from flopwise.callbacks import FlopwiseCallback
+
+    class Bomb(TrainerCallback):  # type: ignore[misc]
+        def __init__(self, error: BaseException) -> None:
+            self.error = error
+
+        def on_step_end(self, _: Any, state: Any, __: Any, **___: Any) -> None:
+            if state.global_step == 3:
+                raise self.error
+
+    for error, status in ((RuntimeError("out of luck"), "failed"), (KeyboardInterrupt(), "stopped")):
+        path = tmp_path / f"{status}.db"
+        with pytest.raises(type(error)), FlopwiseCallback(store=path) as callback:
+            trained(tmp_path, callback, callbacks=(Bomb(error),))
+        saved = Recorded.of(path)
+        assert (saved.run.status, saved.steps("step_s")) == (status, [1, 2, 3])
+
+
+def test_a_loss_that_is_no_number_is_seen_though_the_trainer_hides_it(tmp_path: Path) -> None:
+    import torch
+
+    from flopwise.callbacks import FlopwiseCallback
+
+    net = model()
+    with torch.no_grad():
+        net.lm_head.weight.fill_(float("nan"))
+    trained(tmp_path, FlopwiseCallback(store=tmp_path / "runs.db"), net)
+    assert Recorded.of(tmp_path / "runs.db").texts("not_finite")[0] == "loss is nan"
+
+
+def test_workers_of_a_data_loader_do_not_write(tmp_path: Path) -> None:
+    from flopwise.callbacks import FlopwiseCallback
+
+    path = tmp_path / "runs.db"
+    trained(tmp_path, FlopwiseCallback(store=path), dataloader_num_workers=2, max_steps=4)
+    saved = Recorded.of(path)
+    assert (len(saved.store.runs()), saved.run.status) == (1, "finished")
+    assert saved.steps("step_s") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert", "classifier", "unknown"])
+def test_flops_of_a_batch_are_what_pytorch_counts(kind: str) -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from flopwise.callbacks.subject import trained_model
+    from flopwise.facts.catalog import load_facts
+
+    if kind == "unknown":
+        net: Any = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 64))
+        inputs: Any = torch.randn(6, 64)
+        with FlopCounterMode(display=False) as counter:
+            net(inputs.requires_grad_()).sum().backward()
+        subject = trained_model(net, load_facts())
+        assert "6 N D" in subject.basis
+        assert subject.flops(6, 1) == pytest.approx(counter.get_total_flops(), rel=0.02)  # biases apart
+        return
+    net = model(kind) if kind != "classifier" else BertForSequenceClassification(BertConfig(**SIZES))
+    if kind == "classifier":
+        net.config._attn_implementation = "eager"
+    ids = torch.randint(1, 500, (3, SEQ))
+    labels = torch.zeros(3, dtype=torch.long) if kind == "classifier" else ids
+    with FlopCounterMode(display=False) as counter:
+        net(input_ids=ids, labels=labels).loss.backward()
+    found = trained_model(net, load_facts()).flops(3, SEQ)
+    if kind == "llama":  # PyTorch counts what the mask hides, too: half of the attention
+        hidden = 3 * 3 * 2 * 2 * 2 * SEQ * SEQ * SIZES["hidden_size"] / 2
+        assert found == pytest.approx(counter.get_total_flops() - hidden, rel=0.01)
+    else:
+        assert found == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_adapters_cost_no_gradients_of_the_base() -> None:
+    from flopwise.callbacks.subject import trained_model
+    from flopwise.facts.catalog import load_facts
+
+    net = model()
+    whole = trained_model(net, load_facts())
+    for parameter in net.model.parameters():
+        parameter.requires_grad = False
+    net.lm_head.weight.requires_grad = False
+    net.model.norm.weight.requires_grad = True
+    adapted = trained_model(net, load_facts())
+    assert (whole.passes, adapted.passes) == (3.0, 2.0)
+    assert (adapted.flops(1, 64) or 0) / (whole.flops(1, 64) or 1) == pytest.approx(2 / 3)

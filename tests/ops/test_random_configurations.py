@@ -1,0 +1,102 @@
+"""Random small configurations of every text model type: parameters and operations as transformers and PyTorch count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.facts.architecture import Convolution, Model
+from flopwise.facts.models.config import model_from_config
+from flopwise.ops.flops import forward_flops
+from flopwise.ops.tensors import parameters
+
+RECORD: dict[str, Any] = json.loads((Path(__file__).parents[1] / "oracle" / "random.json").read_text(encoding="utf-8"))
+ROWS: list[dict[str, Any]] = RECORD["rows"]
+
+OTHER_PARAMETERS = {
+    "deepseek_v4": "sizes that divide in the published models alone; biases that no published model has",
+    "kimi_linear": "transformers does not tie its head, even where it is asked to",
+    "mt5": "transformers 5 builds no head of its own where `tie_word_embeddings` is false; checkpoints have one",
+    "t5": "same",
+    "umt5": "same",
+}
+OTHER_OPERATIONS = {
+    "deepseek_v32": "the indexer's scores, 0.5 %",
+    "deepseek_v4": "the indexer's scores, 1 %",
+    "glm_moe_dsa": "the indexer's scores, 0.5 %",
+    "llama4_text": "transformers runs every expert on every token",
+    "phimoe": "its router runs experts of its own way",
+    "recurrent_gemma": "rows that pad the convolution, 0.3 %",
+}
+
+
+def model(row: dict[str, Any]) -> Model:
+    return model_from_config(row["config"], name=row["config"]["model_type"])
+
+
+def padded_convolutions(described: Model) -> float:
+    """The counter counts a depthwise convolution over its padding, too: kernel - 1 rows a sequence."""
+    batch: int = RECORD["batch"]
+    return sum(
+        2.0 * stack.order.count(i) * item.kernel * (item.kernel - 1) * batch * item.channels
+        for stack in described.stacks
+        for i, layer in enumerate(stack.kinds)
+        for item in layer.items
+        if isinstance(item, Convolution) and item.outputs is None
+    )
+
+
+def test_enough_are_recorded() -> None:
+    assert len(ROWS) >= 400
+    assert len({row["config"]["model_type"] for row in ROWS}) >= 125
+
+
+def test_parameters_are_exact() -> None:
+    exact = [row for row in ROWS if row["config"]["model_type"] not in OTHER_PARAMETERS]
+    wrong = {json.dumps(row["config"]) for row in exact if parameters(model(row)) != row["parameters"]}
+    assert wrong == set()
+    assert len(exact) >= 0.95 * len(ROWS)
+
+
+def test_operations_are_within_a_thousandth() -> None:
+    counted = [row for row in ROWS if row["forward"]]
+    close = [row for row in counted if row["config"]["model_type"] not in OTHER_OPERATIONS]
+    for row in close:
+        described, shape = model(row), {}
+        if described.kind == "encoder-decoder":
+            shape = {"encoder": RECORD["seq"]}
+        ours = forward_flops(described, RECORD["batch"], RECORD["seq"], **shape) + padded_convolutions(described)
+        assert ours == pytest.approx(row["forward"], rel=1e-3), row["config"]
+    assert len(close) >= 0.92 * len(counted)
+    assert len(counted) >= 0.85 * len(ROWS)
+
+
+def test_a_head_goes_by_the_task_that_the_configuration_names() -> None:
+    sizes = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 16}
+
+    def of(kind: str, architecture: str) -> int:
+        return parameters(model_from_config({"model_type": kind, **sizes, "architectures": [architecture]}, name="x"))
+
+    base = of("bert", "BertModel")
+    pooler, transform, norm, labels = 32 * 32 + 32, 32 * 32 + 32, 2 * 32, 2 * 32 + 2
+    assert of("bert", "BertForMaskedLM") == base - pooler + transform + norm + 100  # its matrix is the embedding's
+    assert of("bert", "BertForSequenceClassification") == base + labels
+    assert of("bert", "BertForTokenClassification") == base - pooler + labels
+    assert of("bert", "BertForPreTraining") == base + transform + norm + 100 + labels
+    head = 100 * 32  # Llama's is untied
+    assert of("llama", "LlamaModel") == of("llama", "LlamaForCausalLM") - head
+    assert of("llama", "LlamaForSequenceClassification") == of("llama", "LlamaForCausalLM") - head + 2 * 32
+
+
+def test_dbrx_has_its_published_parameters() -> None:
+    sizes = {"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352, "max_seq_len": 32768}
+    nested = {
+        "attn_config": {"kv_n_heads": 8},
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    }
+    # 132B, of which 36B work on a token: its model card
+    assert parameters(model_from_config({"model_type": "dbrx", **sizes, **nested}, name="dbrx")) == 131_596_523_520
