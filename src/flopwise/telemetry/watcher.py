@@ -302,7 +302,8 @@ def device_limits(name: str) -> Values:
 
 
 NOTHING = (
-    "it has no series that is known: let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a "
+    "nothing is there to read. A run that has just begun: wait for its first steps. A server has no series that is known: "
+    "let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a "
     "run, or node_exporter (`flopwise export prometheus-scrape`), and look at --match"
 )
 
