@@ -35,6 +35,7 @@ _HOMES = {
         "api.simulate": "simulate autoscale batch",
         "api.sweep": "sweep",
         "api.train": "train",
+        "api.watch": "watch watch_live",
         "buy_or_build.alternatives": "MonthlyTraffic",
         "errors": "FlopwiseError InfeasibleError MissingFactError SpecError UnknownNameError",
         "probes.file": "Probe",
