@@ -140,6 +140,21 @@ def test_an_xid_is_told_when_it_comes_and_an_old_one_is_not() -> None:
     assert [c[:2] for c in play(watcher, xid(30, 79))] == [("XidHardwareError", True)]
 
 
+def test_a_run_of_long_steps_is_not_lost_between_them() -> None:
+    clock, spec = [0.0], WatchSpec()
+    source = Played()
+    handed = [[memory(0, 0.5)], [], [], []]
+    source.readings = lambda: handed.pop(0)  # type: ignore[method-assign]
+    watcher = Watcher(source, Expected.of(spec, None, None), spec, started_at_s=0.0, now=lambda: clock[0])
+    watcher.look()
+    clock[0] = 600.0
+    assert not watcher.look().source_lost
+    clock[0] = 901.0
+    lost = watcher.look()
+    assert lost.source_lost == "nothing new comes"
+    assert [change.limit.name for change in lost.changes] == ["SourceLost"]
+
+
 def test_money_is_counted_from_the_start_and_projected_by_the_tokens_left() -> None:
     reading = WatchReading(at_s=7200.0, job={"tokens": 1e6, "tokens_per_s": 100.0})
     one = spend(reading, price=10.0, started_at_s=0.0, tokens=4e6, planned_s=None, rate=100.0)

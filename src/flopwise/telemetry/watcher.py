@@ -20,6 +20,8 @@ from flopwise.telemetry.spec import WatchSpec
 if TYPE_CHECKING:
     from flopwise.search.answer import Plan
 
+QUIET_S = 900.0
+"""A source that answers may have nothing new for so long: the steps of large runs take minutes."""
 RENEW_S = 15.0
 """Between two diagnoses of what is read at once."""
 BACKFILL_S = 1200.0
@@ -198,7 +200,8 @@ class Watcher:
         elif self._answered_s is None or not self._history.readings:
             raise SpecError(lost or f"{self._source.title}: {NOTHING}")
         if not readings:
-            yield self._status((), lost or "nothing new comes")
+            quiet_s = self._now() - (self._answered_s or 0.0)
+            yield self._status((), lost or ("nothing new comes" if quiet_s > QUIET_S else ""))
         for place, reading in enumerate(readings, start=1):
             yield from self.take(reading, last=place == len(readings))
 
@@ -302,8 +305,8 @@ def device_limits(name: str) -> Values:
 
 
 NOTHING = (
-    "nothing is there to read. A run that has just begun: wait for its first steps. A server has no series that is known: "
-    "let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a "
+    "nothing is there to read. A run that has just begun: wait for its first steps. A server: it has no series that is "
+    "known: let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a "
     "run, or node_exporter (`flopwise export prometheus-scrape`), and look at --match"
 )
 
