@@ -22,7 +22,7 @@ from flopwise.facts.profiles import PROFILE_FILE
 from flopwise.facts.software import ENGINES
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
 from flopwise.fitting.profile import PARAMETERS_FILE, CalibrationProfile, FittedConstant, KindErrors, MadeProfile
-from flopwise.fitting.robust import FitModel, fit
+from flopwise.fitting.robust import FitModel, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.engine import replica
@@ -33,6 +33,8 @@ from flopwise.serving.sim.trace import trace
 Rows = NDArray[np.intp]
 FIGURES = ("ttft_s", "itl_s", "e2e_s")
 ROUNDS = 8
+STARTS = (0.0, 0.7, -0.7)
+"""From the priors, in logarithms: a load that would overrun a slower deployment has more than one valley."""
 STRETCHES = 6
 """Parts of a load by time; each is two again, by the length of prompts."""
 LEAST = 8
@@ -56,23 +58,25 @@ class ServedLoad:
 
 
 def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
-    """What is fitted of a deployment: five constants of its engine here, and the rate of its device's products.
+    """What is fitted of a deployment: four constants of its engine here, and two rates of its device.
 
     A priori they are what is known of the engine and the device; a processor has no captured graphs, so that each
-    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5).
+    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5). Rates of products
+    are measured well elsewhere, so they stray little; what a token costs beside products is the engine's own affair.
     """
     engine, chip = job.engine, job.cluster.accelerator
     scope = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     eager = chip.kind == "cpu"
     layer_s = 125e-6 if eager else max(engine.layer_s, 1e-7)
     of_engine = (engine.name,)
-    known = job.cluster.rates.value["matmul_frac.bf16"]
+    known = job.cluster.rates.value
     return (
         Constant("request_s", of_engine, 5e-3 if eager else engine.request_s, 1e-4, 1.0, 1.0, table="engines"),
         Constant("step_s", of_engine, max(engine.step_s, 1e-5), 1e-5, 0.1, 1.0, table="engines"),
         Constant("layer_s", of_engine, layer_s, 1e-7, 5e-3, 0.5, table="engines"),
         Constant("sequence_s", of_engine, max(engine.sequence_s, 1e-6), 1e-7, 5e-3, 1.5, table="engines"),
-        Constant("matmul_frac.bf16", (scope,), known, 0.01, 1.5, 1.0),
+        Constant("matmul_frac.bf16", (scope,), known["matmul_frac.bf16"], 0.01, 1.5, 0.3),
+        Constant("pointwise_frac", (scope,), known["pointwise_frac"], 0.002, 4.0, 1.5),
     )  # fmt: skip
 
 
@@ -207,7 +211,11 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     constants = deployment_constants(served[0].job)
     model = DeploymentModel(served, constants)
     known = np.log([c.present_value(facts) if c.table == "engines" else c.prior for c in constants])
-    done = fit(model, np.log([c.prior for c in constants]), ROUNDS)
+    priors = np.log([c.prior for c in constants])
+    bounds = [np.log([getattr(c, end) for c in constants]) for end in ("low", "high")]
+    starts = [np.clip(priors + shift, *bounds) for shift in STARTS]
+    fits = [fit(model, start, ROUNDS) for start in (*starts, known)]
+    done = min(fits, key=lambda one: loss(constants, one.errors, model.weights, one.point))
     before = model.errors(known)
     unseen = done.left_out([str(part) for part in model.stretches()])
     kept = bool(np.median(np.abs(done.errors)) <= np.median(np.abs(before)))

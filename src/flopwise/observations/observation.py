@@ -170,7 +170,7 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
 
 
 def _means(watched: Watched) -> dict[str, Any]:
-    """Means of a token where sums alone are counted, of a request's stages, and over the readings of what is in flight."""
+    """Means of a request's stages, of a token where sums alone are counted, and of what is in flight."""
     found: dict[str, Any] = {}
     seconds, tokens = (watched.numbers.get(name, 0.0) for name in ("decode_s", "output_tokens"))
     if seconds and tokens:
