@@ -110,7 +110,7 @@ def built(shape: TrainedShape) -> Any:
     return auto.from_config(config)
 
 
-class StepTimes(transformers.TrainerCallback):
+class StepTimes(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
     """Seconds of the steps that other processes left alone."""
 
     def __init__(self, quiet: Quiet | None, warmup: int, wanted: int) -> None:
@@ -136,7 +136,7 @@ class StepTimes(transformers.TrainerCallback):
         return control
 
 
-class RandomTokens(torch.utils.data.Dataset[Any]):
+class RandomTokens(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # untyped
     """Sequences of one length, as many as are asked for."""
 
     def __init__(self, shape: TrainedShape, size: int) -> None:

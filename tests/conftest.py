@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["databases"]
+
 # `make test` says the same of the same tree every time; `make fuzz` draws other inputs in each run, and many of them.
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.register_profile(

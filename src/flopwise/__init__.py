@@ -27,7 +27,9 @@ _HOMES = {
         "api.observe": "calibrate_deployment observe replay",
         "api.plan": "plan",
         "api.prices": "prices import_prices list_prices remove_prices refresh_prices",
+        "api.probe": "probe",
         "api.roofline": "roofline",
+        "api.runs": "runs recorded_run export_runs delete_runs",
         "api.serve": "serve serve_sweep",
         "api.shapes": "advise",
         "api.simulate": "simulate autoscale batch",
@@ -35,6 +37,7 @@ _HOMES = {
         "api.train": "train",
         "buy_or_build.alternatives": "MonthlyTraffic",
         "errors": "FlopwiseError InfeasibleError MissingFactError SpecError UnknownNameError",
+        "probes.file": "Probe",
         "provenance": "Figure",
         "serving.sim.source": "Traffic",
     }.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -216,7 +217,7 @@ def test_a_cpu_counts_in_the_share_of_its_cores_that_may_be_used(
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: AMD EPYC 9R14\nsiblings\t: 4\ncpu cores\t: 2\n")
     monkeypatch.setattr(module, "CPU_INFO", info)
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     found = LocalDevices.of(load_facts())
     whole = load_facts().accelerators["EPYC 9R14"]

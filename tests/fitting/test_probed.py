@@ -9,7 +9,7 @@ import pytest
 from flopwise.facts.catalog import load_facts
 from flopwise.fitting.probed import probed_facts
 from flopwise.probes.file import ProbedDevice
-from probes import DEVICE, FAMILY, NAME, cpu_probe, measurement
+from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
 
 
 def test_a_cpu_becomes_a_device_with_what_it_reached() -> None:

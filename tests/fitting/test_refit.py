@@ -11,9 +11,9 @@ import pytest
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fitting.measured import MeasuredRow, Measurements, read_measurements
 from flopwise.fitting.probed import probed_facts
-from flopwise.fitting.profile import MadeProfile, make_profile, write_profile
-from flopwise.fitting.refit import Refit, independent, own_band, predicted_figures, refit
-from probes import FAMILY, cpu_probe, cpu_rows, write_rows
+from flopwise.fitting.profile import MadeProfile, make_profile, own_band, write_profile
+from flopwise.fitting.refit import Refit, no_worse, predicted_figures, refits
+from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def facts() -> Facts:
 def fitted(facts: Facts, rows: list[dict[str, str]]) -> Refit:
     figures, skipped = predicted_figures([MeasuredRow("training", row, "runs.csv") for row in rows], facts)
     assert not skipped
-    [own] = independent(figures, facts)
-    return refit(own, facts)
+    [found] = refits(figures, facts)
+    return found
 
 
 def test_a_slower_machine_is_found_out(facts: Facts) -> None:
@@ -60,6 +60,15 @@ def test_nothing_comes_out_worse_than_it_was(facts: Facts, noise: float) -> None
     assert after.mean() <= before.mean()
 
 
+def test_worse_is_worse_of_any_kind_by_median_or_mean() -> None:
+    kinds, than = ["a", "a", "a", "b"], np.array([0.2, -0.2, 0.2, 0.1])
+    assert no_worse(kinds, np.array([0.1, -0.1, 0.1, 0.1]), than)
+    assert no_worse(kinds, than, than)
+    assert not no_worse(kinds, np.array([0.0, 0.0, 0.0, 0.11]), than)  # the other kind
+    assert not no_worse(kinds, np.array([0.1, 0.1, 0.9, 0.1]), than)  # the median, and yet the mean
+    assert not no_worse(kinds, np.array([0.25, 0.25, 0.0, 0.1]), than)  # the mean, and yet the median
+
+
 def test_what_is_right_stays(facts: Facts) -> None:
     found = fitted(facts, cpu_rows(facts, {}))
     assert found.values == {}
@@ -81,7 +90,7 @@ def test_families_and_links_that_share_nothing_are_fitted_apart() -> None:
     rows = [MeasuredRow("kernels", {**base, "id": str(n), "gpu": gpu}, "k.csv") for n, gpu in enumerate(gpus)]
     figures, skipped = predicted_figures(rows, facts)
     assert not skipped
-    assert sorted(len(group) for group in independent(figures, facts)) == [1, 3]
+    assert sorted(len(found.figures) for found in refits(figures, facts)) == [1, 3]
 
 
 def made(facts: Facts, tmp_path: Path, count: int) -> MadeProfile:

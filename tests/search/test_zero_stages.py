@@ -1,5 +1,7 @@
 """ZeRO stages and degrees that a training stack has: what is searched, advised, and said of the others."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -72,7 +74,7 @@ def test_the_search_holds_the_degrees_of_the_stack_and_no_others(name: str, degr
 
 
 def test_a_degree_asked_for_is_estimated_and_a_stack_that_has_it_is_named() -> None:
-    layout = {"gpu": "h100", "gpus": 8, "tp": 2, "dp": 4}
+    layout: dict[str, Any] = {"gpu": "h100", "gpus": 8, "tp": 2, "dp": 4}
     note = "hf-trainer has no tensor parallelism (tp 2): estimated as if it had; megatron-te has all of the layout"
     assert any(note in told for told in train("Llama-3.1-8B", stack="hf", **layout).assumptions)
     assert not any("parallelism" in told for told in train("Llama-3.1-8B", stack="megatron", **layout).assumptions)

@@ -16,9 +16,9 @@ from named import FACTS, recipe_with
 SMALL = model_from_config({**SHAPE, "hidden_size": 256, "vocab_size": 2048, "num_hidden_layers": 2}, name="small")
 
 
-def on_host(model: Any = None, **rates: float) -> TrainJob:
+def on_host(model: Any = None) -> TrainJob:
     """A job in fp32 on one device that is a CPU; 2 sequences of 256 tokens."""
-    cluster = machine(fresh_bytes_per_s=2e9, train_host_ratio=1.0, **rates)
+    cluster = machine(fresh_bytes_per_s=2e9, train_host_ratio=1.0)
     peak = {**cluster.rates.peak, "fp32": 1e12}
     cluster = replace(cluster, rates=replace(cluster.rates, is_host=True, peak=peak))
     recipe = recipe_with(seq_len=256, global_batch=2, stack="hf-trainer-2026", precision="fp32")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,11 +28,10 @@ def checked_options(options: Mapping[str, Any]) -> tuple[RecordingSpec, SourceSp
 
 
 def training_recorder(
-    subject: Any, spec: RecordingSpec, source: SourceSpec, *, store: str | Path | None = None, question: Any = None,
-    settings: Mapping[str, object] | None = None, resumed: str | None = None,
-    kind: Callable[..., R] = TrainingRecorder,  # type: ignore[assignment]
+    kind: type[R], subject: Any, spec: RecordingSpec, source: SourceSpec, *, store: str | Path | None = None,
+    question: Any = None, settings: Mapping[str, object] | None = None, resumed: str | None = None,
 ) -> R:  # fmt: skip
-    """The recorder of a run that begins now.
+    """The recorder, of a `kind`, of a run that begins now.
 
     Raises:
         SpecError: a plan or a question that cannot be read, or a name that is not known.

@@ -207,7 +207,7 @@ class TrainingRecorder:
         active = max(1e-9, self.elapsed_s - self._pauses)
         step_s, tokens = fmean(s for s, _, _ in self._recent), fmean(t for _, t, _ in self._recent)
         total = self.spec.total_tokens or (None if self.expected is None else self.expected.total_tokens)
-        left = None
+        left: float | None = None
         if self.total_steps is not None:
             left = self.total_steps - self.steps
         elif total is not None and tokens > 0:

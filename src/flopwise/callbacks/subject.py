@@ -92,7 +92,7 @@ def _of_module(module: Any, name: str | None) -> TrainedModel:
     name = name or _published_name(inner)
     config = getattr(inner, "config", None)
     why = "no configuration of transformers"
-    if hasattr(config, "to_dict"):
+    if config is not None and hasattr(config, "to_dict"):
         base = inner.get_base_model() if hasattr(inner, "get_base_model") else inner  # under adapters
         try:
             found = model_from_config({**config.to_dict(), "architectures": [type(base).__name__]}, name=name)
