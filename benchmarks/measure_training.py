@@ -2,7 +2,8 @@
 
     python benchmarks/measure_training.py --tiny                     # a minute on a CPU
     python benchmarks/measure_training.py --device cuda --budget-s 480
-    python benchmarks/probe_cpu.py --out DIR                         # a CPU's rates, into the same folder
+    flopwise probe -o DIR/probe.json                                 # what the machine sustains
+    python benchmarks/probe_cpu.py --probe DIR/probe.json --out DIR  # of it a CPU's rates, as facts in the same folder
     flopwise backtest training DIR/training.csv --facts DIR
 
 Writes training.csv, memory.csv, models.jsonl (the shapes, by name) and raw.json into --out.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from flopwise.cli.app import COMMANDS, app
-from flopwise.cli.options import QuestionCommand, by_section
+from flopwise.cli.options import QuestionCommand, QuestionGroup, by_section
 from flopwise.exports.targets import GROUPS
 from flopwise.fleet.spec import schema as fleet_schema
 from flopwise.search.sweep import schema as sweep_schema
@@ -54,8 +55,19 @@ def page() -> str:
             command = app.get_command(context, name)
             assert isinstance(command, QuestionCommand)
             parts.append(_entry(command, context, name))
+            if isinstance(command, QuestionGroup):
+                parts += _members(command, context, name)
             parts += [_entry(form, context, f"{name} {form.params[0].human_readable_name}") for form in command.forms]
     return "\n".join(parts)
+
+
+def _members(group: QuestionGroup, above: click.Context, title: str) -> Iterator[str]:
+    """The commands of a group."""
+    context = click.Context(group, info_name=title, parent=above)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert isinstance(command, QuestionCommand)
+        yield _entry(command, context, f"{title} {name}")
 
 
 def targets_page() -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["databases"]
+
 # `make test` says the same of the same tree every time; `make fuzz` draws other inputs in each run, and many of them.
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.register_profile(
@@ -25,6 +27,7 @@ atexit.register(shutil.rmtree, _PLACE, ignore_errors=True)
 # no test sees prices that the person who runs it has imported, nor imports any there
 os.environ["FLOPWISE_PRICES"] = str(_PLACE / "none")  # before any test module loads facts
 os.environ["FLOPWISE_RUNS"] = str(_PLACE / "none.db")
+os.environ["FLOPWISE_CALIBRATIONS"] = str(_PLACE / "no profiles")
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +35,4 @@ def _data_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has a folder of prices and a store of runs of its own, which do not exist until it makes them."""
     monkeypatch.setenv("FLOPWISE_PRICES", str(_PLACE / str(next(_COUNT))))
     monkeypatch.setenv("FLOPWISE_RUNS", str(_PLACE / f"{next(_COUNT)}.db"))
+    monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(_PLACE / f"profiles {next(_COUNT)}"))

@@ -14,6 +14,8 @@ import pytest
 from flopwise import cli
 from flopwise.cli.app import COMMANDS
 from flopwise.fleet import spec
+from flopwise.records.model import Run, Sample
+from flopwise.records.store import open_store
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -85,6 +87,17 @@ def test_every_page_is_reached_and_every_link_leads_somewhere() -> None:
     assert {page for page in PAGES if page.name != "README.md"} <= reached
 
 
+@pytest.fixture
+def _recorded() -> None:
+    """The runs that the examples name."""
+    store = open_store()
+    for number, (name, task) in enumerate([("pretrain-tiny", "pretrain"), ("serve-tiny", "serve")]):
+        run_id = f"{number:032x}"
+        store.add_run(Run(run_id=run_id, name=name, task=task, started_at_s=1.7e9))  # type: ignore[arg-type]
+        store.append(run_id, [Sample("step_s", 1.7e9 + step, 0.05, step) for step in range(5)])
+
+
+@pytest.mark.usefixtures("_recorded")
 @pytest.mark.parametrize("example", list(_examples()), ids=lambda example: example[1])
 def test_examples_run_and_say_what_the_page_shows(
     example: tuple[str, str, int, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

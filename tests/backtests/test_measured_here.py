@@ -33,7 +33,7 @@ def _run(script: str, *arguments: str) -> str:
 @pytest.mark.oracle
 def test_probe_measure_and_predict_end_to_end(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert "GFLOP/s" in _run("probe_cpu.py", "--out", str(tmp_path), "--name", "this machine", "--rounds", "1")
+    assert "GFLOP/s" in _run("probe_cpu.py", "--out", str(tmp_path), "--name", "this machine", "--quick")
     told = _run(
         "measure_training.py", "--tiny", "--device", "cpu", "--gpu", "this machine", "--only",
         "256-b2-s128-fp32-flash-keep",

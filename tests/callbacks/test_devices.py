@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from flopwise.callbacks import devices as module
-from flopwise.callbacks.clock import StepClock, number_soon
-from flopwise.callbacks.devices import CounterMeter, LocalDevices, PowerMeter, energy_meter, local_devices
+from flopwise.callbacks.clock import StepClock
+from flopwise.callbacks.devices import CounterMeter, EnergyMeter, LocalDevices, PowerMeter
+from flopwise.callbacks.recorder import _number_soon
 from flopwise.facts.catalog import load_facts
 
 
@@ -116,17 +118,17 @@ def test_steps_on_a_gpu_are_read_once_it_has_passed_them_and_nothing_waits() -> 
     for name, at_ms in (("one", 50.0), ("two", 120.0)):
         FakeEvent.now_ms = at_ms
         clock.end_step(name)
-    assert list(clock.known()) == []
+    assert list(clock.timed_steps()) == []
     clock._waiting[0][1].passed = True
-    assert list(clock.known()) == [(0.05, "one")]
+    assert list(clock.timed_steps()) == [(0.05, "one")]
     assert FakeEvent.waited == 0
-    assert list(clock.known(wait=True)) == [(0.07, "two")]
+    assert list(clock.timed_steps(wait=True)) == [(0.07, "two")]
     assert FakeEvent.waited == 1
     FakeEvent.now_ms = 500.0
     clock.restart()  # an evaluation went on
     FakeEvent.now_ms = 560.0
     clock.end_step("three")
-    assert list(clock.known(wait=True)) == [(0.06, "three")]
+    assert list(clock.timed_steps(wait=True)) == [(0.06, "three")]
 
 
 def test_a_scalar_on_a_gpu_is_copied_without_waiting() -> None:
@@ -141,14 +143,14 @@ def test_a_scalar_on_a_gpu_is_copied_without_waiting() -> None:
             Scalar.asked = where, non_blocking
             return "a copy on its way"
 
-    assert number_soon(Scalar()) == "a copy on its way"
+    assert _number_soon(Scalar()) == "a copy on its way"
     assert Scalar.asked == ("cpu", True)
-    assert [number_soon(value) for value in (None, 3, 2.5)] == [None, 3, 2.5]
+    assert [_number_soon(value) for value in (None, 3, 2.5)] == [None, 3, 2.5]
 
 
 @pytest.mark.usefixtures("cuda")
 def test_memory_of_the_devices_that_this_rank_uses() -> None:
-    found = local_devices(load_facts())
+    found = LocalDevices.of(load_facts())
     assert (found.kind, found.name, found.count) == ("cuda", "H100-SXM-80", 2)
     assert list(found.memory()) == [("cuda:0", {"peak_memory_bytes": 7e9, "reserved_memory_bytes": 8e9})]
     assert found.peak_flops_per_s("bf16") == pytest.approx(989.4e12, rel=0.001)
@@ -157,7 +159,7 @@ def test_memory_of_the_devices_that_this_rank_uses() -> None:
 @pytest.mark.usefixtures("cuda")
 def test_energy_is_nvmls_counter_of_all_gpus_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = nvml(monkeypatch, [[1e6, 2e6], [3e6, 2.5e6], [3.5e6, 100.0]])
-    meter = energy_meter(local_devices(load_facts()), gpus=8)
+    meter = EnergyMeter.of(LocalDevices.of(load_facts()), gpus=8)
     assert meter is not None
     assert asked == ["GPU-uuid-0", "GPU-uuid-1"]
     assert meter.basis == "energy: NVML's counter of 2 GPUs, times 4"
@@ -169,7 +171,7 @@ def test_energy_is_nvmls_counter_of_all_gpus_of_the_run(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("cuda")
 def test_without_a_counter_power_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml(monkeypatch, None, 400.0)
-    meter = energy_meter(local_devices(load_facts()), gpus=2)
+    meter = EnergyMeter.of(LocalDevices.of(load_facts()), gpus=2)
     assert isinstance(meter, PowerMeter)
     assert "power readings" in meter.basis
     meter._at -= 10.0
@@ -179,7 +181,7 @@ def test_without_a_counter_power_is_read_over_time(monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("cuda")
 def test_without_nvml_energy_is_an_estimate_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    meter = energy_meter(local_devices(load_facts()), gpus=2)
+    meter = EnergyMeter.of(LocalDevices.of(load_facts()), gpus=2)
     assert meter is not None
     assert meter.basis.startswith("energy: an estimate, 665 W (95% of the power limit of H100-SXM-80)")  # of 700 W
     assert isinstance(meter, PowerMeter)
@@ -201,12 +203,12 @@ def test_rapl_is_read_where_it_may_be(tmp_path: Path, monkeypatch: pytest.Monkey
     (zone / "max_energy_range_uj").write_text("262143328850\n")
     (zone / "energy_uj").write_text("1000000\n")
     cpu = LocalDevices(kind="cpu", name="a CPU", count=1, accelerator=None)
-    meter = energy_meter(cpu, gpus=1)
+    meter = EnergyMeter.of(cpu, gpus=1)
     assert meter is not None
     (zone / "energy_uj").write_text("4500000\n")
     assert (meter.joules(), meter.basis) == (3.5, "energy: RAPL's counter of 1 sockets, whoever uses them")
     (zone / "energy_uj").unlink()
-    assert energy_meter(cpu, gpus=1) is None
+    assert EnergyMeter.of(cpu, gpus=1) is None
 
 
 def test_a_cpu_counts_in_the_share_of_its_cores_that_may_be_used(
@@ -215,9 +217,9 @@ def test_a_cpu_counts_in_the_share_of_its_cores_that_may_be_used(
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: AMD EPYC 9R14\nsiblings\t: 4\ncpu cores\t: 2\n")
     monkeypatch.setattr(module, "CPU_INFO", info)
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    found = local_devices(load_facts())
+    found = LocalDevices.of(load_facts())
     whole = load_facts().accelerators["EPYC 9R14"]
     assert found.name == "EPYC 9R14"
     assert found.peak_flops_per_s("bf16") == pytest.approx(whole.peak["bf16"] * 2 / 96)

@@ -42,7 +42,7 @@ def loader(batches: int = 16) -> Any:
 
     rows = torch.randint(1, 500, (4 * batches, 32))
     rows_of = [{"input_ids": row, "labels": row} for row in rows]
-    return torch.utils.data.DataLoader(rows_of, batch_size=4)  # type: ignore[arg-type,var-annotated]
+    return torch.utils.data.DataLoader(rows_of, batch_size=4)
 
 
 def trainer(folder: Path, callback: Any, **changes: Any) -> Any:

@@ -95,6 +95,14 @@ workloads:
 """
 CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
 PRICES = b"instance_name,location,price,gpu_count,gpu_name,spot\np5.48xlarge,us-east-1,50,8,H100,False\n"
+LOAD = {
+    "start_times": [0.0, 1.0],
+    "ttfts": [0.1] * 2,
+    "itls": [[0.02]] * 2,
+    "input_lens": [9] * 2,
+    "output_lens": [2] * 2,
+}
+"""What `vllm bench serve` says of two requests."""
 GOOD_FILES = {
     "config.json": CONFIG,
     "work.yaml": WORKLOAD,
@@ -104,6 +112,7 @@ GOOD_FILES = {
     "fleet.yaml": FLEET,
     "held.yaml": HELD,
     "plan.json": json.dumps(PLAN).encode(),
+    "load.json": json.dumps(LOAD).encode(),
 }
 
 COMPARED = (
@@ -126,7 +135,10 @@ BASES: dict[str, tuple[str, ...]] = {
     "check": ("check", "held.yaml"),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
+    "calibrate": ("calibrate", "rows.csv", "--dry-run"),
+    "observe": ("observe", "--load", "load.json", "--for", "1s"),
     "prices": ("prices", "age"),
+    "runs": ("runs", "list"),
     "export": ("export", "vllm", "plan.json", "-o", "out"),
 }
 
@@ -178,6 +190,8 @@ QUEUE_STRAYS = (
 
 CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("memory",), ("train",), ("serve",), ("roofline",), ("plan",), ("backtest",), ("backtest", "weights"),
+    ("observe",), ("observe", "ftp://x"), ("observe", "http://127.0.0.1:1"), ("observe", "--load", "none.json"),
+    ("observe", "--load", "rows.csv"), ("simulate", "config.json", "--gpu", "h100", "--replay", "no-such-folder"),
     ("simulate",), ("simulate", "config.json"), ("explain",), ("assess",), ("compare",), ("compare", "config.json"),
     ("memory", "no-such-model-anywhere"), ("train", "no-such-model-anywhere", "--gpu", "h100"), ("memory", "0B"),
     ("serve", "no-such-model-anywhere", "--gpu", "h100"), ("train", "config.json"), ("serve", "config.json"),
@@ -402,6 +416,15 @@ def _command_lines() -> Iterator[Case]:
         ("models", "config.json", "--batch", "2"),
         ("models", "config.json", "--family", "llama"), ("models", "0B"), ("models", "-7B"), ("models", "empty"),
         ("models", "nanB"), ("models", "1e30B"), ("models", "work.yaml"), ("models", "/"), ("models", "config.json/x"),
+        ("runs", "lst"), ("runs", "list", "x"), ("runs", "show"), ("runs", "show", "nothing"),
+        ("runs", "delete", "x", "--yes"), ("runs", "export", "x"), ("runs", "export", "x", "-o", "out"),
+        ("runs", "export", "-o", "out"),
+        ("runs", "list", "--store", "missing.db"), ("runs", "list", "--store", "empty"),
+        ("runs", "list", "--store", ""), ("runs", "list", "--store", "config.json"),
+        ("runs", "show", "x", "--store", "mysql://a:b@c/d"),
+        ("runs", "list", "--store", "postgresql://["), ("runs", "list", "--since", "yesterday"),
+        ("runs", "list", "--since", "-1d"), ("runs", "list", "--since", "2026-02-30"), ("runs", "list", "--task", "x"),
+        ("runs", "list", "--store", "postgresql://u:secret@127.0.0.1:1/d"), ("runs", "list", "--since", "1e300d"),
         ("export",), ("export", "vllm"), ("export", "vllm", "plan.json"), ("export", "vlm", "plan.json", "-o", "out"),
         ("export", "vllm", "missing.json", "-o", "out"), ("export", "vllm", "work.yaml", "-o", "out"),
         ("export", "vllm", "empty", "-o", "out"), ("export", "vllm", "plan.json", "-o", "plan.json"),

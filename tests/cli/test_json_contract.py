@@ -34,6 +34,7 @@ KEYS: dict[str, set[str]] = {
     "compare": {"ways", "break_even", "cheapest", "months", "tokens_per_month", "assumptions"},
     "io": {"bytes_per_flop", "read_bytes_per_s_per_gpu", "read_bytes_per_s_per_node", "read_bytes_per_s_total"},
     "backtest": {"kind", "rows", "summary"},
+    "observe": {"engine", "ttft", "itl", "e2e", "requests", "queue_s", "running", "cache_frac", "cached_frac", "notes"},
 }  # fmt: skip
 INSIDE: dict[tuple[str, str], set[str]] = {
     ("memory", "items"): {"name", "bytes"},
@@ -49,6 +50,7 @@ INSIDE: dict[tuple[str, str], set[str]] = {
     },
     ("train", "memory"): MEMORY,
     **{("simulate", name): {"p50", "p90", "p95", "p99"} for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s")},
+    ("observe", "ttft"): {"source", "count", "mean", "p50", "p90", "p95", "p99", "low", "high"},
     ("plan", "plans"): {
         "rank", "provider", "region", "instance", "num_instances", "gpu", "num_gpus", "purchase", "layout", "seconds",
         "usd_per_hour", "cost_usd", "energy_joules", "meets",

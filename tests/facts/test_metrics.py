@@ -11,7 +11,8 @@ MEANINGS = {
     "busy", "idle", "memory_used", "memory_free", "memory_total", "temperature", "memory_temperature",
     "temperature_limit", "memory_temperature_limit", "power", "power_limit", "energy", "clock", "xid",
     "throttle_reasons", "tensor_active", "waiting", "running", "cache", "preemptions", "requests", "input_tokens",
-    "output_tokens", "checkpoint_time", *LATENCIES,
+    "output_tokens", "checkpoint_time", "itl", "queue", "prefill", "decode", "prompt_lengths", "output_lengths",
+    "cached_tokens", "steps", "prefill_s", "decode_s", *LATENCIES,
 }  # fmt: skip
 
 
@@ -25,6 +26,13 @@ def test_metrics_are_of_exporters_that_listen_and_mean_what_rules_ask_for() -> N
         assert record.date
     assert {record.exporter for record in FACTS.metric_records} == set(exporters)
     assert {record.meaning for record in FACTS.metric_records} == MEANINGS
+
+
+def test_former_names_are_of_quantities_that_have_a_name_today() -> None:
+    today = {(record.exporter, record.meaning): record.metric for record in FACTS.metric_records}
+    for former in FACTS.former_metrics:
+        assert today[former.exporter, former.meaning] != former.former, former
+        assert re.fullmatch(r"[0-9]+(\.[0-9]+)+", former.before_version), former
 
 
 def test_ends_of_buckets_rise_and_only_histograms_have_them() -> None:

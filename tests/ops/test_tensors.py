@@ -34,7 +34,14 @@ from named import FACTS, end_bytes, layer_prefix_bytes, weight_bytes
 ORACLE = Path(__file__).resolve().parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "parameters.json").read_text(encoding="utf-8"))
 # transformers 5 ties T5's head whatever the configuration says; the published checkpoint has a head of its own
-HEAD_OF_ITS_OWN = {"Flan-T5-XXL (T5 v1.1 11B)": 32128 * 4096}
+HEAD_OF_ITS_OWN = {
+    "Flan-T5 base (T5 v1.1)": 32128 * 768,
+    "Flan-T5 large (T5 v1.1)": 32128 * 1024,
+    "Flan-T5-XL (T5 v1.1 3B)": 32128 * 2048,
+    "Flan-T5-XXL (T5 v1.1 11B)": 32128 * 4096,
+    "mT5 base": 250112 * 768,
+    "mT5-XXL": 250112 * 4096,
+}
 
 
 def layer_parameters(layer: Layer) -> int:

@@ -30,6 +30,7 @@ BASE = {
     "deberta-v2",
     "albert",
     "mpnet",
+    "nomic_bert",
     "clip",
     "siglip",
     "dinov2",
@@ -37,9 +38,9 @@ BASE = {
     "dinov3_vit",
 }
 IMAGE_CLASSES = {"vit", "deit", "vit_msn", "ijepa"}
-OURS = {"gpt3", "megatron", "palm", "internlm2"}  # types of ours, or of code that lives on the hub
+OURS = {"gpt3", "megatron", "palm", "internlm2", "dbrx"}  # types of ours, or of code that lives on the hub
 SAME = {"kimi_k2": "deepseek_v3"}  # types that the hub's code makes of a class in transformers
-SEQUENCE = {"t5", "mt5", "umt5", "bart"}
+SEQUENCE = {"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "m2m_100", "marian"}
 SPEECH = {"whisper"}
 
 
@@ -50,9 +51,13 @@ def build(config: dict[str, Any]) -> Any:
 
     t.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
-    given = {k: v for k, v in config.items() if k != "model_type"}
+    given = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
     kind = config["model_type"]
     made = t.AutoConfig.for_model(kind, **given)
+    if "architectures" in config:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(t, config["architectures"][0])._from_config(made)
     if kind in BASE:
         auto: Any = t.AutoModel
     elif kind in IMAGE_CLASSES:

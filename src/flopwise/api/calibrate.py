@@ -21,9 +21,9 @@ def calibrate(
 ) -> CalibrationProfile:
     """Refit the constants that measurements can decide into the profile `name` (default: as the first file).
 
-    `files`: what `flopwise probe` wrote, or CSV files as `flopwise backtest` reads them. `calibration`: the profile to
-    start from, instead of the shipped constants. `dry_run`: write nothing; `force`: over a profile of the same name.
-    `advance(done, whole)` is called as the fit goes.
+    `files`: what `flopwise probe` wrote, CSV files as `flopwise backtest` reads them, or names of recorded runs.
+    `calibration`: the profile to start from, instead of the shipped constants. `dry_run`: write nothing; `force`: over
+    a profile of the same name. `advance(done, whole)` is called as the fit goes.
 
     Raises:
         SpecError: a file is broken or of no known kind, nothing in them can be predicted, or the name is taken.

@@ -72,7 +72,7 @@ def find_batch_size(
     trials = _Trials(torch, model, make_batch, step or _loss, memory_limit, _states_bytes(optimizer))
     subject = trained_model(model, SourceSpec().catalog)
     length = seq or _length(trials.sample())
-    slope, fixed = _estimated(subject, length, options, trials)
+    slope, fixed = _bytes_per_sequence(subject, length, options, trials)
     room = trials.limit_bytes
     guess = None if slope is None else max(1, min(most, int((room - fixed) / slope)))
     low, high = 0, most + 1  # fits; does not
@@ -114,7 +114,7 @@ def _next(trials: _Trials, slope: float | None, low: int, high: int) -> int:
     return int(math.sqrt(low * high))
 
 
-def _estimated(
+def _bytes_per_sequence(
     subject: TrainedModel, seq: int | None, options: Mapping[str, Any], trials: _Trials
 ) -> tuple[float | None, float]:
     """(bytes of one more sequence, bytes of none): by the memory model, and what is held already, with gradients.
@@ -211,13 +211,13 @@ class _Trials:
 
     def sample(self) -> Any:
         """A batch of one sequence, to look at."""
-        with self._unchanged():
+        with self._preserve():
             return self._make_batch(1)
 
     def run(self, batch: int) -> BatchTrial:
         """One forward and backward pass over `batch` sequences, after which everything is as it was."""
         self._settled_bytes()
-        with self._unchanged():
+        with self._preserve():
             try:
                 self._step(self._model, self._make_batch(batch)).backward()
                 peak: float | None = self._peak_bytes()
@@ -237,7 +237,7 @@ class _Trials:
         return float(self._torch.cuda.max_memory_reserved(self._device))
 
     @contextlib.contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _preserve(self) -> Iterator[None]:
         """Gradients, buffers, mode and random numbers are afterwards what they were."""
         model, training = self._model, self._model.training
         buffers = [(one, one.detach().clone()) for one in model.buffers()]

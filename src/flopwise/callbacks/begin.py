@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from flopwise.callbacks.settings import RecordingSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import changed_options, take
-from flopwise.records.expectation import ExpectedTraining, expected_training, planned_training
+from flopwise.records.expectation import ExpectedTraining
 
 R = TypeVar("R", bound=TrainingRecorder)
 
@@ -28,34 +28,33 @@ def checked_options(options: Mapping[str, Any]) -> tuple[RecordingSpec, SourceSp
 
 
 def training_recorder(
-    subject: Any, spec: RecordingSpec, source: SourceSpec, *, store: str | Path | None = None, question: Any = None,
-    settings: Mapping[str, object] | None = None, resumed: str | None = None,
-    kind: Callable[..., R] = TrainingRecorder,  # type: ignore[assignment]
+    kind: type[R], subject: Any, spec: RecordingSpec, source: SourceSpec, *, store: str | Path | None = None,
+    question: Any = None, settings: Mapping[str, object] | None = None, resumed: str | None = None,
 ) -> R:  # fmt: skip
-    """The recorder of a run that begins now.
+    """The recorder, of a `kind`, of a run that begins now.
 
     Raises:
         SpecError: a plan or a question that cannot be read, or a name that is not known.
     """
-    expected = _expected(spec, source, question)
+    expected = _expectation_of(spec, source, question)
     return kind(
         spec, subject if subject is not None or expected is None else expected.model, store=store, expected=expected,
         source=source, settings=settings, resumed=resumed,
     )  # fmt: skip
 
 
-def _expected(spec: RecordingSpec, source: SourceSpec, question: Any) -> ExpectedTraining | None:
+def _expectation_of(spec: RecordingSpec, source: SourceSpec, question: Any) -> ExpectedTraining | None:
     """What is expected of the run: by its plan or its question, or nothing."""
     if spec.plan is not None:
         from flopwise.api.plan import read_plan  # noqa: PLC0415 - the search, where a plan is given
 
         if question is not None:
             raise SpecError("plan and question both say what is expected; give one of them")
-        return planned_training(read_plan(spec.plan), spec.plan_rank, source.catalog, spec.plan)
+        return ExpectedTraining.of_plan(read_plan(spec.plan), spec.plan_rank, source.catalog, spec.plan)
     if question is None:
         return None
     if not isinstance(question, Mapping):
-        return expected_training(question, "flopwise.train(...)", {})
+        return ExpectedTraining.of_answer(question, "flopwise.train(...)", {})
     from flopwise.api.train import train  # noqa: PLC0415 - the estimate, where a question is given
     from flopwise.search.reproduce import TRAIN, command_line  # noqa: PLC0415
     from flopwise.training.spec import ReadsSpec  # noqa: PLC0415
@@ -68,4 +67,4 @@ def _expected(spec: RecordingSpec, source: SourceSpec, question: Any) -> Expecte
     values = {name: getattr(part, name) for part in take(asked, *specs) for name in changed_options(part)}
     said = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
     name = model if isinstance(model, str) else answer.estimate.job.model.name
-    return expected_training(answer, command_line("train", name, values, specs), said)
+    return ExpectedTraining.of_answer(answer, command_line("train", name, values, specs), said)

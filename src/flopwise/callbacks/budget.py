@@ -16,7 +16,7 @@ ASK_EVERY = 10
 """Steps after which a rank asks whether the run is to end; ranks are never as many steps apart."""
 
 
-class Budget:
+class RunBudget:
     """Money and hours, whichever is used up first."""
 
     def __init__(self, spec: RecordingSpec, usd_per_hour: float | None) -> None:
@@ -64,7 +64,8 @@ class Agreement:
         self._num_ranks, self._rank = num_ranks, rank
         Agreement._made += 1  # alike on all ranks, which make theirs in the same order
         self._key = f"flopwise/last_step/{Agreement._made}"
-        self._last_step: int | None = None
+        self.last_step: int | None = None
+        """Of all ranks, once they have agreed."""
 
     def _store(self) -> Any | None:
         """Where the ranks met; None where they do not talk to one another."""
@@ -73,24 +74,18 @@ class Agreement:
             return None
         return torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no other way to it
 
-    def end_after(self, step: int) -> None:
-        """Of rank 0: the run is to end soon."""
-        if self._last_step is not None:
+    def agree(self, step: int, *, wants_end: bool) -> None:
+        """After `step`: rank 0 names the last step where it wants the end, the others hear of it now and then."""
+        if self.last_step is not None:
             return
-        store = self._store() if self._num_ranks > 1 else None
-        if store is None:
-            self._last_step = step
-            return
-        self._last_step = (step // ASK_EVERY + 2) * ASK_EVERY
-        store.set(self._key, str(self._last_step))
-
-    def ask(self, step: int) -> None:
-        """Of the others: hear now and then what rank 0 has said."""
-        if self._num_ranks > 1 and self._rank and self._last_step is None and step % ASK_EVERY == 0:
+        if self._rank == 0 and wants_end:
+            store = self._store() if self._num_ranks > 1 else None
+            if store is None:
+                self.last_step = step
+            else:
+                self.last_step = (step // ASK_EVERY + 2) * ASK_EVERY
+                store.set(self._key, str(self.last_step))
+        elif self._rank and step % ASK_EVERY == 0:
             store = self._store()
             if store is not None and store.check([self._key]):
-                self._last_step = int(store.get(self._key))
-
-    def is_reached(self, step: int) -> bool:
-        """Whether the step is the last."""
-        return self._last_step is not None and step >= self._last_step
+                self.last_step = int(store.get(self._key))

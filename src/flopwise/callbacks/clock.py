@@ -43,7 +43,7 @@ class StepClock(Generic[T]):
         self._waiting.append((self._start, mark, extra))
         self._start = mark
 
-    def known(self, *, wait: bool = False) -> Iterator[tuple[float, T]]:
+    def timed_steps(self, *, wait: bool = False) -> Iterator[tuple[float, T]]:
         """Seconds and extras of the steps that have ended since the last call, oldest first; `wait`: of all."""
         while self._waiting:
             start, end, extra = self._waiting[0]
@@ -57,11 +57,3 @@ class StepClock(Generic[T]):
                 return
             self._waiting.popleft()
             yield seconds, extra
-
-
-def number_soon(value: Any) -> Any:
-    """A number, or a GPU's scalar on its way to the host, where `float` reads it once a later event has passed."""
-    if value is None or isinstance(value, int | float):
-        return value
-    detached = value.detach() if hasattr(value, "detach") else value
-    return detached.to("cpu", non_blocking=True) if getattr(detached, "is_cuda", False) else float(detached)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.errors import FlopwiseError
@@ -93,44 +93,60 @@ class LocalDevices:
             return rates(self.accelerator).peak_flops_per_s(precision)
         return None
 
+    @classmethod
+    def of(cls, facts: Facts, gpu: str | None = None) -> Self:
+        """The devices of this process; `gpu`: what they are, where their own name is not to be taken.
 
-def local_devices(facts: Facts, gpu: str | None = None) -> LocalDevices:
-    """The devices of this process; `gpu`: what they are, where their own name is not to be taken.
-
-    Raises:
-        SpecError: no such accelerator.
-    """
-    cuda = torch_cuda()
-    if gpu is not None:
-        chip = facts.with_custom((gpu,)).resolve(gpu).accelerator
-        count = 1 if cuda is None else int(cuda.device_count())
-        return LocalDevices(kind="cpu" if cuda is None else "cuda", name=chip.name, count=count, accelerator=chip)
-    name = cpu_name() if cuda is None else str(cuda.get_device_name(0))
-    try:
-        chip = facts.resolve(name).accelerator
-    except FlopwiseError:
-        note = f"{name} is not in the catalog, so that its datasheet rate and price are not known (gpu=, peak=)"
-        kind, count = ("cpu", 1) if cuda is None else ("cuda", int(cuda.device_count()))
-        return LocalDevices(kind=kind, name=name, count=count, accelerator=None, notes=(note,))
-    if cuda is not None:
-        return LocalDevices(kind="cuda", name=chip.name, count=int(cuda.device_count()), accelerator=chip)
-    cores = usable_cores()
-    share = min(1.0, cores / chip.num_sms) if chip.num_sms else 1.0
-    note = f"{cores} of the {chip.num_sms} cores of {chip.name}: its rates are taken in that share"
-    return LocalDevices(kind="cpu", name=chip.name, count=1, accelerator=chip.partition(share), notes=(note,))
+        Raises:
+            SpecError: no such accelerator.
+        """
+        cuda = torch_cuda()
+        if gpu is not None:
+            chip = facts.with_custom((gpu,)).resolve(gpu).accelerator
+            count = 1 if cuda is None else int(cuda.device_count())
+            return cls(kind="cpu" if cuda is None else "cuda", name=chip.name, count=count, accelerator=chip)
+        name = cpu_name() if cuda is None else str(cuda.get_device_name(0))
+        try:
+            chip = facts.resolve(name).accelerator
+        except FlopwiseError:
+            note = f"{name} is not in the catalog, so that its datasheet rate and price are not known (gpu=, peak=)"
+            kind, count = ("cpu", 1) if cuda is None else ("cuda", int(cuda.device_count()))
+            return cls(kind=kind, name=name, count=count, accelerator=None, notes=(note,))
+        if cuda is not None:
+            return cls(kind="cuda", name=chip.name, count=int(cuda.device_count()), accelerator=chip)
+        cores = usable_cores()
+        share = min(1.0, cores / chip.num_sms) if chip.num_sms else 1.0
+        note = f"{cores} of the {chip.num_sms} cores of {chip.name}: its rates are taken in that share"
+        return cls(kind="cpu", name=chip.name, count=1, accelerator=chip.partition(share), notes=(note,))
 
 
-class EnergyMeter(Protocol):
+class EnergyMeter:
     """Joules that all accelerators of a run took since the meter was made, and how they are known."""
 
     basis: str
 
     def joules(self) -> float:
         """Joules so far; never less than the last time."""
-        ...
+        raise NotImplementedError
+
+    @staticmethod
+    def of(devices: LocalDevices, gpus: int, watts: float | None = None) -> EnergyMeter | None:
+        """The best meter that this machine has: NVML's counter, NVML's power, RAPL, else the power limit x time.
+
+        None where not even the power limit is known. Devices of other machines count as those of this one do.
+        """
+        local = min(gpus, int(os.environ.get("LOCAL_WORLD_SIZE") or devices.count), devices.count)
+        meter = _nvml_meter(local, gpus) if devices.kind == "cuda" else _rapl_meter(gpus)
+        limit = None if devices.accelerator is None else devices.accelerator.tdp_w
+        if meter is not None or (watts is None and limit is None):
+            return meter
+        drawn = watts if watts is not None else DEFAULT_POWER.compute * float(limit or 0.0)
+        how = "as given" if watts is not None else f"{DEFAULT_POWER.compute:.0%} of the power limit of {devices.name}"
+        basis = f"energy: an estimate, {drawn:,.0f} W ({how}) x {gpus} x time; no counter can be read here"
+        return PowerMeter(lambda: drawn, basis, scale=gpus)
 
 
-class CounterMeter:
+class CounterMeter(EnergyMeter):
     """Joules from counters of devices that only grow, until a driver is loaded anew or a register is full."""
 
     def __init__(self, read: Callable[[], list[float]], basis: str, *, scale: float = 1.0, wrap: float = 0.0) -> None:
@@ -148,7 +164,7 @@ class CounterMeter:
         return self._sum * self._scale
 
 
-class PowerMeter:
+class PowerMeter(EnergyMeter):
     """Joules from watts that are read now and then, each held until the next."""
 
     def __init__(self, watts: Callable[[], float], basis: str, *, scale: float = 1.0) -> None:
@@ -164,22 +180,6 @@ class PowerMeter:
         return self._sum * self._scale
 
 
-def energy_meter(devices: LocalDevices, gpus: int, watts: float | None = None) -> EnergyMeter | None:
-    """The best meter that this machine has: NVML's counter, NVML's power, RAPL, else the power limit x time.
-
-    None where not even the power limit is known. Devices of other machines count as those of this one do.
-    """
-    local = min(gpus, int(os.environ.get("LOCAL_WORLD_SIZE") or devices.count), devices.count)
-    meter = _nvml_meter(local, gpus) if devices.kind == "cuda" else _rapl_meter(gpus)
-    limit = None if devices.accelerator is None else devices.accelerator.tdp_w
-    if meter is not None or (watts is None and limit is None):
-        return meter
-    drawn = watts if watts is not None else DEFAULT_POWER.compute * float(limit or 0.0)
-    how = "as given" if watts is not None else f"{DEFAULT_POWER.compute:.0%} of the power limit of {devices.name}"
-    basis = f"energy: an estimate, {drawn:,.0f} W ({how}) x {gpus} x time; no counter can be read here"
-    return PowerMeter(lambda: drawn, basis, scale=gpus)
-
-
 def _nvml_meter(local: int, gpus: int) -> EnergyMeter | None:
     """NVML's counters of the first `local` devices that this process sees; None where NVML says nothing."""
     try:
@@ -191,16 +191,16 @@ def _nvml_meter(local: int, gpus: int) -> EnergyMeter | None:
         return None
     whose = f"of {local} GPUs" + ("" if gpus == local else f", times {gpus / local:g}")
 
-    def counted() -> list[float]:
+    def counters() -> list[float]:
         return [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in handles]
 
-    def drawn() -> float:
+    def power() -> float:
         return float(sum(pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3 for handle in handles))
 
     with contextlib.suppress(Exception):  # devices before Volta have no counter
-        return CounterMeter(counted, f"energy: NVML's counter {whose}", scale=gpus / local)
+        return CounterMeter(counters, f"energy: NVML's counter {whose}", scale=gpus / local)
     with contextlib.suppress(Exception):
-        return PowerMeter(drawn, f"energy: NVML's power readings over time, {whose}", scale=gpus / local)
+        return PowerMeter(power, f"energy: NVML's power readings over time, {whose}", scale=gpus / local)
     return None
 
 
@@ -223,10 +223,10 @@ def _rapl_meter(gpus: int) -> EnergyMeter | None:
         zones = sorted(path for path in RAPL.glob("intel-rapl:*") if path.name.count(":") == 1)
         wrap = min(float((zone / "max_energy_range_uj").read_text(encoding="ascii")) for zone in zones) / 1e6
 
-        def counted() -> list[float]:
+        def counters() -> list[float]:
             return [float((zone / "energy_uj").read_text(encoding="ascii")) / 1e6 for zone in zones]
 
         basis = f"energy: RAPL's counter of {len(zones)} sockets, whoever uses them"
-        return CounterMeter(counted, basis + ("" if gpus == 1 else f", times {gpus}"), scale=gpus, wrap=wrap)
+        return CounterMeter(counters, basis + ("" if gpus == 1 else f", times {gpus}"), scale=gpus, wrap=wrap)
     except (OSError, ValueError):
         return None

@@ -15,7 +15,7 @@ try:
     from lightning.pytorch.callbacks import Callback
 except ImportError:
     try:
-        from pytorch_lightning.callbacks import Callback  # type: ignore[no-redef]
+        from pytorch_lightning.callbacks import Callback  # type: ignore[assignment]
     except ImportError as error:
         raise SpecError(
             'FlopwiseLightningCallback needs lightning and torch; install them: pip install "flopwise[torch]" lightning'
@@ -66,8 +66,8 @@ class FlopwiseLightningCallback(Callback):
         }  # fmt: skip
         resumed = self.resumed_run if trainer.global_step else None
         self.run = training_recorder(
-            model if hasattr(model, "parameters") else pl_module, self._spec, self._source, store=self._store,
-            question=self._question, settings=settings, resumed=resumed,
+            TrainingRecorder, model if hasattr(model, "parameters") else pl_module, self._spec, self._source,
+            store=self._store, question=self._question, settings=settings, resumed=resumed,
         )  # fmt: skip
         total = trainer.estimated_stepping_batches
         self.run.total_steps = self._spec.total_steps or (int(total) if total not in (-1, float("inf")) else None)
@@ -80,7 +80,7 @@ class FlopwiseLightningCallback(Callback):
         run = self.run
         if run is None:
             return
-        run.waited(time.perf_counter() - self._idle_s)
+        run.add_wait(time.perf_counter() - self._idle_s)
         first = batch.get("input_ids") if isinstance(batch, Mapping) else None
         shape = tuple(getattr(first, "shape", ()))
         if not run.is_open:

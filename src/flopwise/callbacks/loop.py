@@ -44,7 +44,7 @@ def record(
         SpecError: an option, a plan or a question that cannot be.
     """
     spec, source = checked_options(options)
-    run = training_recorder(model, spec, source, store=store, question=question, settings=settings, kind=LoopRecorder)
+    run = training_recorder(LoopRecorder, model, spec, source, store=store, question=question, settings=settings)
     run.open()
     try:
         run.begin_steps()

@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from flopwise.callbacks.budget import Agreement, Budget
-from flopwise.callbacks.clock import StepClock, number_soon
-from flopwise.callbacks.devices import EnergyMeter, energy_meter, local_devices
+from flopwise.callbacks.budget import Agreement, RunBudget
+from flopwise.callbacks.clock import StepClock
+from flopwise.callbacks.devices import EnergyMeter, LocalDevices
 from flopwise.callbacks.settings import RecordingSpec
 from flopwise.callbacks.subject import trained_model
 from flopwise.cost.spec import MachineSpec
@@ -82,7 +82,7 @@ class TrainingRecorder:
         )
         self.spec, self.expected = spec, expected
         self.gpus = spec.gpus or self.num_ranks
-        self.devices = local_devices(facts, spec.gpu)
+        self.devices = LocalDevices.of(facts, spec.gpu)
         self.subject = trained_model(subject, facts, name=None if expected is None else expected.model)
         self.precision = spec.precision or str(
             (settings or {}).get("precision") or (expected.precision if expected else "bf16")
@@ -91,7 +91,7 @@ class TrainingRecorder:
         self._price, price_basis = self._hourly(facts)
         self._wall_s, self._start_s = time.time(), time.perf_counter()
         self.started_at_s = self._wall_s
-        self.budget = Budget(spec, self._price)
+        self.budget = RunBudget(spec, self._price)
         self._agreement = Agreement(self.num_ranks, self.rank)
         self.total_steps = spec.total_steps
         self.steps = self._first_step = 0
@@ -125,8 +125,8 @@ class TrainingRecorder:
         self.is_open, self.run = True, replace(self.run, settings={**self.run.settings, **settings})
         if self.rank:
             return
-        self._writer = self._opened(self._where)
-        self._meter = energy_meter(self.devices, self.gpus, self.spec.watts)
+        self._writer = self._new_writer(self._where)
+        self._meter = EnergyMeter.of(self.devices, self.gpus, self.spec.watts)
         for basis in filter(None, [*self._bases, getattr(self._meter, "basis", "")]):
             self.event("basis", basis)
         if self._resumed:
@@ -168,7 +168,7 @@ class TrainingRecorder:
             price_usd_per_hour=self._price, expected=None if expected is None else expected.expected,
         )  # fmt: skip
 
-    def _opened(self, store: str | Path | None) -> Any:
+    def _new_writer(self, store: str | Path | None) -> Any:
         """What writes the run to the store; None, with a warning, where that cannot be."""
         from flopwise.records.writer import Writer  # noqa: PLC0415 - a database's libraries, of rank 0 alone
 
@@ -196,7 +196,8 @@ class TrainingRecorder:
     @property
     def should_stop(self) -> bool:
         """Whether a budget is used up and the run is to end; of several ranks all say so after the same step."""
-        return self._agreement.is_reached(self.steps)
+        last = self._agreement.last_step
+        return last is not None and self.steps >= last
 
     @property
     def eta_s(self) -> float | None:
@@ -206,7 +207,7 @@ class TrainingRecorder:
         active = max(1e-9, self.elapsed_s - self._pauses)
         step_s, tokens = fmean(s for s, _, _ in self._recent), fmean(t for _, t, _ in self._recent)
         total = self.spec.total_tokens or (None if self.expected is None else self.expected.total_tokens)
-        left = None
+        left: float | None = None
         if self.total_steps is not None:
             left = self.total_steps - self.steps
         elif total is not None and tokens > 0:
@@ -239,7 +240,7 @@ class TrainingRecorder:
         self.steps = self._first_step = done
         self._clock = StepClock()
 
-    def waited(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         """The loop waited this long for its next batch."""
         self._waits += seconds
 
@@ -252,7 +253,7 @@ class TrainingRecorder:
                 batch = next(iterator)
             except StopIteration:
                 return
-            self.waited(time.perf_counter() - start)
+            self.add_wait(time.perf_counter() - start)
             yield batch
 
     @contextmanager
@@ -291,7 +292,7 @@ class TrainingRecorder:
         if flops is None and tokens is not None and (self._seq or self.subject.model is None):
             flops = self.subject.flops(tokens / (self._seq or 1), self._seq or 1)
         values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
-        soon = {name: number_soon(value) for name, value in values.items() if value is not None}
+        soon = {name: _number_soon(value) for name, value in values.items() if value is not None}
         wait_s, self._waits = self._waits, 0.0
         self._clock.end_step(_Step(self.steps, self._now_s(), tokens, samples, flops, wait_s, soon))
         self._write_known()
@@ -300,7 +301,7 @@ class TrainingRecorder:
     def _write_known(self, *, wait: bool = False) -> None:
         """Write the steps whose time is known."""
         assert self._clock is not None
-        for step_s, step in self._clock.known(wait=wait):
+        for step_s, step in self._clock.timed_steps(wait=wait):
             values: dict[str, float] = {"step_s": step_s, "data_wait_s": min(step.wait_s, step_s)}
             if step.tokens is not None:
                 self._tokens += step.tokens
@@ -314,7 +315,7 @@ class TrainingRecorder:
             if step.number == self._first_step + SETTLED:
                 self._recent.clear()
             self._recent.append((step_s, step.tokens or 0.0, values["data_wait_s"]))
-            values |= self._judged({name: float(value) for name, value in step.values.items()})
+            values |= self.finite_values({name: float(value) for name, value in step.values.items()})
             self.add(values, at_s=step.at_s, step=step.number)
 
     def add(self, values: Mapping[str, float], *, at_s: float | None = None, step: int | None = None) -> None:
@@ -323,7 +324,7 @@ class TrainingRecorder:
         if self._records() and values:
             self._safely(self._writer.add, self._now_s() if at_s is None else at_s, values, step=step or self.steps)
 
-    def _judged(self, values: dict[str, float], source: str = "step") -> dict[str, float]:
+    def finite_values(self, values: dict[str, float], source: str = "step") -> dict[str, float]:
         """`values` of a loop without those that are no numbers; what is odd becomes an event, once a streak."""
         odd = [name for name, value in values.items() if not math.isfinite(value)]
         if odd and source not in self._odd:
@@ -340,13 +341,9 @@ class TrainingRecorder:
             self._norms.append(norm)
         return {name: value for name, value in values.items() if name not in odd}
 
-    def look_at_loss(self, value: float) -> None:
-        """A loss of part of a step: an event where it is no number."""
-        self._judged({"loss": value}, "part")
-
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Loss, gradient norm and what else a library logs now and then."""
-        self.add(self._judged(dict(values), "log"), step=step)
+        self.add(self.finite_values(dict(values), "log"), step=step)
 
     def loss_scale(self, scale: float) -> None:
         """The factor of the loss in fp16; an event where it changed."""
@@ -413,9 +410,8 @@ class TrainingRecorder:
         if self.rank == 0:
             for text in self.budget.alerts(self.elapsed_s):
                 self.event("budget", text)
-            if self.budget.stops and self.budget.used_frac(self.elapsed_s) >= 1.0:
-                self._agreement.end_after(self.steps)
-        self._agreement.ask(self.steps)
+        is_used = self.rank == 0 and self.budget.stops and self.budget.used_frac(self.elapsed_s) >= 1.0
+        self._agreement.agree(self.steps, wants_end=is_used)
 
     @property
     def budget_text(self) -> str:
@@ -466,3 +462,11 @@ def _versions() -> dict[str, str]:
             except metadata.PackageNotFoundError:
                 continue
     return found | {"python": platform.python_version()}
+
+
+def _number_soon(value: Any) -> Any:
+    """A number, or a GPU's scalar on its way to the host, where `float` reads it once a later event has passed."""
+    if value is None or isinstance(value, int | float):
+        return value
+    detached = value.detach() if hasattr(value, "detach") else value
+    return detached.to("cpu", non_blocking=True) if getattr(detached, "is_cuda", False) else float(detached)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,8 +22,6 @@ LIKE = (0.8, 1.25)
 """Parameters of a module over those of its configuration between which they are the same model."""
 LENGTHS = 2.0 ** np.arange(4, 21)
 """Tokens of a sequence at which FLOPs are computed; a token's are linear between them, as attention's are."""
-_TOKEN_HEADS = re.compile("MaskedLM|PreTraining|TokenClassification|QuestionAnswering")
-_GENERATES = re.compile("CausalLM|LMHead|ConditionalGeneration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +32,6 @@ class TrainedModel:
     model: Model | None
     parameters: float | None
     trained_frac: float = 1.0
-    head_flops_per_token: float = 0.0  # forward, of what the architecture lacks (or has, and the module does not)
     basis: str
     _per_token: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -56,13 +52,12 @@ class TrainedModel:
         """
         if self.model is None:
             return None if self.parameters is None else 2.0 * self.passes * self.parameters * batch * seq
-        head = self.head_flops_per_token * seq
         if not self.model.stacks or self.model.stacks[0].tokens_per_sample is not None or encoder is not None:
-            return self.passes * batch * (_sample_flops(self.model, seq, encoder) + head)
+            return self.passes * batch * _sample_flops(self.model, seq, encoder)
         if "at" not in self._per_token:
             self._per_token["at"] = np.asarray(causal_forward_flops(self.model, 1, LENGTHS)) / LENGTHS
         per_token = float(np.interp(seq, LENGTHS, self._per_token["at"]))
-        return self.passes * batch * (seq * per_token + head)
+        return self.passes * batch * seq * per_token
 
 
 @lru_cache(maxsize=4096)
@@ -97,20 +92,18 @@ def _of_module(module: Any, name: str | None) -> TrainedModel:
     name = name or _published_name(inner)
     config = getattr(inner, "config", None)
     why = "no configuration of transformers"
-    if hasattr(config, "to_dict"):
+    if config is not None and hasattr(config, "to_dict"):
+        base = inner.get_base_model() if hasattr(inner, "get_base_model") else inner  # under adapters
         try:
-            found = model_from_config(config.to_dict(), name=name)
+            found = model_from_config({**config.to_dict(), "architectures": [type(base).__name__]}, name=name)
         except FlopwiseError as error:
             why = str(error)[:160]
         else:
-            head, packed = _head(found, inner), getattr(config, "quantization_config", None) is not None
-            sizes_known = (float(parameters(found)), float(parameters(found)) + head / 2)  # a head may be tied or not
-            alike = packed or any(LIKE[0] <= size / max(1.0, known) <= LIKE[1] for known in sizes_known)
-            if found.stacks and alike:
-                return TrainedModel(
-                    name=name, model=found, parameters=size, trained_frac=share, head_flops_per_token=head,
-                    basis=f"FLOPs counted for {name}, layer by layer, from its configuration",
-                )  # fmt: skip
+            packed = getattr(config, "quantization_config", None) is not None  # several weights to an element
+            ratio = size / max(1.0, float(parameters(found)))
+            if found.stacks and (packed or LIKE[0] <= ratio <= LIKE[1]):
+                basis = f"FLOPs counted for {name}, layer by layer, from its configuration"
+                return TrainedModel(name=name, model=found, parameters=size, trained_frac=share, basis=basis)
             why = f"its configuration describes {parameters(found):,} parameters, the module has {size:,.0f}"
     basis = f"FLOPs assumed as 6 N D ({size:,.0f} parameters x tokens, attention left out): {why}"
     return TrainedModel(name=name, model=None, parameters=size, trained_frac=share, basis=basis)
@@ -120,17 +113,3 @@ def _published_name(module: Any) -> str:
     """The name that a module was loaded by, else that of its class."""
     path = str(getattr(getattr(module, "config", None), "_name_or_path", "") or "")
     return path or type(module).__name__
-
-
-def _head(model: Model, module: Any) -> float:
-    """Forward FLOPs of a token in a module's head, less those of the head that the architecture has."""
-    kind = type(module.get_base_model() if hasattr(module, "get_base_model") else module).__name__
-    base, config = getattr(module, "base_model", module), module.config
-    if model.kind == "decoder":
-        width = getattr(config.get_text_config(), "hidden_size", 0)
-        return 0.0 if _GENERATES.search(kind) or not width else -2.0 * width * model.vocab
-    if model.kind != "encoder" or not _TOKEN_HEADS.search(kind):
-        return 0.0
-    inside = {id(one) for one in base.modules()} if base is not module else set()
-    heads = (one for one in module.modules() if id(one) not in inside and hasattr(one, "in_features"))
-    return sum(2.0 * one.in_features * one.out_features for one in heads)

@@ -80,8 +80,8 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         if self._spec.precision is None:
             settings["precision"] = _precision(args, model)
         self.run = training_recorder(
-            model, self._spec_of(args, model), self._source, store=self._store, question=self._question,
-            settings=settings, resumed=resumed,
+            TrainingRecorder, model, self._spec_of(args, model), self._source, store=self._store,
+            question=self._question, settings=settings, resumed=resumed,
         )  # fmt: skip
         self.run.total_steps = state.max_steps
         self.run.begin_steps(state.global_step)
@@ -114,10 +114,10 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         if not model.training or self.run is None:
             return
         given = next((kwargs[name] for name in _INPUTS if kwargs.get(name) is not None), args[0] if args else None)
-        shape = tuple(getattr(given, "shape", ()))
+        shape: tuple[int, ...] = tuple(getattr(given, "shape", ()))
         if not shape:
             return
-        batch, seq = int(shape[0]), int(shape[1]) if len(shape) in (2, 3) and "pixel_values" not in kwargs else 1
+        batch, seq = shape[0], 1 if "pixel_values" in kwargs else next(iter(shape[1:2]), 1)
         labels, subject = getattr(kwargs.get("labels"), "shape", ()), self.run.subject
         encoder = None
         if subject.model is not None and subject.model.kind == "encoder-decoder" and len(labels) == 2:
@@ -133,7 +133,7 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """After a forward pass on a CPU: a loss that is no number, which the Trainer's own log leaves out."""
         loss = output.get("loss") if isinstance(output, Mapping) else None
         if model.training and self.run is not None and loss is not None and not loss.is_cuda:
-            self.run.look_at_loss(float(loss.detach()))
+            self.run.finite_values({"loss": float(loss.detach())}, "part")
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         """The loop asks for its first batch."""
@@ -142,7 +142,7 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """All batches of the step are there: what the loop did since the last one ended was to wait for them."""
         if self.run is not None and self._idle_s is not None:
-            self.run.waited(time.perf_counter() - self._idle_s)
+            self.run.add_wait(time.perf_counter() - self._idle_s)
         self._idle_s = self._pause_s = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -32,26 +33,42 @@ COMMANDS: dict[str, dict[str, str]] = {
         "assess": "The GPU strategy of a platform: many workloads, one bill.",
         "check": "Judge what a platform runs on today: does it hold, what does it cost, what would change.",
     },
-    "Measurements": {"calibrate": "Refit the constants of estimates to your own measurements."},
     "Deploy": {"export": "Files of other tools that deploy a plan."},
+    "Measurements": {
+        "probe": "What this machine sustains: products, memory, attention, messages, disk, launches.",
+        "calibrate": "Refit constants to your own measurements.",
+        "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
+        "runs": "Recorded runs: what they did, beside what was expected of them.",
+    },
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""
 
 
 class LazyGroup(click.Group):
-    """Lists its commands from COMMANDS and imports one only to run it."""
+    """Lists its commands from their sections and imports one only to run it."""
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, str]] = COMMANDS,
+        home: str = "flopwise.cli.commands.{}",
+        **kwargs: Any,
+    ) -> None:
+        """`sections` as COMMANDS; `home`: the module of a command, by its name."""
+        super().__init__(*args, **kwargs)
+        self.sections, self.home = sections, home
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the help."""
         del ctx
-        return [name for section in COMMANDS.values() for name in section]
+        return [name for section in self.sections.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module; None when there is no such command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = import_module(f"flopwise.cli.commands.{cmd_name}").command
+        command: click.Command = import_module(self.home.format(cmd_name)).command
         return command
 
     def resolve_command(
@@ -66,9 +83,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections of COMMANDS."""
+        """Write the sections, each command with what it answers."""
         del ctx
-        for section, summaries in COMMANDS.items():
+        for section, summaries in self.sections.items():
             with formatter.section(section):
                 formatter.write_dl(list(summaries.items()))
 
@@ -83,6 +100,7 @@ class LazyGroup(click.Group):
                 from flopwise.cli.jsonout import write_json
 
                 write_json({"feasible": False, "message": str(failure), "reasons": list(failure.reasons)})
+                ctx.meta["flopwise.emitted"] = True
             raise
 
 

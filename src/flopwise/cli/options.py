@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options
+from flopwise.cli.app import LazyGroup
 from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.errors import SpecError
 from flopwise.options import FLAG, Option, OptionError, ValueKind, name
@@ -171,10 +172,20 @@ class QuestionCommand(click.Command):
                     formatter.write(f"{' ' * formatter.current_indent}{example}\n")
 
 
+class QuestionGroup(LazyGroup, QuestionCommand):
+    """Commands under one name, the first of which answers where none is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments as the group and its command take them."""
+        if args in ([], ["--json"]):
+            args = [self.list_commands(ctx)[0], *args]
+        return super().parse_args(ctx, args)
+
+
 def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Remember that JSON was asked for: `answer` and the end of the run look there."""
     del param
-    ctx.meta["flopwise.json"] = value
+    ctx.meta["flopwise.json"] = value or ctx.meta.get("flopwise.json", False)
 
 
 def command(title: str, *examples: str) -> Callable[[Callable[..., None]], QuestionCommand]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
     from flopwise.facts.kubernetes import NodeRecord
-    from flopwise.facts.metrics import ExporterRecord, MetricRecord
+    from flopwise.facts.metrics import ExporterRecord, FormerMetric, MetricRecord
     from flopwise.facts.models.catalog import ModelCatalog
     from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumePrice
     from flopwise.facts.regions import GridRecord
@@ -60,7 +60,7 @@ TABLES = (
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
     "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
-    "metrics.METRICS", "metrics.EXPORTERS",
+    "metrics.METRICS", "metrics.FORMER_METRICS", "metrics.EXPORTERS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -514,6 +514,7 @@ class Facts:
 
     exporters: tuple[ExporterRecord, ...] = _all_rows("metrics.EXPORTERS")  # where metrics are read
     metric_records: tuple[MetricRecord, ...] = _all_rows("metrics.METRICS")  # what each calls a quantity
+    former_metrics: tuple[FormerMetric, ...] = _all_rows("metrics.FORMER_METRICS")  # and older versions of it did
 
     storage_kinds: Mapping[str, Storage] = _named_rows("storage.STORAGE")  # kinds of storage by name
     storage = _finder("kind of storage", lambda facts: facts.storage_kinds)

@@ -34,6 +34,19 @@ class MetricRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormerMetric:
+    """What versions of an exporter before `before_version` called a quantity of `metrics.csv`."""
+
+    exporter: str
+    meaning: str
+    former: str
+    before_version: str
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterRecord:
     """Where an exporter listens; `vendor`, `kind`: of accelerators that it measures, empty of engines and runs."""
 
@@ -52,6 +65,10 @@ class ExporterRecord:
 METRICS = FactTable(
     file="metrics.csv", meaning="what an exporter of Prometheus metrics calls a quantity", row=MetricRecord,
     key=("exporter", "meaning"),
+)  # fmt: skip
+FORMER_METRICS = FactTable(
+    file="former_metrics.csv", meaning="what older versions of such an exporter called it", row=FormerMetric,
+    key=("exporter", "meaning", "former"),
 )  # fmt: skip
 EXPORTERS = FactTable(
     file="exporters.csv", meaning="where such an exporter listens", row=ExporterRecord, key=("name",),

@@ -38,17 +38,20 @@ class Measurements:
 
 
 def read_measurements(files: Sequence[Path]) -> Measurements:
-    """Read every file.
+    """Read every file; a name without an ending that is no file is that of a recorded run.
 
     Raises:
         SpecError: one is broken, or neither a probe nor a measurement file; no file is given.
+        UnknownNameError: no such run.
     """
     if not files:
         raise SpecError("no measurements are given; name a probe's file, or a CSV file as `flopwise backtest` reads it")
     rows: list[MeasuredRow] = []
     probed: list[ProbedFacts] = []
     for file in files:
-        if file.suffix.lower() == ".json":
+        if not file.suffix and not file.exists():
+            rows += _recorded_rows(str(file))
+        elif file.suffix.lower() == ".json":
             found = probed_facts(Probe.from_file(file))
             probed.append(found)
             rows += (MeasuredRow("kernels", row, str(file)) for row in found.rows)
@@ -73,3 +76,23 @@ def _csv_rows(file: Path) -> tuple[MeasurementKind, list[Row]]:
             return kind, rows
     kinds = "; ".join(f"{name}: {', '.join((*KINDS[name].needed, KINDS[name].measured[0]))}" for name in ORDER)
     raise SpecError(f"{file}: its columns are those of no kind of measurement ({kinds})")
+
+
+def _recorded_rows(key: str) -> list[MeasuredRow]:
+    """Rows of a run of the store: of its steady steps or requests, and of its memory.
+
+    Raises:
+        UnknownNameError: no such run.
+        SpecError: too little of it is known; says what.
+    """
+    from flopwise.records.measured import run_figures  # noqa: PLC0415 - a database's libraries, for recorded runs alone
+    from flopwise.records.rows import COLUMNS, rows_of  # noqa: PLC0415 - same
+    from flopwise.records.store import open_store  # noqa: PLC0415 - same
+
+    store = open_store(create=False)
+    figures = run_figures(store, store.run(key))
+    made = [rows_of([figures], kind) for kind in COLUMNS]
+    rows = [MeasuredRow(one.kind, row, f"run {key}") for one in made for row in one.rows]
+    if not rows:
+        raise SpecError(next(why for one in made for why in one.missing if "a run of" not in why))
+    return rows

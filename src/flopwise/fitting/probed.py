@@ -21,6 +21,7 @@ BACKWARD = 2.5
 """Operations of flash attention's backward pass over those of its forward pass: five products, not two."""
 SMALL = 512**3
 """Multiplications up to which a product counts as small."""
+PROBED = " probed"
 ALIASES = ("here", "this machine")
 """What the device of a profile is called besides its name."""
 
@@ -66,13 +67,13 @@ class _Figures:
     operation_s: float | None  # fixed time of one
 
 
-def _reached(one: Measurement, value: float) -> float:
+def _best_value(one: Measurement, value: float) -> float:
     return value if one.best is None else one.best
 
 
 def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
-    products = [(one.shape, _reached(one, v)) for one, v in probe.values("matmul", device.id, "fp32")]
-    copies = [(one.shape.get("bytes", 0), _reached(one, v)) for one, v in probe.values("memory_copy", device.id)]
+    products = [(one.shape, _best_value(one, v)) for one, v in probe.values("matmul", device.id, "fp32")]
+    copies = [(one.shape.get("bytes", 0), _best_value(one, v)) for one, v in probe.values("memory_copy", device.id)]
     if not products or not copies:
         return None
     peak, threads = max(rate for _, rate in products), _threads(device)
@@ -82,11 +83,12 @@ def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
         for m, n, k in [(shape["m"], shape["n"], shape["k"])]
         if m * n * k <= SMALL
     ]
-    passed = [_reached(one, v) for one, v in probe.values("elementwise_training", device.id, "fp32")]
+    passed = [_best_value(one, v) for one, v in probe.values("elementwise_training", device.id, "fp32")]
     attended = [
-        _reached(one, v) * _counted(one.shape) for one, v in probe.values("attention_training", device.id, "fp32")
+        _best_value(one, v) * _formula_ratio(one.shape)
+        for one, v in probe.values("attention_training", device.id, "fp32")
     ]
-    fixed = [_reached(one, v) for one, v in probe.values("launch_autograd", device.id)]
+    fixed = [_best_value(one, v) for one, v in probe.values("launch_autograd", device.id)]
     return _Figures(
         peak=peak, streamed=max(copies)[1], fill_s=statistics.median(small) if small else 0.0,
         passed=statistics.geometric_mean(passed) if passed else None,
@@ -94,7 +96,7 @@ def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
     )  # fmt: skip
 
 
-def _counted(shape: Mapping[str, int]) -> float:
+def _formula_ratio(shape: Mapping[str, int]) -> float:
     """Operations as the formulas count them over those that the mask lets through.
 
     They add half a block of queries on the diagonal and run the backward pass at `BACKWARD_RATE` of the forward one's.
@@ -109,7 +111,7 @@ def _threads(device: ProbedDevice) -> int:
 
 def device_name(device: ProbedDevice) -> str:
     """What the device of a profile is called: told from the catalog's row, whose rates are a datasheet's."""
-    return f"{device.name} probed"
+    return f"{device.name}{PROBED}"
 
 
 def _scope(device: ProbedDevice) -> str:
@@ -119,7 +121,7 @@ def _scope(device: ProbedDevice) -> str:
 
 def _device_row(probe: Probe, device: ProbedDevice, figures: _Figures) -> dict[str, Any]:
     """The row of accelerators.csv: achieved rates in the place of a datasheet's."""
-    rates = {dtype: [_reached(one, v) for one, v in probe.values("matmul", device.id, dtype)] for dtype in DTYPES}
+    rates = {dtype: [_best_value(one, v) for one, v in probe.values("matmul", device.id, dtype)] for dtype in DTYPES}
     ram = device.memory_bytes or 0
     cache = max(device.cache_bytes.values(), default=None)
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 
 import flopwise
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import profiles
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES
 from flopwise.facts.calibration import FIELDS, Parameter
@@ -24,17 +25,14 @@ from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
 from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import Measurements
 from flopwise.fitting.probed import ALIASES as NAMES_OF_DEVICE
-from flopwise.fitting.probed import ProbedFacts
+from flopwise.fitting.probed import PROBED, ProbedFacts
 from flopwise.fitting.refit import (
     MOVING,
     Advance,
-    Figure,
     Refit,
     figure_errors,
-    independent,
-    own_band,
     predicted_figures,
-    refit,
+    refits,
     with_parameters,
 )
 from flopwise.folders import write_folder
@@ -128,13 +126,12 @@ def make_profile(
         raise SpecError(f"nothing to calibrate with: {why}")
     moving = [f for f in figures if f.row.kind in MOVING]
     still = [f for f in figures if f.row.kind not in MOVING]
-    groups = independent(moving, with_probe)
-    fits = [refit(own, with_probe, advance) for own in groups]
+    fits = [*refits(moving, with_probe, advance)]
     moved = [_parameter(c, v, one, with_probe, date) for one in fits for c, v in one.values.items()]
     own = {(p.name, p.scope): p for p in (*known, *(p for one in probed for p in one.parameters), *moved)}
     fixed = figure_errors(still, with_probe)
-    told = [*zip(groups, fits, strict=True), (still, Refit({}, {}, fixed, fixed, fixed, "row"))]
-    errors = [one for own, found in told for one in _errors(own, found)]
+    untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
+    errors = [one for found in (*fits, untouched) for one in _errors(found)]
     profile = CalibrationProfile(
         name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
         devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
@@ -181,8 +178,9 @@ def _constant(parameter: Parameter, fits: Sequence[Refit], facts: Facts) -> Fitt
     )  # fmt: skip
 
 
-def _errors(figures: Sequence[Figure], found: Refit) -> Iterator[KindErrors]:
+def _errors(found: Refit) -> Iterator[KindErrors]:
     """Errors of each kind and family."""
+    figures = found.figures
     for kind, family in dict.fromkeys((f.band, f.family) for f in figures):
         own = np.array([(f.band, f.family) == (kind, family) for f in figures])
         before, after = (np.abs(np.expm1(errors[own])) for errors in (found.before, found.after))
@@ -192,6 +190,18 @@ def _errors(figures: Sequence[Figure], found: Refit) -> Iterator[KindErrors]:
             p90_after=float(np.quantile(after, 0.9)),
         )  # fmt: skip
         yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups)
+
+
+def own_band(unseen: Array) -> float | None:
+    """Factor either way that 80 % of new figures stay within; None where these are too few to tell.
+
+    The ceil(0.8 (n + 1))-th smallest of the errors left out: it holds a new one of the same kind with 80 % at least.
+
+    Source: Vovk et al. 2005, conformal prediction; Barber et al. 2021 (arXiv:1905.02928) for errors left out.
+    Assumes: new figures are drawn as these were.
+    """
+    rank = math.ceil(0.8 * (len(unseen) + 1))
+    return None if rank > len(unseen) else float(math.exp(np.sort(np.abs(unseen))[rank - 1]))
 
 
 def _bands(errors: Sequence[KindErrors], date: str) -> dict[str, Any]:
@@ -236,12 +246,21 @@ def _files(
     files[PARAMETERS_FILE] = _json([{name: getattr(p, name) for name in FIELDS} for p in parameters])
     if devices:
         files[ACCELERATORS.file] = _csv(list(devices.values()))
-        first = next(iter(devices))
-        files[ALIASES.file] = _csv([{"alias": alias, "name": first} for alias in NAMES_OF_DEVICE])
+        files[ALIASES.file] = _csv(_aliases(next(iter(devices)), facts))
     if bands:
         old = json.loads(files[ERRORS_FILE])["bands"] if ERRORS_FILE in files else {}
         files[ERRORS_FILE] = _json({**bands, "bands": {**old, **bands["bands"]}})
     return files
+
+
+def _aliases(device: str, facts: Facts) -> list[dict[str, Any]]:
+    """Other names of a probe's device: also what it calls itself, unless the catalog has that."""
+    own = device.removesuffix(PROBED)
+    try:
+        facts.resolve(own)
+    except UnknownNameError:
+        return [{"alias": alias, "name": device} for alias in (*NAMES_OF_DEVICE, own)]
+    return [{"alias": alias, "name": device} for alias in NAMES_OF_DEVICE]
 
 
 def _json(value: Any) -> bytes:

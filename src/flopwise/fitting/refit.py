@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,8 +29,8 @@ from flopwise.fitting.robust import PULL, Fit, FitModel, fit
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
 
-ROW_WEIGHT = 0.2
-"""Of a row against what is known beforehand: one row that is 30 % off moves a constant about half of the way."""
+ROW_WEIGHT = 0.5
+"""Of a row against what is known beforehand: one row that is 30 % off moves a constant about two thirds of the way."""
 ROUNDS = 8
 FARTHEST = 100.0
 """A constant goes no further down than to this part of what it was."""
@@ -63,7 +63,7 @@ DEVICE = {c.name: (c.low, c.high, c.spread) for c in kernels.CONSTANTS if not c.
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MeasuredFigure:
     """One figure of a row that can be predicted."""
 
     row: MeasuredRow
@@ -78,7 +78,7 @@ class Figure:
 class RowModel(FitModel):
     """Log errors of all figures as a function of the constants' logarithms."""
 
-    def __init__(self, figures: Sequence[Figure], facts: Facts, constants: Sequence[Constant]) -> None:
+    def __init__(self, figures: Sequence[MeasuredFigure], facts: Facts, constants: Sequence[Constant]) -> None:
         """Predict nothing yet."""
         self.figures, self.facts, self.constants = figures, facts, constants
         self.weights = np.full(len(figures), ROW_WEIGHT)
@@ -113,11 +113,11 @@ class RowModel(FitModel):
         return np.column_stack(columns) if columns else np.zeros((len(here), 0))
 
 
-def _moves(constant: Constant, figure: Figure) -> bool:
+def _moves(constant: Constant, figure: MeasuredFigure) -> bool:
     return constant.scopes[0] == figure.family or constant.name.startswith("link_")
 
 
-def figure_errors(figures: Sequence[Figure], facts: Facts) -> Array:
+def figure_errors(figures: Sequence[MeasuredFigure], facts: Facts) -> Array:
     """log(predicted / measured) of figures; a row that is no longer predicted is an error of our own."""
     predict = {kind: KINDS[kind].predictor(facts) for kind in {f.row.kind for f in figures}}
     found: dict[int, Sequence[Prediction]] = {}
@@ -146,10 +146,10 @@ def _tokens_per_s(job: TrainJob, facts: Facts, chips: dict[str, Rates]) -> float
     return float(recipe.global_batch * recipe.seq_len / step_s / int(job.layout.num_gpus))
 
 
-def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[Figure], Counter[str]]:
+def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:
     """The figures that can be predicted, and why others cannot, with how often."""
     predict = {kind: KINDS[kind].predictor(facts) for kind in {row.kind for row in rows}}
-    figures, skipped = list[Figure](), Counter[str]()
+    figures, skipped = list[MeasuredFigure](), Counter[str]()
     for place, row in enumerate(rows):
         for one in predict[row.kind](row.row):
             if one.predicted is None:
@@ -159,7 +159,7 @@ def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[F
     return figures, skipped
 
 
-def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, place: int) -> Figure:
+def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, place: int) -> MeasuredFigure:
     try:
         family = family_of(facts.accelerator(row.row.get("gpu", "")))
     except FlopwiseError:  # a weights file names no device
@@ -169,7 +169,7 @@ def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, pl
     band = ".".join(parts[: 2 if parts[0] == "serving" else 1])
     group = row.row.get("model") or f"part {place % PARTS}"
     job = row_job(row.row, facts) if row.kind == "training" else None
-    return Figure(row, one.quantity, measured, family, band, group, job)
+    return MeasuredFigure(row, one.quantity, measured, family, band, group, job)
 
 
 def family_of(chip: Accelerator) -> str:
@@ -201,7 +201,7 @@ def _chain(chip: Accelerator) -> tuple[str, ...]:
     return families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
 
 
-def candidates(facts: Facts, figures: Sequence[Figure]) -> list[Constant]:
+def candidates(facts: Facts, figures: Sequence[MeasuredFigure]) -> list[Constant]:
     """What may move at all: known constants of the measured devices' families that are above 0."""
     chips = {f.family: facts.accelerator(f.row.row["gpu"]) for f in figures if f.family}
     found = []
@@ -221,7 +221,7 @@ def candidates(facts: Facts, figures: Sequence[Figure]) -> list[Constant]:
     return list(dict.fromkeys(found))
 
 
-def decided(model: RowModel, start: Array) -> list[Constant]:
+def decidable(model: RowModel, start: Array) -> list[Constant]:
     """Of the candidates those of which the rows say at least as much as is known beforehand."""
     slopes = model.slopes(start)
     told = (model.weights[:, None] * slopes**2).sum(axis=0)
@@ -233,6 +233,7 @@ def decided(model: RowModel, start: Array) -> list[Constant]:
 class Refit:
     """What came of it: values of the constants that moved, and log errors before, after, and of figures left out."""
 
+    figures: Sequence[MeasuredFigure]
     values: Mapping[Constant, float]
     rows: Mapping[Constant, int]  # figures that each constant moves
     before: Array
@@ -241,14 +242,21 @@ class Refit:
     groups: str  # what was left out at a time
 
 
-def refit(figures: Sequence[Figure], facts: Facts, advance: Advance | None = None) -> Refit:
-    """Fit what the figures can decide; no kind of measurement comes out worse than it was."""
+def refits(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | None = None) -> Iterator[Refit]:
+    """Fit what the figures can decide, in groups that share no constant; no kind of measurement comes out worse."""
+    for own in _independent(figures, facts):
+        yield _refit(own, facts, advance)
+
+
+def _refit(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | None) -> Refit:
     before = figure_errors(figures, facts)
-    untouched = Refit({}, {}, before, before, before, "row")  # nothing is fitted: every figure is an unseen one
+    untouched = Refit(
+        figures, {}, {}, before, before, before, "row"
+    )  # nothing is fitted: every figure is an unseen one
     constants = candidates(facts, figures)
     if not constants:
         return untouched
-    free = decided(RowModel(figures, facts, constants), np.log([c.prior for c in constants]))
+    free = decidable(RowModel(figures, facts, constants), np.log([c.prior for c in constants]))
     if not free:
         return untouched
     model = RowModel(figures, facts, free)
@@ -262,7 +270,7 @@ def refit(figures: Sequence[Figure], facts: Facts, advance: Advance | None = Non
     touched = (np.abs(found.slopes) > 1e-3).sum(axis=0)
     values = {c: float(math.exp(p)) for c, p, did in zip(free, point, moved, strict=True) if did}
     rows = {c: int(n) for c, n, did in zip(free, touched, moved, strict=True) if did}
-    return Refit(values, rows, before, model.errors(point), *_left_out(found, figures))
+    return Refit(figures, values, rows, before, model.errors(point), *_left_out(found, figures))
 
 
 def no_worse(kinds: Sequence[str], errors: Array, than: Array) -> bool:
@@ -295,7 +303,7 @@ def _kept_where_no_better(model: RowModel, start: Array, point: Array) -> Array:
     return point
 
 
-def _left_out(found: Fit, figures: Sequence[Figure]) -> tuple[Array | None, str]:
+def _left_out(found: Fit, figures: Sequence[MeasuredFigure]) -> tuple[Array | None, str]:
     """Errors of every model left out, of every row where there are few models; None with too few of both."""
     models = [f.group for f in figures]
     if len(set(models)) >= GROUPS_LEAST:
@@ -306,9 +314,9 @@ def _left_out(found: Fit, figures: Sequence[Figure]) -> tuple[Array | None, str]
     return None, ""
 
 
-def independent(figures: Sequence[Figure], facts: Facts) -> list[list[Figure]]:
+def _independent(figures: Sequence[MeasuredFigure], facts: Facts) -> list[list[MeasuredFigure]]:
     """The figures in groups that share no constant: by the families of their devices and the links of these."""
-    groups: list[tuple[set[str], list[Figure]]] = []
+    groups: list[tuple[set[str], list[MeasuredFigure]]] = []
     for figure in figures:
         scopes, members = {figure.family}, [figure]
         if figure.family:
@@ -321,15 +329,3 @@ def independent(figures: Sequence[Figure], facts: Facts) -> list[list[Figure]]:
                 apart.append(group)
         groups = [*apart, (scopes, members)]
     return [members for _, members in groups]
-
-
-def own_band(unseen: Array) -> float | None:
-    """Factor either way that 80 % of new figures stay within; None where these are too few to tell.
-
-    The ceil(0.8 (n + 1))-th smallest of the errors left out: it holds a new one of the same kind with 80 % at least.
-
-    Source: Vovk et al. 2005, conformal prediction; Barber et al. 2021 (arXiv:1905.02928) for errors left out.
-    Assumes: new figures are drawn as these were.
-    """
-    rank = math.ceil(0.8 * (len(unseen) + 1))
-    return None if rank > len(unseen) else float(math.exp(np.sort(np.abs(unseen))[rank - 1]))

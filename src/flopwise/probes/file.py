@@ -70,7 +70,7 @@ class ProbedDevice:
     accelerator: str | None = None  # the row of the catalog with its datasheet
     memory_bytes: int | None = None
     threads: int | None = None  # of a CPU, that were used
-    cores: int | None = None  # of a CPU, that this process may use; multiprocessors of a GPU
+    cores: int | None = None  # of a CPU, that were used (a core may have two threads); multiprocessors of a GPU
     clock_hz: float | None = None
     cache_bytes: Mapping[str, int] = field(default_factory=dict)  # "L1", "L2", "L3" of a CPU
     driver: str | None = None
@@ -112,7 +112,7 @@ class Probe:
         Raises:
             SpecError: there is no such file, it is damaged, no probe, or of a newer version.
         """
-        import msgspec  # noqa: PLC0415 - as above
+        import msgspec  # noqa: PLC0415 - as in `write`
 
         where = str(path)[:200]
         try:
@@ -127,8 +127,8 @@ class Probe:
                 raise SpecError(f"{where}: not a probe's file; `flopwise probe -o FILE` writes one")
             if head.version > VERSION:
                 raise SpecError(
-                    f"{where}: written by a newer flopwise (version {head.version} of the file; this one reads {VERSION}); "
-                    "update flopwise"
+                    f"{where}: written by a newer flopwise: version {head.version} of the file, and this one reads "
+                    f"{VERSION}; update flopwise"
                 )
             probe: Probe = msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:

@@ -25,6 +25,7 @@ RUNS_VARIABLE = "FLOPWISE_RUNS"
 FILE_NAME = "runs.db"
 MOST_WAIT_S = 30.0
 """How long a writer waits for the writers before it."""
+MAGIC = b"SQLite format 3\0"
 SECRET = ("password", "sslpassword", "passfile", "sslkey")
 POSTGRES = {"postgresql", "postgres", "postgresql+psycopg"}
 NETWORK = {
@@ -143,13 +144,14 @@ def _fault_text(address: Path | URL, fault: BaseException | None) -> str:
     """What happened, and what to do; without SQL, whose values may be secrets."""
     place, why = address_text(address), " ".join(str(fault).split())[:300]
     if not isinstance(address, Path):
-        return f"{place} cannot be used ({why}); is the server up, and does the user own the database?"
-    code = (getattr(fault, "sqlite_errorcode", None) or 0) & 0xFF
+        return f"{place} cannot be used ({why}); the server may be down, or the user may not own the database"
+    code = (getattr(fault, "sqlite_errorcode", None) or sqlite3.SQLITE_NOTADB) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return (
             f"{place} is damaged, or is no store of runs ({why}); it stays as it is. To recover what can be read: "
-            f"`sqlite3 {place} .recover | sqlite3 recovered.db`, then --store recovered.db. Or put a copy back in its "
-            f"place, or move it aside: the next run makes a new one"
+            f"`sqlite3 {place} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 recovered.db` (or .recover, which reads "
+            f"more, where sqlite3 has it), then --store recovered.db. Or put a copy back in its place, or move it "
+            f"aside: the next run makes a new one"
         )
     do = {
         sqlite3.SQLITE_FULL: "free some space, or name another place by --store or FLOPWISE_RUNS",
@@ -172,6 +174,8 @@ def _sqlite(path: Path, *, create: bool) -> Engine:
             raise SpecError(
                 f"{path.parent} cannot be made ({fault.strerror or fault}); {RUNS_VARIABLE} names another place"
             ) from None
+    elif not _may_be_sqlite(path):
+        raise SpecError(_fault_text(path, sqlite3.DatabaseError("its first bytes are not SQLite's")))
     mode = "rwc" if create else "rw"
     if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         log = path.with_name(f"{path.name}-wal")
@@ -185,6 +189,15 @@ def _sqlite(path: Path, *, create: bool) -> Engine:
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _may_be_sqlite(path: Path) -> bool:
+    """Whether a file begins as SQLite's do, or is empty: SQLite itself takes a few bytes of anything for its own."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) in (MAGIC, b"")
+    except OSError as fault:
+        raise SpecError(f"{path} cannot be read ({fault.strerror or fault})") from None
 
 
 def _set_up(connection: Any, _record: object) -> None:

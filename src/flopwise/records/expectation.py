@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from flopwise import __version__
 from flopwise.errors import SpecError
@@ -33,8 +33,51 @@ class ExpectedTraining:
     tokens_per_step: float
     total_tokens: float | None
 
+    @classmethod
+    def of_answer(cls, answer: TrainAnswer, question: str, settings: Mapping[str, object]) -> Self:
+        """The run that an answer of `train` is of; `settings` are the keywords that were asked with."""
+        job = answer.estimate.job
+        each, gpus = job.cluster.usd_per_gpu_hour, answer.estimate.num_gpus
+        return cls(
+            expected=_expectation(answer, question), settings=settings, model=job.model.name,
+            task="pretrain" if job.recipe.lora is None and not settings.get("finetune") else "finetune",
+            gpu=job.cluster.accelerator.name, gpus=gpus, precision=job.recipe.precision,
+            price_usd_per_hour=None if each is None else each * gpus, total_tokens=job.tokens,
+            seq=int(job.recipe.seq_len), tokens_per_step=float(job.recipe.global_batch) * float(job.recipe.seq_len),
+        )  # fmt: skip
 
-def training_expectation(answer: TrainAnswer, question: str) -> Expectation:
+    @classmethod
+    def of_plan(cls, plan: Plan, rank: int, facts: Facts, where: str | Path = "the plan") -> Self:
+        """The run that plan `rank` of a written answer of `plan` is of, estimated in full as `train` does.
+
+        Raises:
+            SpecError: no such plan, a plan of serving, or its machines are no longer among the facts.
+        """
+        from flopwise.search.run_job import candidate_job  # noqa: PLC0415
+        from flopwise.search.spec import TRAINING  # noqa: PLC0415 - as the rest of the search
+        from flopwise.search.workload_file import workload_from  # noqa: PLC0415
+        from flopwise.training.answer import train_answer  # noqa: PLC0415
+
+        if plan.task not in TRAINING:
+            raise SpecError(f"{where}: a plan of task {plan.task}; runs of training are expected of a plan of training")
+        rows = plan.plans or plan.misses
+        if not 1 <= rank <= len(rows):
+            raise SpecError(f"{where}: no plan {rank}; it has {len(rows)}")
+        chosen, workload = rows[rank - 1], workload_from(plan.workload)
+        facts = facts.with_custom(workload.limits.gpus)
+        place = chosen.provider, chosen.instance, chosen.region
+        offer = next((one for one in facts.offers if one.key == place), None)
+        if offer is None:
+            raise SpecError(f"{where}: {' '.join(place)} is not among the facts of this flopwise; write the plan anew")
+        job = candidate_job(workload, facts.model(workload.model), facts, offer, chosen)
+        answer = train_answer(job, facts, "planned", (), workload.data.epochs)
+        settings: dict[str, Any] = {**chosen.layout, "gpus": chosen.num_gpus, "gpu": chosen.gpu}
+        settings["seq"] = settings.pop("seq_len")
+        one = cls.of_answer(answer, chosen.reproduce or f"flopwise plan --from {where}", settings)
+        return replace(one, model=workload.model, task=workload.task, price_usd_per_hour=chosen.usd_per_hour)
+
+
+def _expectation(answer: TrainAnswer, question: str) -> Expectation:
     """What an answer of `train` says of a step, its memory and the run, with 80 % intervals; `question`: its command.
 
     The interval of times is that of the throughput, turned round; MFU has that of the throughput.
@@ -56,46 +99,3 @@ def training_expectation(answer: TrainAnswer, question: str) -> Expectation:
         },
         terms=dict(estimate.breakdown), question=question, version=__version__,
     )  # fmt: skip
-
-
-def expected_training(answer: TrainAnswer, question: str, settings: Mapping[str, object]) -> ExpectedTraining:
-    """The run that an answer of `train` is of; `settings` are the keywords that were asked with."""
-    job = answer.estimate.job
-    each, gpus = job.cluster.usd_per_gpu_hour, answer.estimate.num_gpus
-    return ExpectedTraining(
-        expected=training_expectation(answer, question), settings=settings, model=job.model.name,
-        task="pretrain" if job.recipe.lora is None and not settings.get("finetune") else "finetune",
-        gpu=job.cluster.accelerator.name, gpus=gpus, precision=job.recipe.precision,
-        price_usd_per_hour=None if each is None else each * gpus, total_tokens=job.tokens,
-        seq=int(job.recipe.seq_len), tokens_per_step=float(job.recipe.global_batch) * float(job.recipe.seq_len),
-    )  # fmt: skip
-
-
-def planned_training(plan: Plan, rank: int, facts: Facts, where: str | Path = "the plan") -> ExpectedTraining:
-    """The run that plan `rank` of a written answer of `plan` is of, estimated in full as `train` does.
-
-    Raises:
-        SpecError: no such plan, a plan of serving, or its machines are no longer among the facts.
-    """
-    from flopwise.search.run_job import candidate_job  # noqa: PLC0415
-    from flopwise.search.spec import TRAINING  # noqa: PLC0415 - as the rest of the search
-    from flopwise.search.workload_file import workload_from  # noqa: PLC0415
-    from flopwise.training.answer import train_answer  # noqa: PLC0415
-
-    if plan.task not in TRAINING:
-        raise SpecError(f"{where}: a plan of task {plan.task}; runs of training are expected of a plan of training")
-    rows = plan.plans or plan.misses
-    if not 1 <= rank <= len(rows):
-        raise SpecError(f"{where}: no plan {rank}; it has {len(rows)}")
-    chosen, workload = rows[rank - 1], workload_from(plan.workload)
-    facts = facts.with_custom(workload.limits.gpus)
-    place = chosen.provider, chosen.instance, chosen.region
-    offer = next((one for one in facts.offers if one.key == place), None)
-    if offer is None:
-        raise SpecError(f"{where}: {' '.join(place)} is not among the facts of this flopwise; write the plan anew")
-    job = candidate_job(workload, facts.model(workload.model), facts, offer, chosen)
-    answer = train_answer(job, facts, "planned", (), workload.data.epochs)
-    settings: dict[str, Any] = {**chosen.layout, "gpus": chosen.num_gpus, "gpu": chosen.gpu}
-    settings["seq"] = settings.pop("seq_len")
-    one = expected_training(answer, chosen.reproduce or f"flopwise plan --from {where}", settings)
-    return replace(one, model=workload.model, task=workload.task, price_usd_per_hour=chosen.usd_per_hour)

@@ -20,6 +20,7 @@ METRICS = {
     for metric in (
         Metric("step_s", "s", "time from the end of one optimizer step to the end of the next"),
         Metric("data_wait_s", "s", "time of a step in which the loop waited for its next batch"),
+        Metric("communication_s", "s", "time of a step in which devices waited for messages, beyond what hides"),
         Metric("tokens_per_s", "tokens/s", "tokens trained on, or generated, a second by the whole run"),
         Metric("samples_per_s", "samples/s", "sequences or images a second by the whole run"),
         Metric("tokens", "tokens", "tokens since the run began", cumulative=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -102,3 +102,26 @@ class MetricSummary:
     def mean(self) -> float:
         """Mean over the finite samples, in the unit of the metric; NaN where there is none."""
         return self.total / self.count if self.count else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """A run with the summaries of what was measured, by metric and device, and its events."""
+
+    run: Run
+    summaries: Mapping[tuple[str, str], MetricSummary]
+    events: Sequence[Event] = ()
+
+    def figure(self, metric: str) -> float | None:
+        """The metric in one number, of all devices: the mean, or what a counter grew by; None where nothing came."""
+        found = [one for (name, _), one in self.summaries.items() if name == metric and one.count]
+        total = sum(one.total for one in found)
+        if not found:
+            return None
+        return total if METRICS[metric].cumulative else total / sum(one.count for one in found)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, or has taken up to its latest sample; None where nothing came yet."""
+        until_s = self.run.last_at_s if self.run.ended_at_s is None else self.run.ended_at_s
+        return None if until_s is None else max(until_s - self.run.started_at_s, 0.0)

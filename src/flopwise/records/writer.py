@@ -122,7 +122,7 @@ class Writer:
     def flush(self, timeout_s: float = EXIT_WAIT_S) -> bool:
         """Write what is held now; whether all of it is written within that time."""
         until = time.monotonic() + timeout_s
-        while True:
+        while not self._is_empty():
             self._idle.clear()
             self._wake_up()
             self._due.set()
@@ -131,6 +131,7 @@ class Writer:
                 if self._is_empty() or time.monotonic() >= until:
                     return self._is_empty()
             time.sleep(RETRY_S)
+        return True
 
     def end(self, status: RunStatus = "finished", at_s: float | None = None, *, timeout_s: float = EXIT_WAIT_S) -> bool:
         """End the run and write what is left; whether that was done within that time."""
@@ -170,7 +171,8 @@ class Writer:
             wait_s = min(self._interval_s * 2 ** min(self._failures, 10), max(MOST_INTERVAL_S, self._interval_s))
             asked = self._due.wait(wait_s if self._failures or not self._closed else 0.0)
             self._due.clear()
-            self._write_all()
+            with _FORKS.lock:
+                self._write_all()
             if asked:
                 self._idle.set()
             with self._lock:
@@ -249,8 +251,28 @@ class Writer:
 _WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
+class _Forks:
+    """A fork waits a moment for what is being written: its copy would find imports and databases locked for ever."""
+
+    MOST_WAIT_S = 5.0
+
+    def __init__(self) -> None:
+        self.lock, self._waits = threading.Lock(), False
+
+    def before(self) -> None:
+        self._waits = self.lock.acquire(timeout=self.MOST_WAIT_S)
+
+    def after_in_parent(self) -> None:
+        if self._waits:
+            self.lock.release()
+
+
+_FORKS = _Forks()
+
+
 def _forget_in_child() -> None:
     """In a process that was forked off: its locks may be held by threads that it does not have."""
+    _FORKS.lock = threading.Lock()
     for writer in list(_WRITERS):
         writer._is_copy = True  # noqa: SLF001 - of this module
         writer._clear()  # noqa: SLF001
@@ -267,5 +289,5 @@ def _end_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.after_in_parent, after_in_child=_forget_in_child)
 atexit.register(_end_all)

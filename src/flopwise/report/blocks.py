@@ -116,6 +116,25 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart: its name and its points, in the order in which they are joined."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Curves over one axis; `band` is an interval across it, `y_ticks` and `x_ticks` are places with their words."""
+
+    title: str
+    curves: Sequence[Curve]
+    x_ticks: Sequence[tuple[float, str]]
+    y_ticks: Sequence[tuple[float, str]]
+    band: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """A figure that stands for itself: what it is, the figure, and what it means."""
 
@@ -131,7 +150,7 @@ class Tiles:
     tiles: Sequence[Tile]
 
 
-Block = Text | Heading | Bullets | Points | Table | Bars | Spans | Streams | Tiles
+Block = Text | Heading | Bullets | Points | Table | Bars | Spans | Streams | Curves | Tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +168,4 @@ class Document:
     title: str
     subtitle: str
     sections: Sequence[Section]
+    footer: str = "Every figure is computed from the facts and assumptions at the end of this document."

@@ -18,6 +18,7 @@ from flopwise.report.blocks import (
     Bars,
     Block,
     Bullets,
+    Curves,
     Document,
     Heading,
     Link,
@@ -82,7 +83,7 @@ def html(document: Document) -> str:
     def kind(block: Block) -> str:
         return type(block).__name__.lower()
 
-    def drawn(block: Bars | Spans | Streams) -> Any:
+    def drawn(block: Bars | Spans | Streams | Curves) -> Any:
         match block:
             case Bars():
                 picture = bars_svg(block)
@@ -90,6 +91,8 @@ def html(document: Document) -> str:
                 picture = spans_svg(block)
             case Streams():
                 picture = streams_svg(block)
+            case Curves():
+                picture = curves_svg(block)
         return Markup(picture)  # noqa: S704 - all texts in it are escaped
 
     return _template().render(document=document, kind=kind, drawn=drawn)
@@ -275,6 +278,51 @@ def _ribbon(left: float, right: float, start: tuple[float, float], end: tuple[fl
     )
 
 
+TALL = 200.0
+"""Height of a chart's frame."""
+LEFT = 86.0
+"""Width of the column of its figures."""
+
+
+def curves_svg(block: Curves) -> str:
+    """Lines in one frame over their ticks, with a legend below where there are several."""
+    places = [place for curve in block.curves for place in curve.points if isfinite(place[0]) and isfinite(place[1])]
+    across = [x for x, _ in places] + [x for x, _ in block.x_ticks]
+    up = [y for _, y in places] + [y for y, _ in block.y_ticks]
+    if not places:
+        return _svg(0.0, block.title, "")
+    left, right, low, high = min(across), max(across), min(up), max(up)
+
+    def at(x: float, y: float) -> tuple[str, str]:
+        """Where a point stands in the picture."""
+        beside = LEFT + (x - left) / ((right - left) or 1.0) * (WIDTH - LEFT - 8)
+        return _number(beside), _number(6 + (1 - (min(max(y, low), high) - low) / ((high - low) or 1.0)) * TALL)
+
+    parts = []
+    if block.band is not None:
+        (_, top), (_, bottom) = at(left, block.band[1]), at(left, block.band[0])
+        tall = _number(float(bottom) - float(top))
+        parts.append(f'<rect x="{LEFT:g}" y="{top}" width="{_number(WIDTH - LEFT - 8)}" height="{tall}" class="band"/>')
+    for y, words in block.y_ticks:
+        _, level = at(left, y)
+        parts.append(f'<path d="M{LEFT:g} {level}H{WIDTH - 8:g}" class="grid"/>')
+        parts.append(_text(LEFT - 8, float(level) + 4, words, "tick", "end", int(LEFT / LETTER)))
+    for number, (x, words) in enumerate(block.x_ticks):
+        anchor = "start" if not number else "end" if number == len(block.x_ticks) - 1 else "middle"
+        parts.append(_text(float(at(x, low)[0]), TALL + 24, words, "tick", anchor))
+    for number, curve in enumerate(block.curves):
+        line = "L".join(" ".join(at(x, y)) for x, y in curve.points if isfinite(x) and isfinite(y))
+        if line:
+            title = f"<title>{escape(plain(curve.name))}</title>"
+            parts.append(f'<path d="M{line}" class="curve c{number % TINTS}">{title}</path>')
+    legend = [curve.name for curve in block.curves] if len(block.curves) > 1 else []
+    for number, name in enumerate(legend):
+        y = TALL + 46 + 16 * number
+        parts.append(f'<path d="M{LEFT:g} {y - 4:g}h24" class="curve c{number % TINTS}"/>')
+        parts.append(_text(LEFT + 32, y, name, "name"))
+    return _svg(TALL + 30 + 16 * (len(legend) + bool(legend)), block.title, "".join(parts))
+
+
 def _svg(height: float, title: str, body: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{escape(plain(title), quote=True)}" '
@@ -317,11 +365,20 @@ def _lines(block: Block) -> Iterator[str]:
             yield from _table(block)
         case Bars():
             yield from _bars(block)
+        case Streams() | Spans() | Curves():
+            yield from _table(_picture_table(block))
+
+
+def _picture_table(block: Streams | Spans | Curves) -> Table:
+    """What a picture shows, in words."""
+    match block:
         case Streams():
             heads = [block.title.split(",", 1)[0], *block.headers[1:], ">"]
-            yield from _table(Table(heads, [(*row.nodes, row.text) for row in block.rows]))
+            return Table(heads, [(*row.nodes, row.text) for row in block.rows])
         case Spans():
-            yield from _table(Table([block.title, "from", ""], [(r.name, r.begins, r.text) for r in block.rows]))
+            return Table([block.title, "from", ""], [(r.name, r.begins, r.text) for r in block.rows])
+    ends = [(c.name, *(f"{c.points[end][1]:,.4g}" for end in (0, -1))) for c in block.curves if c.points]
+    return Table([block.title, ">first", ">last"], ends)
 
 
 def _table(block: Table) -> Iterator[str]:

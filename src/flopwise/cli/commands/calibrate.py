@@ -42,11 +42,11 @@ def command(
 ) -> None:
     """Refit constants to your own measurements.
 
-    FILE is what `flopwise probe` wrote, or a CSV file as `flopwise backtest` reads it. The constants that these can
-    decide move, as far as the rows say more than is known beforehand, into a profile that `--calibration NAME` lays
-    over the shipped ones in every estimate; no kind of measurement comes out worse. With --calibration it starts from
-    that profile. Profiles stand in a folder of yours (FLOPWISE_CALIBRATIONS, else flopwise/calibrations in your data
-    folder).
+    FILE is what `flopwise probe` wrote, a CSV file as `flopwise backtest` reads it, or the name of a recorded run. The
+    constants that these can decide move, as far as the rows say more than is known beforehand, into a profile that
+    `--calibration NAME` lays over the shipped ones in every estimate; no kind of measurement comes out worse. With
+    --calibration it starts from that profile. Profiles stand in a folder of yours (FLOPWISE_CALIBRATIONS, else
+    flopwise/calibrations in your data folder).
     """
     from flopwise.api import calibrate as api
 

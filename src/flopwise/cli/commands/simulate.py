@@ -17,7 +17,7 @@ from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import DEGREE, FLAG, FRACTION, options_of
+from flopwise.options import DEGREE, FILE, FLAG, FRACTION, options_of
 from flopwise.search.spec import TargetsSpec
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import (
@@ -59,6 +59,7 @@ NOT_QUEUED = {
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --weights fp8 --replicas 2 --users 64 --json",
     "flopwise simulate Llama-3.1-8B --gpu l40s --replicas 3 --trace examples/trace.csv --scale 2",
     "flopwise simulate Llama-3.1-8B --gpu l4 --rate 1 --duration 20min --autoscale concurrency --target 8 --ttft 2s",
+    "flopwise simulate Llama-3.1-8B --gpu l40s --replay examples/observed",
     "flopwise simulate Llama-3.1-8B --gpu h100 --queue 2M --workers 8 --deadline 6h --provider aws",
     "flopwise simulate Llama-3.1-8B --gpu l4 --rate 2 --response-cache 500 --distinct 5000 --repeated 60%",
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --rate 2 --draft eagle --acceptance 0.7 --shared-prefix 500",
@@ -67,6 +68,7 @@ NOT_QUEUED = {
 @flags(MachineSpec, "gpu", section="")
 @add("--replicas", DEGREE, "Replicas behind the balancer.", default=1)
 @flags(ServingSpec, "tp pp ep dp", section="")
+@add("--replay", FILE, "The folder of an observation: its trace, and what was measured beside it.", section="Traffic")
 @flags(Traffic)
 @flags(TargetsSpec, "ttft tpot latency", section="What counts as good")
 @flags(Scheduling)
@@ -100,6 +102,8 @@ def command(**given: Any) -> None:
     requests; with --response-cache repeated prompts are answered from a cache.
     """
     from flopwise.api import simulate as api
+    from flopwise.api.observe import replay
+    from flopwise.cli.commands.observe import replay_lines
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.request import ResponseCache
 
@@ -119,16 +123,24 @@ def command(**given: Any) -> None:
     if rule is not None:
         with Progress("simulating") as progress:
             elastic = api.autoscale(model, rule=rule, report=progress, **cached, **question)
-    run = elastic.answer if elastic else api.simulate(model, replicas=given["replicas"], **cached, **question)
+    replayed = None
+    if given["replay"] is not None:
+        replayed = replay(model, given["replay"], replicas=given["replicas"], **cached, **question)
+        run = replayed.answer
+    else:
+        run = elastic.answer if elastic else api.simulate(model, replicas=given["replicas"], **cached, **question)
     if given["vertical"]:
         sizes = api.vertical(model, rule=rule, replicas=given["replicas"], **question)
 
     def text(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
         yield from lines(answer, paper) if elastic is None else autoscale_lines(elastic, paper)
         yield from vertical_lines(sizes, paper)
+        if replayed is not None:
+            yield from replay_lines(replayed.comparison, paper)
 
     def plain(answer: SimulateAnswer) -> dict[str, Any]:
-        return (document(answer) if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
+        found = (document(answer) if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
+        return found if replayed is None else found | {"comparison": replayed.comparison}
 
     options.answer(run, text, plain)
     if not run.summary.completed:
@@ -166,6 +178,8 @@ def check_option_groups(purchase: str) -> None:
         why = "--autoscale decides how many replicas there are: give --min-replicas, --max-replicas"
     elif {"vertical", "response_cache"} <= spelled.keys():
         why = "--vertical compares replicas without a --response-cache; ask for one of them"
+    elif "replay" in spelled and (other := sorted({"trace", "rate", "users", "autoscale", "queue"} & spelled.keys())):
+        why = f"--replay has the requests of what was observed, for fixed replicas: leave {flag[other[0]]} out"
     elif "queue" in spelled:
         options.refuse(NOT_QUEUED, "not with --queue, whose requests are all there at the start")
         if "purchase" in spelled and purchase != "spot":

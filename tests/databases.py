@@ -78,7 +78,8 @@ def postgres() -> Iterator[PostgresServer]:
 def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of an empty database of the server."""
     name = f"flopwise_{abs(hash(request.node.nodeid)):x}"
-    engine = sqlalchemy.create_engine(postgres.url.replace("postgresql:", "postgresql+psycopg:"))
+    url = postgres.url.replace("postgresql:", "postgresql+psycopg:")
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)  # a test may restart the server
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
     yield f"{postgres.url.rpartition('/')[0]}/{name}"

@@ -1,0 +1,76 @@
+"""What a service does: its engine's metrics and its load generator's requests, and the same traffic replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.options import take
+
+if TYPE_CHECKING:
+    from flopwise.observations.comparison import ReplayComparison
+    from flopwise.observations.observation import Observation
+    from flopwise.serving.sim.answer import SimulateAnswer
+
+
+def observe(
+    url: str | None = None,
+    *,
+    out: Path | str | None = None,
+    facts: Path | str | None = None,
+    progress: Callable[[float, float], None] | None = None,
+    **keywords: Any,
+) -> Observation:
+    """Watch the engine at `url` for some time; keywords are those of `ObserveSpec` (`seconds=60, load=... `).
+
+    `out`: a folder for `observation.json` and for `trace.csv`, which `simulate` replays. Without a `url` a load
+    generator's file (`load`) is read alone.
+
+    Raises:
+        SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be read.
+    """
+    from flopwise.errors import SpecError
+    from flopwise.facts.catalog import load_facts
+    from flopwise.observations.observation import observation, write_observation
+    from flopwise.observations.requests import read_requests
+    from flopwise.observations.spec import ObserveSpec
+    from flopwise.observations.watching import watch_engine
+
+    (how,) = take(keywords, ObserveSpec)
+    if url is None and how.load is None:
+        raise SpecError("nothing to observe: give an engine's address, or --load with a load generator's file")
+    load = None if how.load is None else read_requests(how.load)
+    watched = None
+    if url is not None:
+        watched = watch_engine(url, how.seconds, load_facts(facts), interval_s=how.interval_s, progress=progress)
+    found, trace = observation(watched, load, seed=how.seed)
+    if out is not None:
+        write_observation(Path(out), found, trace)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The traffic of an observation simulated, and how it compares with what was measured."""
+
+    answer: SimulateAnswer
+    observation: Observation
+    comparison: ReplayComparison
+
+
+def replay(model: Any, folder: Path | str, **keywords: Any) -> Replay:
+    """Run the trace of an observation (`folder`) through a deployment; keywords are those of `simulate`.
+
+    Raises:
+        SpecError: no such observation, or as `simulate`; InfeasibleError, MissingFactError: as `simulate`.
+    """
+    from flopwise.api.simulate import simulate
+    from flopwise.observations.comparison import compare
+    from flopwise.observations.observation import TRACE_FILE, read_observation
+
+    seen = read_observation(Path(folder))
+    answer = simulate(model, trace=Path(folder) / TRACE_FILE, **keywords)
+    compared = compare(seen, answer.simulated, answer.job, dict(answer.intervals))
+    return Replay(answer=answer, observation=seen, comparison=compared)

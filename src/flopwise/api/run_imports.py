@@ -1,0 +1,125 @@
+"""Runs of the past, from files of other tools: recorded beside what `train` or `serve` expects of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import OptionError, changed_options, defaults_of, take
+from flopwise.records.imports.spec import ImportSpec
+from flopwise.serving.spec import RequestSpec, ServingSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from flopwise.records.imports.imported import FoundRun, ImportedRun, PlannedRun
+    from flopwise.records.model import Expectation
+
+TRAINING, SERVING = (DataSpec, TrainingSpec), (RequestSpec, ServingSpec)
+"""Options of what was run, beside those of its machines."""
+
+
+def import_runs(
+    *files: Path | str, store: Path | str | None = None, gpus: int | None = None, **options: Any
+) -> list[ImportedRun]:
+    """Write the runs of files of other tools to a store, with what is expected of them where model and GPU are known.
+
+    `options` are those of `ImportSpec` (`format="wandb", model="Llama-3.1-8B" ...`), `MachineSpec` (`gpu="h100" ...`),
+    of runs of training those of `DataSpec` and `TrainingSpec`, of serving those of `RequestSpec` and `ServingSpec`, and
+    `SourceSpec`. What a file says itself need not be said. The same content is imported once.
+
+    Raises:
+        SpecError: a file that cannot be read, or an option that is not of its kind of run; nothing is written then.
+    """
+    from flopwise.records.imports.imported import found_runs, write_run
+    from flopwise.records.store import open_store
+
+    if not files:
+        raise SpecError("no file to import; give one that a tool has exported")
+    names = {name for spec in (ImportSpec, MachineSpec, SourceSpec) for name in defaults_of(spec)}
+    about = {name: value for name, value in options.items() if name in names}
+    said, machines, source = take(about, ImportSpec, MachineSpec, SourceSpec)
+    rest = {name: value for name, value in options.items() if name not in names and value is not None}
+    found = found_runs([Path(file) for file in files], said, gpus)
+    planned = [_planned_run(one, said, machines, source, gpus, _settings(one, rest)) for one in found]
+    opened, several = open_store(store), len(found) > 1
+    return [write_run(opened, one, plan, said, several=several) for one, plan in zip(found, planned, strict=True)]
+
+
+def _settings(one: FoundRun, rest: Mapping[str, Any]) -> dict[str, object]:
+    """The settings of a run as `train` or `serve` takes them: as given, else as the file says.
+
+    Raises:
+        SpecError: an option of the other kind of runs, or none of either.
+    """
+    mine, others = (SERVING, TRAINING) if one.raw.task == "serve" else (TRAINING, SERVING)
+    own, foreign = ({name for spec in specs for name in defaults_of(spec)} for specs in (mine, others))
+    for name in rest:
+        if name not in own and name in foreign:
+            kind, other = ("serving", "training") if one.raw.task == "serve" else ("training", "serving")
+            raise OptionError(name, f"of {other}; {one.path} holds a run of {kind}")
+    specs = take(rest, *mine)
+    said = {name: getattr(spec, name) for spec in specs for name in changed_options(spec)}
+    found = dict(one.raw.settings)
+    if {"concurrency", "rate"} & said.keys():
+        found = {name: value for name, value in found.items() if name not in {"concurrency", "rate"}}
+    return found | said
+
+
+def _planned_run(
+    one: FoundRun, said: ImportSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    settings: dict[str, object],
+) -> PlannedRun:  # fmt: skip
+    """What is said and expected of a run; why nothing is, in its notes.
+
+    Raises:
+        FlopwiseError: a model that was given is not known, or its question cannot be answered.
+    """
+    from flopwise.records.imports.imported import PlannedRun
+
+    model, gpu = said.model or one.raw.model, machines.gpu or machines.instance
+    asked = {name: getattr(machines, name) for name in changed_options(machines) if name != "gpu"}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in {**settings, **asked}.items()}
+    alone = PlannedRun(gpu=gpu, gpus=gpus or one.raw.gpus, settings=plain)
+    missing = [name for name, held in (("model", model), ("gpu", gpu)) if held is None]
+    if model is None or missing:
+        return replace(alone, notes=(f"nothing is expected of the run without {' and '.join(missing)}",))
+    try:
+        usd, expected = _expectation(one, model, machines, source, alone.gpus, settings)
+    except FlopwiseError as failure:
+        if said.model is not None:
+            raise
+        return replace(alone, notes=(f"nothing is expected of the run: {failure}",))
+    return replace(alone, usd_per_hour=usd, expected=expected)
+
+
+def _expectation(
+    one: FoundRun, model: str, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    settings: Mapping[str, Any],
+) -> tuple[float | None, Expectation]:  # fmt: skip
+    """(USD an hour of all accelerators, what is expected of a run of these settings)."""
+    from flopwise.search.reproduce import SERVE, TRAIN, command_line
+
+    asked = {name: getattr(spec, name) for spec in (machines, source) for name in changed_options(spec)}
+    verb, specs = ("serve", SERVE) if one.raw.task == "serve" else ("train", TRAIN)
+    known = {name for spec in specs for name in defaults_of(spec)}
+    line = command_line(
+        verb, model, {n: v for n, v in {**asked, **settings, "gpus": gpus}.items() if n in known}, specs
+    )
+    if verb == "serve":
+        from flopwise.api.serve import serve
+        from flopwise.records.serving_expectation import serving_expectation
+
+        answer = serve(model, gpus=gpus, machines=machines, source=source, **settings)
+        each = answer.estimate.job.cluster.usd_per_gpu_hour
+        return None if each is None else each * answer.num_gpus, serving_expectation(answer, line)
+    from flopwise.api.train import train
+    from flopwise.records.expectation import training_expectation
+
+    trained = train(model, gpus=gpus or 1, machines=machines, source=source, **settings)
+    each = trained.estimate.job.cluster.usd_per_gpu_hour
+    return None if each is None else each * trained.estimate.num_gpus, training_expectation(trained, line)

@@ -1,0 +1,94 @@
+"""What became of recorded runs: one against its plan, several against each other, all as rows of measurement files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flopwise.records.comparison import Comparison
+    from flopwise.records.explanation import RunExplanation
+    from flopwise.records.measured import Measured
+    from flopwise.records.rows import RunRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRun:
+    """A run's figures, and why they are off its plan."""
+
+    measured: Measured
+    explanation: RunExplanation
+
+
+def explain_run(run: str, *, store: str | Path | None = None, page: str | Path | None = None) -> ExplainedRun:
+    """A run against what was expected of it, its difference by term; `page`: write it there as HTML.
+
+    Raises:
+        UnknownNameError: there is no such run.
+        SpecError: the store cannot be read, or the page not written.
+    """
+    from flopwise.records.explanation import explanation
+    from flopwise.records.measured import run_figures
+    from flopwise.records.store import open_store
+
+    opened = open_store(store, create=False)
+    found = run_figures(opened, opened.run(run))
+    why = explanation(found)
+    if page is not None:
+        from flopwise.records.page import write_page
+
+        write_page(page, found, why)
+    return ExplainedRun(measured=found, explanation=why)
+
+
+def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: str | Path | None = None) -> Comparison:
+    """Runs against the first of them, and each against its plan; `page`: write it there as HTML.
+
+    Raises:
+        UnknownNameError: there is no such run.
+        SpecError: fewer than two runs, or the store cannot be read.
+    """
+    from flopwise.errors import SpecError
+    from flopwise.records.comparison import comparison
+    from flopwise.records.measured import run_figures
+    from flopwise.records.store import open_store
+
+    opened = open_store(store, create=False)
+    found = list({(run := opened.run(key)).run_id: run for key in runs}.values())
+    if len(found) < 2:
+        raise SpecError("one run has nothing to be compared with; name two or more (`flopwise runs list`)")
+    answer = comparison([run_figures(opened, run) for run in found])
+    if page is not None:
+        from flopwise.records.page import write_page
+
+        write_page(page, answer)
+    return answer
+
+
+def run_rows(
+    runs: Sequence[str] = (), kind: str = "training", *, store: str | Path | None = None, file: str | Path | None = None
+) -> RunRows:
+    """Runs as rows that `backtest` and `calibrate` read, of a kind: training, memory or serving.
+
+    `runs` empty: all of the store. `file`: write them there as CSV.
+
+    Raises:
+        UnknownNameError: there is no such run or kind.
+        SpecError: the store cannot be read, the file not written, or no run makes a row.
+    """
+    from flopwise.errors import SpecError
+    from flopwise.files import write_whole
+    from flopwise.records.measured import run_figures
+    from flopwise.records.rows import rows_of
+    from flopwise.records.store import open_store
+
+    opened = open_store(store, create=False)
+    chosen = [opened.run(key) for key in runs] if runs else opened.runs()
+    found = rows_of([run_figures(opened, run) for run in chosen], kind)
+    if not found.rows:
+        raise SpecError(f"no run makes a row of {kind}: {'; '.join(found.missing[:5]) or 'the store has none'}")
+    if file is not None:
+        write_whole(file, found.csv.encode())
+    return found

@@ -1,0 +1,130 @@
+"""`flopwise observe`: what a running service does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise import units
+from flopwise.cli import options
+from flopwise.cli.options import add, flags
+from flopwise.cli.parts import bullets
+from flopwise.cli.progress import Progress
+from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.facts.spec import SourceSpec
+from flopwise.observations.spec import ObserveSpec
+from flopwise.options import FILE
+
+if TYPE_CHECKING:
+    from flopwise.observations.comparison import ReplayComparison
+    from flopwise.observations.observation import Observation, ObservedLatency
+
+TITLES = {"ttft": "TTFT", "itl": "between tokens", "e2e": "whole request"}
+PERCENTILES = ("p50", "p90", "p95", "p99")
+
+
+@options.command(
+    "observe",
+    "flopwise observe --load examples/guidellm.json",
+    "flopwise simulate Llama-3.1-8B --gpu l40s --replay examples/observed",
+)
+@options.argument("url", required=False)
+@flags(ObserveSpec)
+@add("-o --output", FILE, "Write observation.json and trace.csv into this folder.")
+@flags(SourceSpec, "facts")
+def command(*, url: str | None, output: Path | None, facts: Path | None, **given: Any) -> None:
+    """Latencies, load and cache of a running engine, and its traffic as a trace.
+
+    URL is the address of vLLM, SGLang, TensorRT-LLM or llama.cpp; its metrics are read again and again. Without URL a
+    load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what `flopwise simulate --replay seen` runs and compares.
+    """
+    from flopwise.api import observe as api
+
+    with Progress("observing") as progress:
+        found = api.observe(url, out=output, facts=facts, progress=progress, **options.values(given, ObserveSpec))
+    options.answer(found, lambda seen, paper: _report(seen, output, paper))
+
+
+def _report(seen: Observation, out: Path | None, paper: Screen) -> Iterator[str]:
+    where = f"{seen.engine} at {seen.url}" if seen.engine else "a load generator's requests"
+    yield heading(f"{where}, {units.format_seconds(seen.duration_s)}", paper)
+    rows = [(TITLES[name], getattr(seen, name)) for name in TITLES]
+    yield table(
+        ["", ">mean", *(f">{p}" for p in PERCENTILES), "by"],
+        [[title, *_cells(latency), latency.source] for title, latency in rows if latency is not None],
+        paper,
+    )
+    percent, second = units.format_percent, units.format_seconds
+    shown = (
+        ("answered", f"{seen.requests:,}: {seen.requests_per_s:,.3g}/s", True),
+        ("failed", f"{seen.failed:,}", seen.failed),
+        ("lengths", f"{seen.input_tokens or 0:,.4g} tokens in, {seen.output_tokens or 0:,.4g} out on average", True),
+        ("in flight", _with_most(seen.running, seen.most_running, "running"), seen.running is not None),
+        ("queue", _with_most(seen.waiting, seen.most_waiting, "waiting"), seen.waiting is not None),
+        ("cache", f"{percent(seen.cache_frac or 0)} filled on average", seen.cache_frac is not None),
+        ("prefix hits", f"{percent(seen.cached_frac or 0)} of prompt tokens", seen.cached_frac is not None),
+        ("a request", f"{second(seen.queue_s or 0)} queued, {second(seen.prefill_s or 0)} in prefill",
+         seen.queue_s is not None and seen.prefill_s is not None),
+        ("a step", f"{second(seen.step_s or 0)}, {seen.tokens_per_step or 0:,.3g} tokens", seen.step_s is not None),
+        ("preempted", f"{seen.preemptions or 0:,}", seen.preemptions),
+    )  # fmt: skip
+    yield pairs([(name, text) for name, text, there in shown if there], paper)
+    yield bullets("Notes", seen.notes)
+    if out is not None:
+        yield f"Written to {out}; run it again by: flopwise simulate MODEL --gpu GPU --replay {out}"
+
+
+def _cells(latency: ObservedLatency) -> list[str | None]:
+    """Mean and percentiles; with the ends of its bucket where a percentile is known to a bucket only."""
+    second = units.format_seconds
+    cells = [None if latency.mean is None else second(latency.mean)]
+    for name in PERCENTILES:
+        value, low, high = getattr(latency, name), latency.low.get(name), latency.high.get(name)
+        if value is None:
+            cells.append(None)
+        elif name not in latency.high:
+            cells.append(second(value))
+        elif high is None:
+            cells.append(f"> {second(low or 0)}")
+        else:
+            cells.append(f"{second(value)} ({second(low or 0)}-{second(high)})")
+    return cells
+
+
+def _with_most(mean: float | None, most: float | None, what: str) -> str:
+    return f"{mean or 0:,.3g} {what} on average, {most or 0:,.3g} at most"
+
+
+def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:
+    """An observation beside the same traffic simulated."""
+    yield heading("Measured against simulated", paper)
+    rows = []
+    for one in compared.figures:
+        timed = one.name.split()[0] in TITLES
+        text = units.format_seconds if timed else _number
+        name = " ".join([TITLES[one.name.split()[0]], *one.name.split()[1:]]) if timed else one.name
+        band = "" if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
+        gap = None if one.difference is None else f"{one.difference:+.1%}".replace("%", " %")
+        rows.append([name, text(one.measured), text(one.predicted), gap, band])
+    yield table(["", ">measured", ">simulated", ">difference", "80 % interval"], rows, paper)
+    second = units.format_seconds
+    for of in dict.fromkeys(term.of for term in compared.terms):
+        yield heading(f"A mean {of}", paper)
+        terms = [term for term in compared.terms if term.of == of]
+        cells = [
+            [t.name, None if t.measured_s is None else _seconds_text(t.measured_s), second(t.predicted_s)]
+            for t in terms
+        ]
+        yield table(["", ">measured", ">simulated"], cells, paper)
+    yield bullets("What differs", compared.findings)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}"
+
+
+def _seconds_text(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return units.format_seconds(seconds) if seconds >= 0 else f"-{units.format_seconds(-seconds)}"

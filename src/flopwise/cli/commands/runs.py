@@ -1,0 +1,27 @@
+"""`flopwise runs`: recorded runs. A command of the group is a file in `cli/runs/` and a line here."""
+
+from __future__ import annotations
+
+from flopwise.cli.options import QuestionGroup
+
+SECTIONS = {
+    "Commands": {
+        "list": "The runs that are kept, the latest first.",
+        "show": "What was measured in a run, beside what was expected.",
+        "export": "Runs as files: JSON lines that can be imported, or CSV.",
+        "delete": "Delete runs with all that was recorded of them.",
+    }
+}
+
+command = QuestionGroup(
+    "runs",
+    sections=SECTIONS,
+    home="flopwise.cli.runs.{}_runs",
+    examples=("flopwise runs list --since 7d", "flopwise runs list --task pretrain --json"),
+    help="""Recorded runs: what they did, beside what was expected of them.
+
+    They are kept in a file of yours, or on a PostgreSQL server of a team: --store of each command, else FLOPWISE_RUNS,
+    else runs.db in your data folder. A RUN is an id, its first digits (four or more), or a name: the latest of it.
+    Without a command: list.
+    """,
+)

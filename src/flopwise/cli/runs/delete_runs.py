@@ -1,0 +1,38 @@
+"""`flopwise runs delete`: runs that are no longer wanted."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from flopwise.cli import options
+from flopwise.cli.options import add, flags, usage_error
+from flopwise.cli.render import plain_text
+from flopwise.options import FLAG, name
+from flopwise.records.spec import StoreSpec
+
+
+@options.command(
+    "delete", "flopwise runs delete pretrain-tiny --yes", "flopwise runs delete pretrain-tiny serve-tiny --yes"
+)
+@options.argument("runs", name("run", 4096), nargs=-1)
+@add("--yes", FLAG, "Do not ask.", default=False)
+@flags(StoreSpec)
+def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
+    """Delete runs with all that was recorded of them.
+
+    RUNS are ids, their first digits, or names. It asks before it deletes, on a terminal; elsewhere it takes --yes. The
+    space is used again by later runs.
+    """
+    from flopwise.api.runs import delete_runs, recorded_run
+
+    found = {(one := recorded_run(run, store=store).run).run_id: one for run in runs}
+    if not yes:
+        if not sys.stdin.isatty():
+            raise usage_error("nobody is there to be asked: --yes deletes without a question")
+        for one in found.values():
+            click.echo(plain_text(f"{one.run_id}  {one.name}  {one.task}  {one.model or ''}"), err=True)
+        click.confirm(f"Delete {len(found)} run{'s' * (len(found) != 1)} for good?", abort=True, err=True)
+    deleted = delete_runs(list(found), store=store)
+    options.answer({"deleted": deleted}, lambda *_: [f"Deleted {', '.join(deleted)}."])

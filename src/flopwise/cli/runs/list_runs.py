@@ -1,0 +1,96 @@
+"""`flopwise runs list`: one line a run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flopwise import units
+from flopwise.cli import options
+from flopwise.cli.jsonout import attributes
+from flopwise.cli.options import flags
+from flopwise.cli.parts import price
+from flopwise.cli.render import Screen, table
+from flopwise.records.spec import RunFilter, StoreSpec
+
+if TYPE_CHECKING:
+    from flopwise.records.model import RecordedRun
+
+SHORT_ID = 8
+SILENT_S = 300.0
+"""From when on nothing heard of a run that goes on is worth a word."""
+RUN_KEYS = (
+    "run.run_id run.name run.task run.status run.source run.model run.gpu run.gpus run.host run.started_at_s "
+    "run.ended_at_s run.last_at_s seconds run.price_usd_per_hour run.budget_usd"
+)
+
+
+@options.command(
+    "list", "flopwise runs list", "flopwise runs list --task pretrain --since 30d --status finished",
+    "flopwise runs list --json",
+)  # fmt: skip
+@flags(RunFilter)
+@flags(StoreSpec)
+def command(*, store: str | None, **which: str | None) -> None:
+    """The runs that are kept, the latest first.
+
+    Rates are means over the run, loss and cost the last of it. A run that was killed stays `running`: the time since
+    anything was heard of it stands beside.
+    """
+    from flopwise.api.runs import runs
+
+    found = runs(store=store, **options.values(which))
+    options.answer(found, _lines, lambda all_of: [document(one) for one in all_of])
+
+
+def document(one: RecordedRun) -> dict[str, Any]:
+    """A run as JSON: itself, and each metric in one number."""
+    metrics = dict.fromkeys(metric for metric, _ in one.summaries)
+    return attributes(one, RUN_KEYS) | {"metrics": {metric: one.figure(metric) for metric in metrics}}
+
+
+def moment(at_s: float | None) -> str | None:
+    """A time as people read it, in their own zone."""
+    if at_s is None:
+        return None
+    try:
+        return dt.datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_s:.0f} s"
+
+
+def state(one: RecordedRun) -> str:
+    """The status; with how long nothing was heard of a run that is said to go on."""
+    heard_s = one.run.started_at_s if one.run.last_at_s is None else one.run.last_at_s
+    silent_s = dt.datetime.now(tz=dt.UTC).timestamp() - heard_s
+    if one.run.status != "running" or silent_s < SILENT_S:
+        return one.run.status
+    return f"running, silent for {units.format_seconds(silent_s)}"
+
+
+def last(one: RecordedRun, metric: str) -> float | None:
+    """The last value of a metric; None where it was not measured."""
+    return next((held.last for (name, _), held in one.summaries.items() if name == metric), None)
+
+
+def _lines(found: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:
+    if not found:
+        yield "No run is kept here, or none that was asked for. `flopwise.callbacks` record them."
+        return
+    heads = (
+        "run", "name", "task", "model", "machines", "began", ">took", "status", ">tokens/s", ">MFU", ">loss", ">cost",
+    )  # fmt: skip
+    spare = ("task", "machines", ">cost", ">MFU", ">took")
+    yield table(heads, [_cells(one) for one in found], paper, spare=spare)
+
+
+def _cells(one: RecordedRun) -> tuple[Any, ...]:
+    run, mfu, rate = one.run, one.figure("mfu_frac"), one.figure("tokens_per_s")
+    machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
+    took = None if one.seconds is None else units.format_seconds(one.seconds)
+    return (
+        run.run_id[:SHORT_ID], run.name, run.task, run.model, machines, moment(run.started_at_s), took, state(one),
+        None if rate is None else units.format_count(rate), None if mfu is None else units.format_percent(mfu),
+        last(one, "loss"), price(one.figure("cost_usd")),
+    )  # fmt: skip

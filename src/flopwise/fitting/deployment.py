@@ -1,0 +1,218 @@
+"""The few constants of one deployment, fitted to a load that it was observed under, and the error on the rest of it.
+
+Requests are replayed in the simulator; figures are medians of parts of the traffic (a stretch of time, short or long
+prompts). Stretches are left out of the fit in turn: the error there is what to expect, and sets the intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.rates import families
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import Facts
+from flopwise.fitting.constants import Array, Constant, Values, moved_records
+from flopwise.fitting.robust import FitModel, fit
+from flopwise.observations.requests import MeasuredRequests
+from flopwise.serving.job import ServeJob
+from flopwise.serving.sim.engine import replica
+from flopwise.serving.sim.result import SimulatedRun
+from flopwise.serving.sim.simulate import simulate
+from flopwise.serving.sim.trace import trace
+
+Rows = NDArray[np.intp]
+FIGURES = ("ttft_s", "itl_s", "e2e_s")
+ROUNDS = 8
+STRETCHES = 6
+"""Parts of a load by time; each is two again, by the length of prompts."""
+LEAST = 8
+"""Requests of a part below which its medians say little."""
+LEAST_REQUESTS = 48
+"""Of one load: three stretches with two parts each."""
+ROW_WEIGHT = 4.0
+"""Of a figure, against the prior of one constant."""
+LEAST_SPREAD = 0.04
+"""Log error that no prediction is more certain than: two runs of one load differ by so much."""
+INSIDE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedLoad:
+    """Requests that a deployment answered: at their times, or by `users` who ask again once they are answered."""
+
+    job: ServeJob
+    requests: MeasuredRequests
+    users: int | None = None
+
+
+def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
+    """What is fitted of a deployment: five constants of its engine here, and the rate of its device's products.
+
+    A priori they are what is known of the engine and the device; a processor has no captured graphs, so that each
+    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5).
+    """
+    engine, chip = job.engine, job.cluster.accelerator
+    scope = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    eager = chip.kind == "cpu"
+    layer_s = 125e-6 if eager else max(engine.layer_s, 1e-7)
+    of_engine = (engine.name,)
+    known = job.cluster.rates.value["matmul_frac.bf16"]
+    return (
+        Constant("request_s", of_engine, 5e-3 if eager else engine.request_s, 1e-4, 1.0, 1.0, table="engines"),
+        Constant("step_s", of_engine, max(engine.step_s, 1e-5), 1e-5, 0.1, 1.0, table="engines"),
+        Constant("layer_s", of_engine, layer_s, 1e-7, 5e-3, 0.5, table="engines"),
+        Constant("sequence_s", of_engine, max(engine.sequence_s, 1e-6), 1e-7, 5e-3, 1.5, table="engines"),
+        Constant("matmul_frac.bf16", (scope,), known, 0.01, 1.5, 1.0),
+    )  # fmt: skip
+
+
+def moved_job(job: ServeJob, values: Values) -> ServeJob:
+    """The job with other values of its engine's and its device's constants."""
+    engine = moved_records({job.engine.name: job.engine}, "engines", values)[job.engine.name]
+    own = {c.name: v for c, v in values.items() if c.table == "calibration"}
+    achieved = job.cluster.rates
+    return replace(
+        job, engine=engine, cluster=replace(job.cluster, rates=replace(achieved, value={**achieved.value, **own}))
+    )
+
+
+def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
+    """The load's requests through one replica of `job`.
+
+    Raises:
+        InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
+    """
+    requests = load.requests
+    inputs, outputs = round(float(requests.prompt.mean())), round(float(requests.output.mean()))
+    longest = int((requests.prompt + requests.output).max())
+    job = replace(job, input_tokens=max(inputs, 1), output_tokens=max(outputs, 1))
+    built = replica(job, context=inputs + outputs, max_tokens=longest)
+    asked = trace(requests.arrival_s, requests.prompt, requests.output)
+    return simulate(
+        asked, built.cost, built.limits, replicas=built.schedulers, users=load.users, together=load.users is not None
+    )
+
+
+def parts(load: ServedLoad) -> list[Rows]:
+    """Rows of each part: stretches of time, each with its short and its long prompts; few requests make fewer parts."""
+    count = len(load.requests)
+    stretches = int(np.clip(count // (2 * LEAST), 1, STRETCHES))
+    found = []
+    for rows in np.array_split(np.arange(count), stretches):
+        order = rows[np.argsort(load.requests.prompt[rows], kind="stable")]
+        halves = (order,) if len(order) < 2 * LEAST else (order[: len(order) // 2], order[len(order) // 2 :])
+        found += [np.sort(half) for half in halves]
+    return found
+
+
+def median_figures(columns: Mapping[str, Array], rows: Rows) -> Array:
+    """Medians of some requests' first token, time between tokens and whole answer, in seconds."""
+    with np.errstate(invalid="ignore"):
+        return np.array([np.nanmedian(columns[name][rows]) for name in FIGURES])
+
+
+def measured_columns(requests: MeasuredRequests) -> dict[str, Array]:
+    """The columns of `FIGURES`, as measured."""
+    return {name: getattr(requests, name) for name in FIGURES}
+
+
+def simulated_columns(run: SimulatedRun) -> dict[str, Array]:
+    """The columns of `FIGURES`, as simulated."""
+    return {"ttft_s": run.ttft_s, "itl_s": run.tpot_s, "e2e_s": run.e2e_s}
+
+
+class DeploymentModel(FitModel):
+    """Log errors of the medians of all parts of some loads, as a function of the constants' logarithms."""
+
+    def __init__(
+        self, served: Sequence[ServedLoad], constants: Sequence[Constant], members: Sequence[int] | None = None
+    ) -> None:
+        """Predict nothing yet; `members`: the figures that count."""
+        self.served, self.constants = served, tuple(constants)
+        self.measured = np.concatenate([
+            median_figures(measured_columns(load.requests), rows) for load in served for rows in parts(load)
+        ])  # fmt: skip
+        everything = np.flatnonzero(np.isfinite(self.measured) & (self.measured > 0))
+        self.members = everything if members is None else np.asarray(members)
+        self.weights = np.full(len(self.members), ROW_WEIGHT / len(FIGURES))
+        self._computed: dict[bytes, Array] = {}
+
+    def errors(self, point: Array) -> Array:
+        """log(predicted / measured) of every figure."""
+        key = np.round(point, 9).tobytes()
+        if key not in self._computed:
+            values = self.values(point)
+            runs = [simulated_run(load, moved_job(load.job, values)) for load in self.served]
+            predicted = np.concatenate([
+                median_figures(simulated_columns(run), rows)
+                for load, run in zip(self.served, runs, strict=True) for rows in parts(load)
+            ])  # fmt: skip
+            self._computed[key] = np.log(predicted[self.members] / self.measured[self.members])
+        return self._computed[key]
+
+    def only(self, members: Sequence[int]) -> DeploymentModel:
+        """The same for some of the figures."""
+        return DeploymentModel(self.served, self.constants, self.members[list(members)].tolist())
+
+    def stretches(self) -> list[int]:
+        """The stretch of time that each figure is of: those that are left out together."""
+        return (self.members // (2 * len(FIGURES))).tolist()
+
+    def figure_names(self) -> list[str]:
+        """Which of `FIGURES` each figure is."""
+        return [FIGURES[member % len(FIGURES)] for member in self.members]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentFit:
+    """The constants of a deployment, and what they are worth on traffic that they were not fitted to.
+
+    Errors are medians of |predicted / measured - 1| by figure. Those `left_out` are of stretches of the traffic under
+    constants that were fitted to the others.
+    """
+
+    values: Values
+    before: dict[str, float]  # with what was known beforehand
+    left_out: dict[str, float]
+    fitted: dict[str, float]
+    spread: dict[str, float]  # a factor either way that holds 8 of 10 of the figures left out
+    kept: bool  # False: no better than what was known beforehand, which then stays
+
+    def interval(self, figure: str, seconds: float) -> tuple[float, float]:
+        """What 8 of 10 measurements lie in."""
+        return seconds / self.spread[figure], seconds * self.spread[figure]
+
+
+def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
+    """Fit a deployment's constants to loads that it was observed under; never worse on these than before.
+
+    Raises:
+        SpecError: too few requests to leave some out.
+    """
+    if not served or max(len(load.requests) for load in served) < LEAST_REQUESTS:
+        raise SpecError(f"too few requests to fit a deployment to: of one load at least {LEAST_REQUESTS} are needed")
+    constants = deployment_constants(served[0].job)
+    model = DeploymentModel(served, constants)
+    known = np.log([c.present_value(facts) if c.table == "engines" else c.prior for c in constants])
+    done = fit(model, np.log([c.prior for c in constants]), ROUNDS)
+    before = model.errors(known)
+    unseen = done.left_out([str(part) for part in model.stretches()])
+    kept = bool(np.median(np.abs(done.errors)) <= np.median(np.abs(before)))
+    point, errors, unseen = (done.point, done.errors, unseen) if kept else (known, before, before)
+    of = np.array(model.figure_names())
+    return DeploymentFit(
+        values=model.values(point), before=_medians(of, before), left_out=_medians(of, unseen), kept=kept,
+        fitted=_medians(of, errors),
+        spread={
+            name: float(np.exp(max(np.quantile(np.abs(unseen[of == name]), INSIDE), LEAST_SPREAD)))
+            for name in FIGURES if np.any(of == name)
+        },
+    )  # fmt: skip
+
+
+def _medians(of: NDArray[np.str_], errors: Array) -> dict[str, float]:
+    return {name: float(np.median(np.abs(np.expm1(errors[of == name])))) for name in FIGURES if np.any(of == name)}

@@ -1,0 +1,315 @@
+"""What was observed of a service: latencies, load and cache, and the requests as a trace that can be replayed."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.files import write_whole
+from flopwise.observations.requests import MeasuredRequests
+from flopwise.observations.watching import Watched
+from flopwise.serving.sim.trace import read_trace_columns
+
+FORMAT, VERSION = "flopwise-observation", 1
+OBSERVATION_FILE, TRACE_FILE = "observation.json", "trace.csv"
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "e2e": "e2e_s"}
+_HISTOGRAMS = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "latency": "e2e"}
+"""Figures by the meanings of metrics; where an engine has both, `itl` is the finer one."""
+FROM_ENGINE, FROM_LOAD = "engine", "load generator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedLatency:
+    """Mean and percentiles of a time, in seconds; of an engine's histogram each within the ends of its bucket."""
+
+    source: str  # engine, whose clock begins when it has the request; or load generator: what its clients saw
+    count: int
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    low: dict[str, float]  # by percentile, where it is known to a bucket only
+    high: dict[str, float | None]  # None: above the last bucket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A service over some time. Seconds, tokens, requests; None is what nobody said."""
+
+    engine: str | None
+    url: str | None
+    began_at_s: float  # seconds since 1970
+    duration_s: float
+    requests: int
+    failed: int = 0
+    ttft: ObservedLatency | None = None
+    itl: ObservedLatency | None = None
+    e2e: ObservedLatency | None = None
+    queue_s: float | None = None  # means of a request: before its first step,
+    prefill_s: float | None = None  # of its prompt's steps,
+    decode_s: float | None = None  # and from its first token to its last
+    waiting: float | None = None  # means over the readings
+    running: float | None = None
+    cache_frac: float | None = None
+    most_waiting: float | None = None
+    most_running: float | None = None
+    most_cache_frac: float | None = None
+    requests_per_s: float = 0.0
+    input_tokens: float | None = None  # means of a request
+    output_tokens: float | None = None
+    cached_frac: float | None = None  # of prompt tokens, found in the prefix cache
+    preemptions: int | None = None
+    tokens_per_step: float | None = None
+    step_s: float | None = None  # of the engine while it ran, mean
+    restarts: int = 0
+    missed_readings: int = 0
+    readings: int = 0
+    trace_from: str = FROM_ENGINE
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceColumns:
+    """Requests to replay: the columns of a trace file."""
+
+    arrival_s: np.ndarray
+    prompt: np.ndarray
+    output: np.ndarray
+    cached: np.ndarray  # tokens of the prompt that begin as others' do
+
+
+def observation(
+    watched: Watched | None, load: MeasuredRequests | None, *, seed: int = 0
+) -> tuple[Observation, TraceColumns | None]:
+    """What an engine's metrics, a load generator's requests, or both say.
+
+    Latencies are the clients' where they are known. The trace has the generator's requests; without them arrivals are
+    those that the engine's counters grew by, spread over each interval, with lengths drawn from its histograms. There
+    is none of an engine that counts tokens and no requests (llama.cpp).
+
+    Raises:
+        SpecError: no request was answered in that time, or nobody says how long prompts are.
+    """
+    assert watched is not None or load is not None
+    notes: list[str] = []
+    trace = _trace_of_load(load, watched, notes) if load is not None else _drawn_trace(watched, seed, notes)  # type: ignore[arg-type]  # one of them is there
+    engine = {} if watched is None else _engine_figures(watched, notes)
+    if load is not None:
+        clients = {name: _client_latency(getattr(load, column)) for name, column in LATENCIES.items()}
+        engine |= {name: latency for name, latency in clients.items() if latency is not None}
+        span = float((load.arrival_s + load.e2e_s).max())
+        engine |= {
+            "requests": len(load),
+            "failed": load.failed,
+            "requests_per_s": len(load) / span,
+            "trace_from": FROM_LOAD,
+        }
+        engine["output_tokens"] = float(load.output.mean())
+        if load.failed:
+            notes.append(f"{load.failed:,} requests failed: they stand in no figure and not in the trace")
+        if watched is None:
+            engine |= {"engine": None, "url": None, "began_at_s": load.began_at_s, "duration_s": span}
+    if trace is not None:
+        engine["input_tokens"] = float(trace.prompt.mean())
+    return Observation(**engine, notes=tuple(notes)), trace
+
+
+def _client_latency(seconds: np.ndarray) -> ObservedLatency | None:
+    there = seconds[np.isfinite(seconds)]
+    if not len(there):
+        return None
+    at = {name: float(np.quantile(there, share)) for name, share in SHARES.items()}
+    return ObservedLatency(source=FROM_LOAD, count=len(there), mean=float(there.mean()), **at, low={}, high={})
+
+
+def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "engine": watched.engine, "url": watched.url, "began_at_s": watched.readings[0].at_s,
+        "duration_s": watched.duration_s, "restarts": watched.restarts, "missed_readings": watched.missed,
+        "readings": len(watched.readings),
+    }  # fmt: skip
+    if watched.older_than is not None:
+        notes.append(f"by its names of metrics the engine is older than {watched.engine} {watched.older_than}")
+    if watched.restarts:
+        notes.append(f"the engine began anew {watched.restarts} times: what it counted just before that is not known")
+    if watched.missed:
+        notes.append(f"{watched.missed} of {watched.missed + len(watched.readings)} readings could not be had")
+    grown, numbers = watched.histograms, watched.numbers
+    for meaning in ("tpot", "itl", "ttft", "latency"):
+        if meaning in grown and grown[meaning].count > 0:
+            held = grown[meaning]
+            at = {name: held.quantile(share) for name, share in SHARES.items()}
+            found[_HISTOGRAMS[meaning]] = ObservedLatency(
+                source=FROM_ENGINE, count=round(held.count), mean=held.mean,
+                **{name: bound.value for name, bound in at.items() if bound},
+                low={name: bound.low for name, bound in at.items() if bound},
+                high={name: bound.high if math.isfinite(bound.high) else None for name, bound in at.items() if bound},
+            )  # fmt: skip
+    seconds, tokens = (numbers.get(name, 0.0) for name in ("decode_s", "output_tokens"))
+    if seconds and tokens:
+        empty = dict.fromkeys(SHARES)
+        found["itl"] = ObservedLatency(
+            source=FROM_ENGINE, count=round(tokens), mean=seconds / tokens, **empty, low={}, high={}
+        )
+    found |= _means(watched)
+    done = _num_answered(watched)
+    found |= {"requests": round(done), "requests_per_s": done / max(watched.duration_s, 1e-9)}
+    if done and "output_tokens" in numbers:
+        found["output_tokens"] = numbers["output_tokens"] / done
+    if numbers.get("input_tokens") and "cached_tokens" in numbers:
+        found["cached_frac"] = min(numbers["cached_tokens"] / numbers["input_tokens"], 1.0)
+    if "preemptions" in numbers:
+        found["preemptions"] = round(numbers["preemptions"])
+    if "steps" in grown and grown["steps"].count > 0:
+        found["tokens_per_step"] = grown["steps"].mean
+        busy = sum(end - begin for begin, end, step in watched.growth if step.get("steps"))
+        found["step_s"] = busy / grown["steps"].count
+    return found
+
+
+def _means(watched: Watched) -> dict[str, float]:
+    """Means of a request's stages, and over the readings of what is in flight."""
+    found: dict[str, float] = {}
+    for meaning, name in (("queue", "queue_s"), ("prefill", "prefill_s"), ("decode", "decode_s")):
+        held = watched.histograms.get(meaning)
+        if held is not None and held.count > 0:
+            found[name] = held.mean
+    for meaning, name in (("waiting", "waiting"), ("running", "running"), ("cache", "cache_frac")):
+        values = [r.numbers[meaning] for r in watched.readings if meaning in r.numbers]
+        if values:
+            found |= {name: float(np.mean(values)), f"most_{name}": float(np.max(values))}
+    return found
+
+
+def _num_answered(watched: Watched) -> float:
+    """Requests that were answered: by their own counter, else as many as one of the histograms has."""
+    counts = [
+        watched.histograms[name].count for name in ("latency", "ttft", "output_lengths") if name in watched.histograms
+    ]
+    return watched.numbers.get("requests", 0.0) or max(counts, default=0.0)
+
+
+def _trace_of_load(load: MeasuredRequests, watched: Watched | None, notes: list[str]) -> TraceColumns:
+    prompt, cached = load.prompt.copy(), load.cached.copy()
+    unknown = prompt < 1
+    if np.any(unknown):
+        answered = _num_answered(watched) if watched is not None else 0.0
+        tokens = watched.numbers.get("input_tokens", 0.0) if watched is not None else 0.0
+        if not answered or not tokens:
+            raise SpecError("the load generator's file does not say how long prompts are; observe the engine beside it")
+        prompt[unknown] = max(round(tokens / answered), 1)
+        notes.append("prompts have their mean length: the load generator's file does not say each")
+    if watched is not None and not np.any(cached):
+        cached = _cached_tokens(prompt, watched)
+    return TraceColumns(load.arrival_s, prompt, load.output, np.minimum(cached, prompt))
+
+
+def _cached_tokens(prompt: np.ndarray, watched: Watched) -> np.ndarray:
+    """Tokens of each prompt that are found in the cache: of all the share that the engine counted."""
+    read, found = watched.numbers.get("input_tokens", 0.0), watched.numbers.get("cached_tokens", 0.0)
+    share = min(found / read, 1.0) if read else 0.0
+    return np.floor(prompt * share).astype(np.int64)
+
+
+def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns | None:
+    """Arrivals by the growth of counters, lengths by histograms or means."""
+    last = watched.readings[-1]
+    if "requests" not in last.numbers and not {"latency", "ttft", "output_lengths"} & {*last.histograms}:
+        notes.append(
+            f"{watched.engine} counts tokens and no requests: no trace; a load generator's file (--load) is one"
+        )
+        return None
+    rng = np.random.default_rng(seed)
+    times: list[float] = []
+    begin, owed = watched.readings[0].at_s, 0.0
+    running = {
+        reading.at_s: sum(reading.numbers.get(n, 0.0) for n in ("running", "waiting")) for reading in watched.readings
+    }
+    name = "requests" if any("requests" in step for *_, step in watched.growth) else "latency"
+    for start, end, step in watched.growth:
+        owed += step.get(name, 0.0) + running[end] - running[start]
+        count = max(round(owed), 0)
+        owed -= count
+        times += (start - begin + (end - start) * np.sort(rng.random(count))).tolist()
+    answered = _num_answered(watched)
+    if not times or not answered:
+        raise SpecError(
+            f"{watched.url}: no request was answered within {watched.duration_s:.3g} s; observe it under load, "
+            "and for longer than an answer takes (--for)"
+        )
+    count = len(times)
+    lengths = []
+    for meaning, counter in (("prompt_lengths", "input_tokens"), ("output_lengths", "output_tokens")):
+        held = watched.histograms.get(meaning)
+        if held is not None and held.count > 0:
+            lengths.append(np.maximum(np.rint(held.draws(count, rng)), 1).astype(np.int64))
+        elif watched.numbers.get(counter):
+            lengths.append(np.full(count, max(round(watched.numbers[counter] / answered), 1), dtype=np.int64))
+            notes.append(f"{counter.replace('_', ' ')} are the mean of all requests: the engine counts no lengths")
+        else:
+            raise SpecError(f"{watched.url}: the engine does not say how many {counter.replace('_', ' ')} there were")
+    notes.append(
+        "the trace is drawn: arrivals spread over each interval between readings, lengths by the engine's histograms; "
+        "a load generator's file (--load) has the requests themselves"
+    )
+    return TraceColumns(np.array(times), lengths[0], lengths[1], _cached_tokens(lengths[0], watched))
+
+
+def write_observation(folder: Path, found: Observation, trace: TraceColumns | None) -> None:
+    """Write `observation.json` and, where there is a trace, `trace.csv` into a folder, made where there is none.
+
+    Raises:
+        SpecError: they cannot be written.
+    """
+    document = {"format": FORMAT, "version": VERSION, **asdict(found)}
+    write_whole(folder / OBSERVATION_FILE, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+    if trace is None:
+        return
+    shared = bool(np.any(trace.cached))
+    lines = ["arrival_s,prompt_tokens,output_tokens" + (",prefix,prefix_tokens" if shared else "")]
+    for row in zip(trace.arrival_s, trace.prompt, trace.output, trace.cached, strict=True):
+        arrival, prompt, output, cached = row
+        prefix = f",{'shared' if cached else ''},{cached}" if shared else ""
+        lines.append(f"{arrival:.6f},{prompt},{output}{prefix}")
+    write_whole(folder / TRACE_FILE, ("\n".join(lines) + "\n").encode())
+
+
+def read_observation(folder: Path) -> Observation:
+    """An observation that was written, its trace checked.
+
+    Raises:
+        SpecError: it is not there, damaged, or of a newer version.
+    """
+    path = folder / OBSERVATION_FILE
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as fault:
+        raise SpecError(
+            f"{folder}: no observation there ({fault.strerror or fault}); `flopwise observe URL -o DIR` writes one"
+        ) from None
+    except ValueError as fault:
+        raise SpecError(f"{path}: damaged ({fault})") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise SpecError(f"{path}: not what `flopwise observe` writes")
+    if document.get("version") != VERSION:
+        raise SpecError(f"{path}: written by a newer flopwise (version {document.get('version')}); update this one")
+    read_trace_columns(folder / TRACE_FILE)
+    return _from_document({k: v for k, v in document.items() if k not in {"format", "version"}}, path)
+
+
+def _from_document(document: dict[str, Any], path: Path) -> Observation:
+    import msgspec  # noqa: PLC0415 - only where one is read
+
+    known = {field.name for field in fields(Observation)}
+    try:
+        return msgspec.convert({k: v for k, v in document.items() if k in known}, Observation)
+    except msgspec.ValidationError as fault:
+        raise SpecError(f"{path}: damaged ({fault})") from None

@@ -1,0 +1,22 @@
+"""The options of `observe`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flopwise import options
+from flopwise.options import Spec, option
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveSpec(Spec):
+    """How long an engine is watched, how often it is read, and what its load generator wrote."""
+
+    seconds: float = option("--for", options.SECONDS, "Watch it for so long.", default=60.0)
+    interval_s: float = option("--every", options.SECONDS, "Read its metrics so often.", default=1.0)
+    load: Path | None = option("--load", options.FILE,
+        "Result of a load generator with each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.")
+    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Of a trace that is drawn.", default=0)
+    # fmt: on

@@ -1,0 +1,47 @@
+"""The kinds of measurement: each a file here with `tasks`, and a line in KINDS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal
+
+from flopwise.probes.kinds import (
+    attention,
+    collectives,
+    disk,
+    elementwise,
+    launch,
+    loops,
+    matmul,
+    memory,
+    transfers,
+)
+from flopwise.probes.kinds.bench import Bench
+from flopwise.probes.timing import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is measured of each device, or once of the machine; for how long, in a whole probe and in a quick one."""
+
+    title: str
+    tasks: Callable[[Bench], AbstractContextManager[list[Task]]]
+    seconds: float
+    quick_s: float
+    scope: Literal["device", "machine"] = "device"
+
+
+KINDS: dict[str, Kind] = {
+    "matmul": Kind("matrix products", matmul.tasks, 24.0, 4.0),
+    "memory": Kind("memory bandwidth", memory.tasks, 10.0, 2.0),
+    "attention": Kind("attention", attention.tasks, 10.0, 1.5),
+    "elementwise": Kind("elementwise operations", elementwise.tasks, 4.0, 0.6),
+    "launch": Kind("launch latency", launch.tasks, 2.0, 0.4),
+    "transfers": Kind("transfers between host and devices", transfers.tasks, 5.0, 1.0),
+    "collectives": Kind("messages between devices", collectives.tasks, 8.0, 1.2, "machine"),
+    "disk": Kind("disk", disk.tasks, 12.0, 1.6, "machine"),
+    "loops": Kind("naive loops against the library", loops.tasks, 3.0, 0.8, "machine"),
+}
+"""By the name that `--only` takes, in the order of the answer; the seconds are those of all operations together."""

@@ -1,0 +1,21 @@
+"""What a kind of measurement is given to work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flopwise.probes.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The device through its library, how thorough to be, and the folder whose disk is measured."""
+
+    backend: Backend
+    quick: bool
+    folder: Path
+
+
+class NothingToMeasureError(Exception):
+    """The device or the library has nothing of that kind; the message says why."""

@@ -1,0 +1,48 @@
+"""Copies between the host's memory and a device's, from ordinary and from pinned memory, and to the next devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
+from flopwise.probes.timing import Task
+
+if TYPE_CHECKING:
+    from flopwise.probes.torch_backend import TorchBackend
+
+SIZES = (1 << 12, 1 << 20, 1 << 24, 1 << 28)
+QUICK_SIZES = (1 << 20, 1 << 26)
+MOST_PEERS = 3
+
+
+@contextmanager
+def tasks(bench: Bench) -> Iterator[list[Task]]:
+    """Both directions; raises NothingToMeasureError for a processor."""
+    if bench.backend.device.kind == "cpu":
+        raise NothingToMeasureError("a processor alone has nothing to send to")
+    backend = cast("TorchBackend", bench.backend)
+    here = backend.device.id
+    sizes = QUICK_SIZES if bench.quick else SIZES
+    pinnings = (False, True) if backend.device.kind != "mps" else (False,)
+    found = [
+        Task(
+            name="device_to_host" if to_host else "host_to_device", unit="B/s", work=float(nbytes),
+            shape={"bytes": nbytes, "pinned": int(pinned)}, needs_bytes=float(nbytes),
+            prepare=partial(backend.transfer, nbytes, *((here, "cpu") if to_host else ("cpu", here)), pinned=pinned),
+        )
+        for to_host in (False, True)
+        for pinned in pinnings
+        for nbytes in sizes
+    ]  # fmt: skip
+    found += [
+        Task(
+            name="device_to_device", unit="B/s", work=float(nbytes), shape={"bytes": nbytes, "peer": peer},
+            needs_bytes=float(nbytes), prepare=partial(backend.transfer, nbytes, here, f"cuda:{peer}", pinned=True),
+        )
+        for peer in backend.peers()[:MOST_PEERS]
+        for nbytes in sizes
+    ]  # fmt: skip
+    yield found

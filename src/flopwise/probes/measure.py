@@ -1,0 +1,235 @@
+"""The run of a probe: which kinds on which devices, in which time, and what becomes of what fails."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import platform
+import socket
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import flopwise
+from flopwise import units
+from flopwise.probes.backend import Backend
+from flopwise.probes.file import Measurement, Probe
+from flopwise.probes.kinds import KINDS
+from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
+from flopwise.probes.load import BUSY_FRAC, Load
+from flopwise.probes.timing import LEAST, Stopwatch, Task, TooLongError
+
+Progress = Callable[[float, float, str], object]
+"""Seconds of measuring that are through, those in all, and what is measured now."""
+ROUNDS = 2
+"""Times that a whole probe goes through a device's operations: what disturbs one turn may spare the next."""
+MOST_S, QUICK_MOST_S = 73.0, 12.5
+"""Time of measuring in all; several devices share it."""
+OVERHEAD = 1.5
+"""Time of an operation, with what it takes to make its data, over the time that it is measured for."""
+LATEST = 1.6
+"""Times its own time after which the rest of a kind is left out."""
+MOST_MEMORY_FRAC = 0.5
+"""Share of the device's free memory that an operation may take."""
+ALIKE = 64
+"""Times the work of an operation that its rate is trusted for."""
+REASON = 300
+"""Characters of a reason that are kept."""
+
+NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
+
+Key = tuple[str, str | None, tuple[tuple[str, int], ...]]
+
+
+@dataclass(slots=True)
+class _Series:
+    """What was measured of one operation so far."""
+
+    task: Task
+    samples: list[float] = field(default_factory=list)
+    failure: str | None = None
+    slow_s: float = math.inf  # that a repetition took which was not measured further
+    others_frac: float | None = None
+    switches: int | None = None
+
+
+@dataclass(slots=True)
+class ProbeRunner:
+    """Measures devices, one after the other; `clock` in seconds."""
+
+    folder: Path
+    quick: bool
+    progress: Progress
+    clock: Callable[[], float] = time.perf_counter
+    notes: list[str] = field(default_factory=list)
+    through_s: float = 0.0
+    total_s: float = 0.0
+    _scale: float = 1.0
+
+    def probe(self, backends: Sequence[Backend], machine: Backend, names: Sequence[str]) -> Probe:
+        """Measure the kinds of those `names` on each of `backends`; what the machine has once, on `machine`."""
+        began, before = self.clock(), Load.now()
+        plan = list(self._plan(backends, machine, names))
+        whole_s = sum(self._seconds(name) for _, name in plan)
+        self.total_s = min(whole_s, QUICK_MOST_S if self.quick else MOST_S)
+        self._scale = self.total_s / whole_s if plan else 1.0
+        found: dict[str, list[Measurement]] = defaultdict(list)
+        unmeasured = dict[str, str]()
+        for backend, name in plan:
+            try:
+                found[backend.device.id] += self._measurements(backend, name)
+                unmeasured.pop(name, None)
+            except NothingToMeasureError as reason:
+                if not any(name == other for _, other in plan[: plan.index((backend, name))]):
+                    unmeasured[name] = f"{KINDS[name].title}: not measured, {reason}"
+        self.notes += unmeasured.values()
+        self._note_load(before, [one for several in found.values() for one in several])
+        every = {backend.device.id: backend for backend in (*backends, machine)}
+        held = [backend for identity, backend in every.items() if found[identity]]
+        return Probe(
+            date=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"), host=socket.gethostname(),
+            system=f"{platform.system()} {platform.release()}", flopwise=flopwise.__version__,
+            versions=dict(machine.versions), backend=machine.library, quick=self.quick,
+            devices=tuple(backend.device for backend in held),
+            measurements=tuple(one for backend in held for one in found[backend.device.id]),
+            seconds=self.clock() - began, notes=tuple(self.notes),
+        )  # fmt: skip
+
+    def _plan(
+        self, backends: Sequence[Backend], machine: Backend, names: Sequence[str]
+    ) -> Iterator[tuple[Backend, str]]:
+        """Messages go among the GPUs where there are any."""
+        for name in names:
+            if KINDS[name].scope == "device":
+                yield from ((backend, name) for backend in backends)
+            else:
+                yield backends[0] if name == "collectives" else machine, name
+
+    def _seconds(self, name: str) -> float:
+        return (KINDS[name].quick_s if self.quick else KINDS[name].seconds) * self._scale
+
+    def _measurements(self, backend: Backend, name: str) -> list[Measurement]:
+        """All operations of one kind on one device."""
+        kind, allotted = KINDS[name], self._seconds(name)
+        rounds = 1 if self.quick or kind.scope == "machine" else ROUNDS
+        series = dict[Key, _Series]()
+        with kind.tasks(Bench(backend, self.quick, self.folder)) as tasks:
+            if not tasks:
+                raise NothingToMeasureError("this device has none of it")
+            each_s = allotted / (len(tasks) * rounds * OVERHEAD)
+            begun = self.clock()  # the processes of messages have been started
+            watch = Stopwatch(self.clock, backend.wait, each_s)
+            for number in range(rounds * len(tasks)):
+                task = tasks[number % len(tasks)]
+                one = series.setdefault((task.name, task.dtype, tuple(sorted(task.shape.items()))), _Series(task))
+                share = number / (rounds * len(tasks))
+                self.progress(self.through_s + allotted * share, self.total_s, f"{backend.device.id}: {kind.title}")
+                late = self.clock() - begun > LATEST * allotted
+                if one.failure is None and not (late and one.samples):
+                    self._add(one, backend, watch, list(series.values()), late=late)
+        self.through_s += allotted
+        return [_measurement(one, backend.device.id) for one in series.values()]
+
+    def _add(self, one: _Series, backend: Backend, watch: Stopwatch, others: list[_Series], *, late: bool) -> None:
+        """Measure an operation once more, or note why not."""
+        task, before = one.task, Load.now()
+        try:
+            _check_memory(task, backend.free_bytes())
+            watch.check(math.inf if late else _expected_s(task, others))
+            one.samples += task.samples(watch)
+        except TooLongError as reason:
+            one.failure, one.slow_s = str(reason) if not one.samples else None, reason.seconds
+        except Exception as fault:  # noqa: BLE001 - a driver may raise anything: that entry fails, the others go on
+            one.failure = _reason(fault)
+            one.samples.clear()
+            self._check_alive(backend)
+        finally:
+            with suppress(Exception):  # of a device that is gone
+                backend.release()
+        load = Load.now() - before
+        if load.others_frac is not None and task.timer is None:  # the processes of messages are no others
+            one.others_frac = max(one.others_frac or 0.0, load.others_frac)
+        if load.switches is not None:
+            one.switches = (one.switches or 0) + load.switches
+
+    def _check_alive(self, backend: Backend) -> None:
+        """Say so when the device does nothing any more: what follows on it fails, too."""
+        try:
+            backend.small_operation(1, backward=False)()
+            backend.wait()
+        except Exception as fault:  # noqa: BLE001 - as above
+            note = f"{backend.device.id} stopped answering ({_reason(fault)}): the figures after that are missing"
+            if not any(said.startswith(f"{backend.device.id} stopped") for said in self.notes):
+                self.notes.append(note)
+
+    def _note_load(self, before: Load, measured: Sequence[Measurement]) -> None:
+        """Say how busy the machine was before and meanwhile."""
+        disturbed = [one for one in measured if (one.others_frac or 0.0) > BUSY_FRAC]
+        if before.waiting_per_core is not None and before.waiting_per_core > 0.5:
+            self.notes.append(
+                f"the machine was busy before the probe began: {before.waiting_per_core:.1f} processes a core were "
+                "ready to run in the minute before; figures may be too low"
+            )
+        if disturbed:
+            most = max(one.others_frac or 0.0 for one in disturbed)
+            self.notes.append(
+                f"{len(disturbed)} of {len(measured)} figures were taken while others used more than "
+                f"{units.format_percent(BUSY_FRAC, 0)} of the cores (at most {units.format_percent(most, 0)}): they "
+                "may be too low; measure again on a quiet machine"
+            )
+
+
+def _measurement(one: _Series, device: str) -> Measurement:
+    """The figure of an operation (median, fastest, 10th and 90th percentile), or its failure."""
+    task = one.task
+    what = Measurement(
+        name=task.name, device=device, unit=task.unit, shape=task.shape, dtype=task.dtype, work=task.work,
+        note=task.note, involuntary_switches=one.switches, others_frac=one.others_frac,
+    )  # fmt: skip
+    if len(one.samples) < LEAST:
+        return replace(what, failure=one.failure or "left out", note="")
+    cuts = statistics.quantiles(one.samples, n=10, method="inclusive")
+    middle = statistics.median(one.samples)
+    times = (middle, min(one.samples), cuts[0], cuts[8])
+    if task.unit == "s":
+        value, best, low, high = (seconds / task.work for seconds in times)
+    else:
+        value, best, high, low = (task.work / seconds for seconds in times)
+    return replace(what, value=value, best=best, low=low, high=high, seconds=middle, repeats=len(one.samples))
+
+
+def _check_memory(task: Task, free: float) -> None:
+    """Raises: MemoryError: the operation needs more than a share of what is free."""
+    if task.needs_bytes > MOST_MEMORY_FRAC * free:
+        raise MemoryError(
+            f"needs {units.format_bytes(task.needs_bytes)} of memory, and {units.format_bytes(free)} are free "
+            f"(at most {units.format_percent(MOST_MEMORY_FRAC, 0)} are taken)"
+        )
+
+
+def _expected_s(task: Task, others: list[_Series]) -> float:
+    """How long a repetition takes at the best rate of the same operation in shapes not much smaller; 0 if unknown."""
+    if task.unit == "s":
+        return 0.0
+    alike = [o for o in others if (o.task.name, o.task.dtype) == (task.name, task.dtype)]
+    alike = [o for o in alike if o.task.work >= task.work / ALIKE]  # the time of tiny ones is fixed
+    rate = max((o.task.work / min(o.samples or [o.slow_s]) for o in alike), default=0.0)
+    return task.work / rate if rate else 0.0
+
+
+def _reason(fault: Exception) -> str:
+    """A fault in one line; of an error of memory, that it is one."""
+    text = " ".join(str(fault).split())[:REASON] or type(fault).__name__
+    if (
+        isinstance(fault, MemoryError)
+        or any(words in text.lower() for words in NO_MEMORY)
+        or "OutOfMemory" in type(fault).__name__
+    ):
+        return f"out of memory: {text}"
+    if isinstance(fault, OSError):
+        return (fault.strerror or text)[:REASON]
+    return text

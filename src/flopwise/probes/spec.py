@@ -1,0 +1,30 @@
+"""What can be said of a probe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flopwise import options
+from flopwise.options import Spec, option
+from flopwise.probes.kinds import KINDS
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSpec(Spec):
+    """Which devices are measured, what of them, and how thoroughly."""
+
+    device: tuple[str, ...] = option(
+        "--device", options.name("id", 40),
+        "Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.",
+        repeated=True)
+    only: tuple[str, ...] = option(
+        "--only", options.choice(*KINDS), f"Measure this kind only: {', '.join(KINDS)}.", repeated=True)
+    quick: bool = option(
+        "--quick", options.FLAG, "Fewer sizes and repetitions: under 20 seconds instead of two minutes.", default=False)
+    threads: int | None = option("--threads", options.whole(high=4096), "Threads of the CPU that are used.")
+    disk: Path | None = option(
+        "--disk", options.FILE, "Folder whose disk is measured, in a temporary file (default: the current one).",
+        metavar="DIR")
+# fmt: on

@@ -1,0 +1,97 @@
+"""Runs against each other: which settings differ, and which figures differ by more than chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flopwise.records.explanation import HIGHER_IS_BETTER
+from flopwise.records.measured import Measured
+from flopwise.records.steady import Statistic
+
+SURE = 1.96
+"""Standard errors within which 95 % of differences lie that chance makes."""
+_FIELDS = ("task", "model", "gpu", "gpus", "host", "price_usd_per_hour", "source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """One metric of several runs. `against` and `sure` are of the first run: relative differences, beyond chance?"""
+
+    metric: str
+    levels: tuple[Statistic | None, ...]
+    against: tuple[float | None, ...]
+    sure: tuple[bool | None, ...]  # None where chance is not known
+    planned: tuple[float | None, ...]  # measured over expected, less 1
+
+    @property
+    def better(self) -> tuple[bool | None, ...]:
+        """Whether each run is better than the first, where the difference is beyond chance."""
+        more = self.metric in HIGHER_IS_BETTER
+        pairs = zip(self.against, self.sure, strict=True)
+        return tuple(None if d is None or not sure else (d > 0) == more for d, sure in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Several runs: the first is what the others are held against."""
+
+    runs: tuple[Measured, ...]
+    settings: Mapping[str, tuple[str, ...]]  # those that differ, a text for each run
+    contrasts: tuple[Contrast, ...]
+
+
+def comparison(runs: Sequence[Measured]) -> Comparison:
+    """What differs between runs."""
+    metrics = dict.fromkeys(name for one in runs for name in (*one.levels, *one.totals))
+    return Comparison(
+        runs=tuple(runs),
+        settings=_differing([_settings(one) for one in runs]),
+        contrasts=tuple(_contrast(name, runs) for name in metrics),
+    )
+
+
+def _settings(one: Measured) -> dict[str, str]:
+    """All that a run says of how it was run, as text by name."""
+    run = one.run
+    plain = {name: getattr(run, name) for name in _FIELDS}
+    plain |= {**run.settings, **{f"{name} version": version for name, version in run.software.items()}}
+    return {name: str(value) for name, value in plain.items() if value is not None}
+
+
+def _differing(settings: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    names = dict.fromkeys(name for one in settings for name in one)
+    rows = {name: tuple(one.get(name, "-") for one in settings) for name in names}
+    return {name: row for name, row in rows.items() if len(set(row)) > 1}
+
+
+def _contrast(metric: str, runs: Sequence[Measured]) -> Contrast:
+    levels = tuple(one.statistic(metric) for one in runs)
+    first = levels[0]
+    found = [_against(first, one) for one in levels]
+    expected = [None if one.run.expected is None else one.run.expected.figures.get(metric) for one in runs]
+    planned = tuple(
+        None if one is None or figure is None or not figure.value else one.value / figure.value - 1
+        for one, figure in zip(levels, expected, strict=True)
+    )
+    return Contrast(
+        metric=metric, levels=levels, against=tuple(d for d, _ in found), sure=tuple(s for _, s in found),
+        planned=planned,
+    )  # fmt: skip
+
+
+def _against(first: Statistic | None, other: Statistic | None) -> tuple[float | None, bool | None]:
+    """(relative difference, whether it is beyond chance): two standard errors of both, taken together.
+
+    Source: the error of a ratio of independent figures (delta method). Assumes: runs are independent.
+    """
+    if first is None or other is None or not first.value:
+        return None, None
+    difference = other.value / first.value - 1
+    if first is other:
+        return 0.0, None
+    if first.error is None or other.error is None or first.value < 0 or other.value <= 0:
+        return difference, None
+    error = math.hypot(first.error / first.value, other.error / other.value)
+    return difference, abs(math.log(other.value / first.value)) > SURE * error

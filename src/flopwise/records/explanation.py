@@ -1,0 +1,275 @@
+"""A run against what was expected of it: which figures hold, and which terms of a step or a request differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flopwise.records.measured import Measured
+from flopwise.records.model import Expectation, ExpectedFigure
+from flopwise.records.steady import RULE, Statistic
+from flopwise.training.estimate import COMMUNICATION
+from flopwise.training.storage import LINE as STORAGE
+from flopwise.units import format_percent, format_seconds
+
+HIGHER_IS_BETTER = frozenset(
+    {"tokens_per_s", "samples_per_s", "mfu_frac", "requests_per_s", "model_flops_per_s", "tensor_active_frac"}
+)
+FEW_STEPS = 8
+"""Log lines below which a run says little of its steady state."""
+WORTH_FRAC = 0.02
+"""Of a step: what is less is not named as a cause."""
+BUSY_FRAC = 0.95
+"""A device that is busy this share of the time has no idle time to speak of."""
+CLOCK_FRAC = 0.9
+"""Below this share of a run's highest clock its median says that clocks were lowered."""
+DATA, HOST, COMPUTE, MESSAGES = "data wait", "host", "compute", "communication"
+TOGETHER = "compute and communication"
+FIRST, FURTHER = "first token", "further tokens"
+_TERMS = {STORAGE: DATA, "launch": HOST, "host": HOST, MESSAGES: MESSAGES} | dict.fromkeys(COMMUNICATION, MESSAGES)
+_HEADLINE = ("step_s", "e2e_s", "itl_s", "ttft_s", "tokens_per_s", "requests_per_s")
+_LEVERS = {
+    DATA: "more loader workers and prefetching, fewer and larger files, faster storage: `flopwise io` says how much",
+    HOST: "compile or capture graphs, larger micro-batches, fewer synchronizing log lines",
+    COMPUTE: "attention and kernels as planned? clocks and power limits? `flopwise calibrate` learns this machine",
+    MESSAGES: "see that NCCL uses the planned links; larger batches, another layout (`flopwise train --compare`)",
+    TOGETHER: "record tensor activity or time in messages to tell the two apart, then see `flopwise train --compare`",
+    "evaluation": "evaluate less often, or on a replica of its own",
+    "checkpoint": "save less often or asynchronously; `flopwise io` says what storage needs",
+    "warm-up": "compilation and caches; keep them between runs",
+    "other": "see the events of the run: garbage collection, a shared file system, other jobs on the machine",
+    FIRST: "waiting or prefill: see requests waiting; `flopwise observe` takes host, queue and prefill apart",
+    FURTHER: "batch, cache or messages: see requests running; `flopwise calibrate` learns this deployment",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricOutcome:
+    """One metric: what was measured and what was expected, whichever there are."""
+
+    metric: str
+    measured: Statistic | None
+    expected: ExpectedFigure | None
+    derived: bool = False
+
+    @property
+    def difference(self) -> float | None:
+        """Measured over expected, less 1."""
+        if self.measured is None or self.expected is None or not self.expected.value:
+            return None
+        return self.measured.value / self.expected.value - 1
+
+    @property
+    def place(self) -> str:
+        """Where the measured figure lies: inside the interval, better or worse; empty without both."""
+        if self.measured is None or self.expected is None:
+            return ""
+        value, more_is_better = self.measured.value, self.metric in HIGHER_IS_BETTER
+        if self.expected.low <= value <= self.expected.high:
+            return "inside"
+        return "better" if (value > self.expected.high) == more_is_better else "worse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A part of a step or a request: expected and measured seconds. The differences add up to the whole."""
+
+    name: str
+    expected_s: float
+    measured_s: float
+    basis: str  # measured; what is left; not told apart
+
+    @property
+    def difference_s(self) -> float:
+        """Seconds that it takes longer."""
+        return self.measured_s - self.expected_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why a run is off its plan, what shows it, and what can be done."""
+
+    name: str
+    evidence: str
+    lever: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExplanation:
+    """What became of a run, and why."""
+
+    verdict: str
+    outcomes: tuple[MetricOutcome, ...]
+    terms: tuple[Term, ...]
+    causes: tuple[Cause, ...]
+    notes: tuple[str, ...]
+
+
+def explanation(found: Measured) -> RunExplanation:
+    """The figures of a run beside those expected, and its difference by term."""
+    expected = found.run.expected
+    figures: Mapping[str, ExpectedFigure] = {} if expected is None else expected.figures
+    names = dict.fromkeys((*_HEADLINE, *figures, *found.levels, *found.totals))
+    outcomes = tuple(
+        MetricOutcome(
+            metric=name, measured=found.statistic(name), expected=figures.get(name), derived=name in found.derived
+        )
+        for name in names
+        if found.statistic(name) is not None or name in figures
+    )
+    terms = tuple(_terms(found, expected)) if expected is not None else ()
+    causes = tuple(_causes(found, terms))
+    return RunExplanation(
+        verdict=_verdict(found, outcomes, terms), outcomes=outcomes, terms=terms, causes=causes,
+        notes=tuple(_notes(found, terms)),
+    )  # fmt: skip
+
+
+def _terms(found: Measured, expected: Expectation) -> Iterator[Term]:
+    """The whole as a sum of terms, measured as far as it was: what is left over is named so."""
+    planned: dict[str, float] = {}
+    for name, seconds in expected.terms.items():
+        group = _TERMS.get(name, COMPUTE) if found.trains else name
+        planned[group] = planned.get(group, 0.0) + seconds
+    if not planned:
+        return
+    if found.trains:
+        yield from _step_terms(found, planned)
+    else:
+        first, whole = found.value("ttft_s"), found.value("e2e_s")
+        if first is not None and whole is not None and {FIRST, FURTHER} <= planned.keys():
+            yield Term(name=FIRST, expected_s=planned[FIRST], measured_s=first, basis="measured")
+            yield Term(name=FURTHER, expected_s=planned[FURTHER], measured_s=whole - first, basis="measured")
+
+
+def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]:
+    """A training step: waiting for data and messages as measured, idle devices as host, the rest is what is left.
+
+    Source: arithmetic on measured times. Assumes: a device that idles, and does not wait for data, waits for the host.
+    """
+    step = found.value("step_s")
+    if step is None:
+        return
+    left, expected_left = step, sum(planned.values())
+    wait, busy, sent = (found.value(name) for name in ("data_wait_s", "utilization_frac", "communication_s"))
+    if wait is not None:
+        wait = min(wait, step)
+        yield Term(name=DATA, expected_s=planned.get(DATA, 0.0), measured_s=wait, basis="measured")
+        left, expected_left = left - wait, expected_left - planned.get(DATA, 0.0)
+    idle = 0.0 if busy is None else max((1.0 - busy) * step - (wait or 0.0), 0.0)
+    if busy is not None and wait is not None:
+        host = min(idle if busy < BUSY_FRAC else 0.0, left)
+        yield Term(name=HOST, expected_s=planned.get(HOST, 0.0), measured_s=host, basis="idle devices")
+        left, expected_left = left - host, expected_left - planned.get(HOST, 0.0)
+    if sent is not None:
+        sent = min(sent, left)
+        yield Term(name=MESSAGES, expected_s=planned.get(MESSAGES, 0.0), measured_s=sent, basis="measured")
+        left, expected_left = left - sent, expected_left - planned.get(MESSAGES, 0.0)
+    one = (found.run.gpus or 0) == 1
+    apart = sent is not None or (one and not planned.get(MESSAGES))
+    name, basis = (COMPUTE, "what is left") if apart else (TOGETHER, "what is left, not told apart")
+    unseen = [part for part, seen in ((DATA, wait), (HOST, busy if wait is not None else None)) if seen is None]
+    if unseen:
+        basis = f"{basis}; {' and '.join(unseen)} not measured, so within"
+    yield Term(name=name, expected_s=expected_left, measured_s=left, basis=basis)
+
+
+def _causes(found: Measured, terms: tuple[Term, ...]) -> Iterator[Cause]:
+    """What takes longer than it should, worst first, with what shows it; then what stands beside the steps."""
+    whole = sum(term.expected_s for term in terms)
+    for term in sorted(terms, key=lambda term: -term.difference_s):
+        if term.difference_s > max(WORTH_FRAC * whole, 2 * _noise_s(found)):
+            took, planned = format_seconds(term.measured_s), format_seconds(term.expected_s)
+            evidence = f"{took} against {planned} expected ({term.basis})"
+            yield Cause(name=term.name, evidence=evidence, lever=_LEVERS.get(term.name, ""))
+    yield from _device_causes(found)
+    if found.steady is None or not found.steady.whole_s:
+        return
+    apart = [("warm-up", found.steady.warm_up_lines, found.steady.warm_up_s)]
+    for name, count, seconds in [*apart, *((p.kind, p.count, p.seconds) for p in found.steady.pauses)]:
+        share = seconds / found.steady.whole_s
+        if share > WORTH_FRAC:
+            lines = "log lines" if name == "warm-up" else "pauses"
+            text = f"{format_seconds(seconds)} beside the steps, {format_percent(share)} of the run ({count:,} {lines})"
+            title = {"warm-up": name, "other": "other pauses"}.get(name, f"{name}s")
+            yield Cause(name=title, evidence=text, lever=_LEVERS[name])
+
+
+def _noise_s(found: Measured) -> float:
+    """The standard error of the step or request."""
+    one = found.levels.get("step_s" if found.trains else "e2e_s")
+    return (one.error or 0.0) if one is not None else 0.0
+
+
+def _device_causes(found: Measured) -> Iterator[Cause]:
+    """Lowered clocks, and work beyond the plan's, where they were measured."""
+    clock = found.levels.get("sm_clock_hz")
+    highest = found.highest.get("sm_clock_hz")
+    if clock is not None and highest and clock.value < CLOCK_FRAC * highest:
+        text = f"the clock's median is {clock.value / 1e6:,.0f} MHz, its highest {highest / 1e6:,.0f} MHz"
+        yield Cause(name="clocks", evidence=text, lever="cooling and power limits; `flopwise watch` names the reason")
+    active, mfu, expected = found.value("tensor_active_frac"), found.value("mfu_frac"), found.run.expected
+    planned = None if expected is None else expected.figures.get("mfu_frac")
+    step, step_planned = found.value("step_s"), None if expected is None else expected.figures.get("step_s")
+    if active is None or planned is None or step is None or step_planned is None or mfu is not None:
+        return
+    needed = planned.value * step_planned.value / step  # of the peak, at the speed that was reached
+    if active > 1.5 * needed:
+        share, plan = format_percent(active), format_percent(needed)
+        text = f"tensor units are active {share} of the time, the plan's work needs {plan}"
+        yield Cause(
+            name="more work", evidence=text, lever="recomputation, padding, or lower clocks than the datasheet's"
+        )
+
+
+def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[Term, ...]) -> str:
+    """One sentence: on plan, slower or faster, by how much, and which term takes most of it."""
+    by_name = {one.metric: one for one in outcomes}
+    main = next((by_name[n] for n in _HEADLINE if n in by_name and by_name[n].difference is not None), None)
+    if main is None:
+        return _without_plan(found)
+    assert main.measured is not None and main.expected is not None and main.difference is not None  # noqa: PT018
+    took, planned = (_text(main.metric, v) for v in (main.measured.value, main.expected.value))
+    low, high = (_text(main.metric, v) for v in (main.expected.low, main.expected.high))
+    what = {"step_s": "a step takes", "e2e_s": "a request takes", "itl_s": "a token takes"}.get(main.metric)
+    what = what or {"ttft_s": "the first token takes"}.get(main.metric, main.metric)
+    state = {"inside": "On plan", "better": "Faster than the plan", "worse": "Slower than the plan"}[main.place]
+    text = f"{state}: {what} {took}, expected {planned} ({low} to {high} in 8 of 10 cases), {main.difference:+.0%}"
+    text = text.replace("%", " %")
+    if main.place != "inside" and terms:
+        worst = max(terms, key=lambda term: term.difference_s if main.place == "worse" else -term.difference_s)
+        text += f"; most of it: {worst.name} ({worst.difference_s / sum(t.expected_s for t in terms):+.0%})".replace(
+            "%", " %"
+        )
+    few = found.trains and main.measured.count < FEW_STEPS
+    return f"{text}. Only {main.measured.count} log lines: too few to be sure" if few else text
+
+
+def _without_plan(found: Measured) -> str:
+    """The verdict on a run that nothing was expected of, or whose figures were not measured."""
+    step = found.levels.get("step_s") or found.levels.get("e2e_s")
+    took = "" if step is None else f": {format_seconds(step.value)} a {'step' if found.trains else 'request'}"
+    if found.run.expected is not None:
+        return f"Not to be judged{took or ': none of the expected figures was measured'}"
+    return (
+        f"No plan to hold it against{took}; give its model, accelerators and settings when it is recorded or imported"
+    )
+
+
+def _text(metric: str, value: float) -> str:
+    return format_seconds(value) if metric.endswith("_s") and not metric.endswith("_per_s") else f"{value:,.4g}"
+
+
+def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
+    """The rule of the steady state, what was derived, and what is left open."""
+    if found.steady is not None:
+        yield RULE
+    if found.derived:
+        yield f"derived from the step time, the batch and full sequences: {', '.join(found.derived)}"
+    if any("not told apart" in term.basis for term in terms):
+        yield (
+            "nothing measured tells compute from communication (communication_s would), so their difference stands "
+            "together"
+        )
+    if found.value("utilization_frac") is not None and any(term.name == HOST for term in terms):
+        yield "utilisation counts whole sampling windows: short gaps between kernels do not show as idle"

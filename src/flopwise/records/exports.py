@@ -1,0 +1,154 @@
+"""Recorded runs as files: JSON lines that `runs import` reads back whole, or a folder of CSV for other programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flopwise.errors import SpecError
+from flopwise.files import write_whole
+from flopwise.folders import write_folder
+from flopwise.records.model import Event, Run, Sample
+from flopwise.records.store import SampleColumns, Store
+
+FORMAT, VERSION = "flopwise-runs", 1
+LINE_SAMPLES = 10_000
+"""Samples on one line of the file, at most."""
+BATCH = 100_000
+RUN_COLUMNS = "run_id name task started_at_s ended_at_s status source model gpu gpus host price_usd_per_hour budget_usd"
+
+
+def write_lines(store: Store, runs: Iterable[Run], file: Path | str) -> None:
+    """Write runs with all that was recorded of them to a file, whole or not at all. Raises SpecError."""
+    lines = [json.dumps(line, allow_nan=False) + "\n" for line in _lines(store, runs)]
+    write_whole(file, "".join(lines).encode())
+
+
+def _lines(store: Store, runs: Iterable[Run]) -> Iterator[Mapping[str, Any]]:
+    """A head; for each run itself, its samples by series, its events."""
+    yield {"format": FORMAT, "version": VERSION}
+    for run in runs:
+        yield {"run": _strict(msgspec.to_builtins(asdict(run), enc_hook=str))}
+        for metric, device in store.summaries(run.run_id):
+            columns = store.samples(run.run_id, metric, device)
+            for start in range(0, columns.value.size, LINE_SAMPLES):
+                part = slice(start, start + LINE_SAMPLES)
+                rows = {"at_s": columns.at_s[part], "step": columns.step[part], "value": columns.value[part]}
+                plain = {name: _strict(column.tolist()) for name, column in rows.items()}
+                yield {"samples": {"metric": metric, "device": device, **plain}}
+        for event in store.events(run.run_id):
+            yield {"event": _strict(asdict(event))}
+
+
+def import_lines(store: Store, file: Path) -> list[Run]:
+    """Write the runs of such a file to a store, but those that it has already; the runs that were new.
+
+    A run is marked as ended once all of it is there; nothing is written where the file is broken.
+
+    Raises:
+        SpecError: with the line, what is wrong.
+    """
+    new = list[Run]()
+    for run, samples, events in [*read_lines(file)]:
+        if store.add_run(replace(run, status="running", ended_at_s=None)):
+            for start in range(0, max(len(samples), 1), BATCH):
+                store.append(run.run_id, samples[start : start + BATCH], events if start == 0 else ())
+            if run.status != "running":
+                store.end_run(run.run_id, run.status, run.started_at_s if run.ended_at_s is None else run.ended_at_s)
+            new.append(run)
+    return new
+
+
+def read_lines(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event]]]:
+    """The runs of a file with their samples and events. Raises SpecError: with the line, what is wrong."""
+    run: Run | None = None
+    samples, events = list[Sample](), list[Event]()
+    try:
+        with file.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                try:
+                    held = json.loads(line)
+                    if number == 1:
+                        _check_head(held)
+                    elif "run" in held:
+                        if run is not None:
+                            yield run, samples, events
+                        run, samples, events = msgspec.convert(held["run"], Run), [], []
+                    elif run is None:
+                        raise SpecError("samples before any run")
+                    elif "event" in held:
+                        events.append(msgspec.convert(held["event"], Event))
+                    else:
+                        samples += _samples(held["samples"])
+                except (ValueError, KeyError, TypeError, AssertionError) as fault:
+                    raise SpecError(f"{file}, line {number}: {str(fault)[:200] or 'broken'}") from None
+    except (OSError, UnicodeDecodeError) as fault:
+        raise SpecError(f"{file}: cannot be read ({getattr(fault, 'strerror', None) or fault})") from None
+    if run is not None:
+        yield run, samples, events
+
+
+def _check_head(head: Any) -> None:
+    """Raises: SpecError: it is another file, or of a later version."""
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise SpecError(f"no export of runs: its first line has no format {FORMAT!r}")
+    if head.get("version") != VERSION:
+        raise SpecError(f"version {head.get('version')!r} of the format; this flopwise reads {VERSION}: update it")
+
+
+def _samples(held: Mapping[str, Any]) -> list[Sample]:
+    columns = zip(held["at_s"], held["step"], held["value"], strict=True)
+    metric, device = held["metric"], held["device"]
+    return [Sample(metric, float(t), float(v), None if s < 0 else int(s), device) for t, s, v in columns]
+
+
+def write_tables(store: Store, runs: Sequence[Run], folder: Path | str) -> None:
+    """Write runs.csv, samples.csv, summaries.csv and events.csv into a folder, all or none. Raises SpecError."""
+    names = RUN_COLUMNS.split()
+    rows: dict[str, list[Sequence[Any]]] = {
+        "runs.csv": [[*names, "settings", "software"]],
+        "summaries.csv": [["run_id", "metric", "device", "count", "not_finite", "mean", "low", "high", "last"]],
+        "samples.csv": [["run_id", "metric", "device", "at_s", "step", "value"]],
+        "events.csv": [["run_id", *(field.name for field in fields(Event))]],
+    }
+    for run in runs:
+        texts = [json.dumps(dict(part), default=str) for part in (run.settings, run.software)]
+        rows["runs.csv"].append([*(getattr(run, name) for name in names), *texts])
+        for (metric, device), s in store.summaries(run.run_id).items():
+            own = [run.run_id, metric, device]
+            rows["summaries.csv"].append([*own, s.count, s.not_finite, s.mean, s.low, s.high, s.last])
+            rows["samples.csv"] += [[*own, *row] for row in _rows(store.samples(run.run_id, metric, device))]
+        rows["events.csv"] += [[run.run_id, *asdict(event).values()] for event in store.events(run.run_id)]
+    write_folder(folder, {name: _csv(table) for name, table in rows.items()})
+
+
+def _rows(columns: SampleColumns) -> Iterator[tuple[float, int | None, float]]:
+    for at_s, step, value in zip(columns.at_s.tolist(), columns.step.tolist(), columns.value.tolist(), strict=True):
+        yield at_s, None if step < 0 else step, value
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _strict(value: Any) -> Any:
+    """JSON that every reader takes: NaN and infinities as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _strict(part) for name, part in value.items()}
+    return [_strict(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+WRITERS: Mapping[str, Callable[[Store, Sequence[Run], Path | str], None]] = {"jsonl": write_lines, "csv": write_tables}
+"""The forms of an export."""

@@ -1,0 +1,104 @@
+"""`benchmarks.json` of guidellm: a run for each of its strategies (synchronous, concurrent, at a rate ...).
+
+Source: guidellm 0.8.1, `benchmark/schemas`: `GenerativeBenchmarksReport`, `GenerativeMetrics`, `SchedulerMetrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flopwise.records.imports.raw import RawRun, Source, mapping_of, number_of, objects_of
+from flopwise.records.model import Event
+
+_MEANS = {
+    "ttft_s": ("time_to_first_token_ms", 1e-3), "itl_s": ("inter_token_latency_ms", 1e-3),
+    "e2e_s": ("request_latency", 1.0), "requests_per_s": ("requests_per_second", 1.0),
+    "tokens_per_s": ("output_tokens_per_second", 1.0), "requests_running": ("request_concurrency", 1.0),
+}  # fmt: skip
+_OF_REQUESTS = {
+    "ttft_s": ("time_to_first_token_ms", 1e-3), "itl_s": ("inter_token_latency_ms", 1e-3),
+    "e2e_s": ("request_latency", 1.0),
+}  # fmt: skip
+
+
+def recognises(source: Source) -> bool:
+    """Whether the file is one."""
+    document = mapping_of(source.document)
+    found = objects_of(document.get("benchmarks"))
+    return bool(found) and "metrics" in found[0] and "time_to_first_token_ms" in mapping_of(found[0]["metrics"])
+
+
+def read_runs(source: Source) -> list[RawRun]:
+    """A run a benchmark."""
+    document = source.document
+    version = mapping_of(document.get("metadata")).get("guidellm_version")
+    found = objects_of(document["benchmarks"])
+    runs = [_run(one, source, place, len(found)) for place, one in enumerate(found)]
+    for run in runs:
+        if version:
+            run.software["guidellm"] = str(version)
+    return runs
+
+
+def _run(one: Mapping[str, Any], source: Source, place: int, count: int) -> RawRun:
+    metrics, config = mapping_of(one.get("metrics")), mapping_of(one.get("config"))
+    times = mapping_of(one.get("scheduler_metrics"))
+    strategy = mapping_of(config.get("strategy"))
+    start = number_of(times.get("measure_start_time") or times.get("start_time") or one.get("start_time"))
+    end = number_of(times.get("measure_end_time") or times.get("end_time") or one.get("end_time"))
+    kind = str(strategy.get("type_") or times.get("strategy_type") or place + 1)
+    run = RawRun(
+        name=source.path.stem if count == 1 else f"{source.path.stem}-{kind}-{place + 1}", task="serve",
+        started_at_s=start or source.changed_at_s, ended_at_s=end, model=_model(config),
+    )  # fmt: skip
+    inputs, outputs = (_mean(metrics, name) for name in ("prompt_token_count", "output_token_count"))
+    if inputs:
+        run.settings["input_tokens"] = max(1, round(inputs))
+    if outputs:
+        run.settings["output_tokens"] = max(1, round(outputs))
+    run.settings |= _load(strategy, kind)
+    listed = objects_of(mapping_of(one.get("requests")).get("successful"))
+    for metric, (name, scale) in _MEANS.items():
+        value = _mean(metrics, name)
+        if value and not (listed and metric in _OF_REQUESTS):
+            run.add(metric, value * scale, end or run.started_at_s)
+    for number, request in enumerate(listed):
+        at_s = number_of(request.get("request_start_time")) or run.started_at_s
+        for metric, (name, scale) in _OF_REQUESTS.items():
+            value = number_of(request.get(name))
+            if value:
+                run.add(metric, value * scale, at_s, number)
+    if not listed:
+        run.notes.append("means alone, without the requests: no interval of the noise")
+    failed = number_of(mapping_of(metrics.get("request_totals")).get("errored"))
+    if failed:
+        run.events.append(Event(end or start or source.changed_at_s, "failed requests", f"{failed:,.0f} failed"))
+    return run
+
+
+def _mean(metrics: Mapping[str, Any], name: str) -> float | None:
+    """The mean over successful requests."""
+    return number_of(mapping_of(mapping_of(metrics.get(name)).get("successful")).get("mean"))
+
+
+def _load(strategy: Mapping[str, Any], kind: str) -> dict[str, object]:
+    """Requests in flight, or the rate, of a strategy; none where as many as possible are sent."""
+    streams, rate = number_of(strategy.get("streams")), number_of(strategy.get("rate"))
+    if kind == "synchronous":
+        return {"concurrency": 1}
+    if kind == "concurrent" and streams:
+        return {"concurrency": int(streams)}
+    if kind in {"constant", "poisson", "async"} and rate:
+        return {"rate": rate}
+    most = number_of(strategy.get("max_concurrency"))
+    return {"concurrency": int(most)} if most else {}
+
+
+def _model(config: Mapping[str, Any]) -> str | None:
+    backend = mapping_of(config.get("backend"))
+    for place in (backend, mapping_of(backend.get("args")), mapping_of(config.get("environment"))):
+        for name in ("model", "model_name", "target_model"):
+            if isinstance(place.get(name), str) and place[name]:
+                return str(place[name])
+    return None

@@ -1,0 +1,175 @@
+"""What a file of another tool says of a run, before its metrics have our names: points, settings, remarks."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from flopwise.errors import SpecError
+from flopwise.files import read_at_most
+from flopwise.records.model import Event
+
+MOST_BYTES = 512 * 2**20
+HEAD_BYTES = 2**16
+"""A header is no longer than that."""
+_MILLISECONDS = 1e11
+"""Seconds since 1970 stay below this for three thousand years; what is above is in milliseconds."""
+
+
+class Point(NamedTuple):
+    """One value of a metric; None where the file does not say when, or at which step."""
+
+    at_s: float | None
+    step: int | None
+    value: float
+
+
+@dataclass(slots=True, kw_only=True)
+class RawRun:
+    """One run of a file. `series` are under the file's own names, each in the file's order."""
+
+    name: str
+    task: Literal["train", "serve"]
+    series: dict[str, list[Point]] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)  # options of `train` or `serve` that the file says
+    software: dict[str, str] = field(default_factory=dict)
+    model: str | None = None
+    gpus: int | None = None
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+    finished: bool = True
+    events: list[Event] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, value: object, at_s: float | None = None, step: int | None = None) -> None:
+        """Add one value; what is no number is left out."""
+        number = number_of(value)
+        if number is not None:
+            self.series.setdefault(name, []).append(Point(at_s, step, number))
+
+
+class Source:
+    """A file, or a folder of event files, read once."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is read when something of it is asked for."""
+        self.path = path
+
+    @cached_property
+    def data(self) -> bytes:
+        """The bytes of the file.
+
+        Raises: SpecError: it cannot be read, is too large or empty.
+        """
+        try:
+            data = read_at_most(self.path, MOST_BYTES)
+        except OSError as error:
+            raise SpecError(f"{self.path}: cannot be read ({error.strerror or error})") from None
+        if len(data) > MOST_BYTES:
+            raise SpecError(f"{self.path}: larger than {MOST_BYTES:,} bytes; export fewer metrics or steps")
+        if not data.strip():
+            raise SpecError(f"{self.path} is empty")
+        return data
+
+    @cached_property
+    def document(self) -> Any:
+        """The file as JSON; None where it is none."""
+        if self.path.is_dir() or self.data.lstrip()[:1] not in (b"{", b"["):
+            return None
+        try:
+            return json.loads(self.data)
+        except (ValueError, RecursionError):
+            return None
+
+    @cached_property
+    def header(self) -> tuple[str, ...]:
+        """The first line of a CSV; nothing where the file is no text."""
+        if self.path.is_dir() or self.document is not None or b"\0" in self.data[:HEAD_BYTES]:
+            return ()
+        line = self.data[:HEAD_BYTES].splitlines()[0].decode("utf-8-sig", errors="replace")
+        try:
+            return tuple(cell.strip() for cell in next(csv.reader([line]), []))
+        except csv.Error:
+            return ()
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """The rows of a CSV.
+
+        Raises: SpecError: broken CSV, a row of another width; says where.
+        """
+        lines = csv.reader(io.StringIO(self.data.decode("utf-8-sig", errors="replace"), newline=""), strict=True)
+        try:
+            header = [cell.strip() for cell in next(lines, [])]
+            if len({*header}) < len(header):
+                twice = next(cell for cell in header if header.count(cell) > 1)
+                raise SpecError(f"{self.path}: the header has {twice!r} more than once")
+            for cells in lines:
+                if not any(cell.strip() for cell in cells):
+                    continue
+                if len(cells) != len(header):
+                    raise SpecError(
+                        f"{self.path} line {lines.line_num}: {len(cells)} cells under a header of {len(header)}"
+                    )
+                yield {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+        except csv.Error as fault:
+            raise SpecError(f"{self.path} line {lines.line_num}: broken CSV ({fault})") from None
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hexadecimal digits of what the file holds, whatever it is called."""
+        found = hashlib.sha256()
+        for file in sorted(p for p in self.path.rglob("*") if p.is_file()) if self.path.is_dir() else [self.path]:
+            found.update(self.data if file == self.path else file.read_bytes())
+        return found.hexdigest()[:32]
+
+    @property
+    def changed_at_s(self) -> float:
+        """When the file was written."""
+        return self.path.stat().st_mtime
+
+
+def number_of(value: object) -> float | None:
+    """A number, or text that is one, NaN and infinities included; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def step_of(value: object) -> int | None:
+    """A step: a whole number that is not negative; None for anything else."""
+    number = number_of(value)
+    return int(number) if number is not None and math.isfinite(number) and 0 <= number < 2**53 else None
+
+
+def time_of(value: object) -> float | None:
+    """Seconds since 1970: of a number in seconds or milliseconds, or of a date and time as ISO 8601 has it."""
+    number = number_of(value)
+    if number is not None:
+        return None if not math.isfinite(number) else number / 1e3 if abs(number) > _MILLISECONDS else number
+    try:
+        stated = datetime.fromisoformat(str(value).strip())
+    except ValueError:
+        return None
+    return (stated if stated.tzinfo else stated.replace(tzinfo=UTC)).timestamp()
+
+
+def mapping_of(value: object) -> Mapping[str, Any]:
+    """The value where it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_of(value: object) -> list[Mapping[str, Any]]:
+    """The mappings of a list; none where it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

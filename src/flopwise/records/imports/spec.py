@@ -1,0 +1,66 @@
+"""What can be said of files that are imported as runs, beside the options of `train` and `serve`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from flopwise import options
+from flopwise.errors import SpecError
+from flopwise.options import Spec, ValueKind, option
+from flopwise.records.imports.raw import number_of
+
+_import = partial(option, section="Import")
+
+
+def _mapping(value: object, what: str) -> str:
+    """`loss=train/loss`, or `step_s=step_ms*0.001`."""
+    text: str = options.name("mapping").parse(value, what)
+    ours, equals, theirs = text.partition("=")
+    if not equals or not ours.strip() or not theirs.strip():
+        raise SpecError(f"{what}: {text[:60]!r} is no mapping; write METRIC=NAME as in loss=train/loss")
+    return text
+
+
+METRIC = ValueKind("metric=name", _mapping)
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportSpec(Spec):
+    """What the files do not say. None: as in the file."""
+
+    format: str = _import(
+        "--format", options.name("format"),
+        "Of the files: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.",
+        default="auto")
+    name: str | None = _import("--name", options.name("name"), "What to call the run (default: as in the file).")
+    model: str | None = _import(
+        "--model", options.name("model", 4096), "Model that was run: without it nothing can be expected of the run.")
+    task: str | None = _import(
+        "--task", options.choice("pretrain", "finetune"), "What was trained (default: pretrain).")
+    metric: tuple[str, ...] = _import(
+        "--metric", METRIC, "Metric of ours by its name in the file, times a factor if need be: step_s=step_ms*0.001.",
+        repeated=True)
+    replace: bool = _import(
+        "--replace", options.FLAG, "Import again what was imported before: the earlier run goes.", default=False)
+    # fmt: on
+
+    @property
+    def mapping(self) -> dict[str, tuple[str, float | None]]:
+        """(metric of ours, factor where one is given) by names of the file.
+
+        Raises:
+            SpecError: a name is mapped twice.
+        """
+        found: dict[str, tuple[str, float | None]] = {}
+        for text in self.metric:
+            ours, _, theirs = (part.strip() for part in text.partition("="))
+            name, star, factor = theirs.rpartition("*")
+            scale = number_of(factor) if star else None
+            if scale is None:
+                name = theirs
+            if name in found:
+                raise SpecError(f"metric: {name[:60]!r} is given twice")
+            found[name] = ours, scale
+        return found

@@ -1,0 +1,114 @@
+"""The result of vLLM's load generator: `vllm bench serve --save-result [--save-detailed]`, `benchmark_serving.py`.
+
+Source: vLLM 0.32, `vllm/benchmarks/serve.py`; SGLang's `bench_serving` writes the same figures. Detailed results have
+each request: `ttfts`, `itls` (a list a request), `output_lens`, `start_times` (of a clock without a date).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from flopwise.records.imports.raw import RawRun, Source, mapping_of, number_of, objects_of, time_of
+from flopwise.records.model import Event
+
+_SUMMARIES = {"ttft_s": "mean_ttft_ms", "itl_s": "mean_tpot_ms", "e2e_s": "mean_e2el_ms"}
+_OTHER_NAMES = {"itl_s": ("mean_itl_ms",), "e2e_s": ("mean_e2e_latency_ms",)}
+
+
+def recognises(source: Source) -> bool:
+    """Whether the file is one, or a list of such results."""
+    return any({"request_throughput", "completed", "duration"} <= {*one} for one in _results(source))
+
+
+def _results(source: Source) -> list[Mapping[str, Any]]:
+    document = source.document
+    return objects_of(document) or ([document] if mapping_of(document) else [])
+
+
+def read_runs(source: Source) -> list[RawRun]:
+    """A run a result."""
+    found = _results(source)
+    return [_run(result, source, "" if len(found) == 1 else f"-{place + 1}") for place, result in enumerate(found)]
+
+
+def _run(result: Mapping[str, Any], source: Source, ending: str) -> RawRun:
+    length_s = number_of(result.get("duration")) or 0.0
+    ended_at_s = _date(result.get("date")) or source.changed_at_s
+    run = RawRun(
+        name=f"{source.path.stem}{ending}", task="serve", started_at_s=ended_at_s - length_s, ended_at_s=ended_at_s,
+        model=str(result["model_id"]) if result.get("model_id") else None,
+    )  # fmt: skip
+    run.settings |= _settings(result)
+    run.add("requests_per_s", result.get("request_throughput"), ended_at_s)
+    run.add("tokens_per_s", result.get("output_throughput"), ended_at_s)
+    if not _requests(run, result):
+        for metric, key in _SUMMARIES.items():
+            named = next((name for name in (key, *_OTHER_NAMES.get(metric, ())) if name in result), key)
+            value = number_of(result.get(named))
+            if value:
+                run.add(metric, value / 1e3, ended_at_s)
+        run.notes.append("means alone, without the requests (--save-detailed adds them): no interval of the noise")
+    if failed := number_of(result.get("failed")):
+        run.events.append(Event(ended_at_s, "failed requests", f"{failed:,.0f} requests failed"))
+    return run
+
+
+def _settings(result: Mapping[str, Any]) -> dict[str, object]:
+    """Lengths, load and engine as the file says them: the requests in flight, else the rate."""
+    done = number_of(result.get("completed")) or 0.0
+    found: dict[str, object] = {}
+    for name, total in (("input_tokens", "total_input_tokens"), ("output_tokens", "total_output_tokens")):
+        tokens = number_of(result.get(total))
+        if tokens and done:
+            found[name] = max(1, round(tokens / done))
+    in_flight, rate = number_of(result.get("max_concurrency")), number_of(result.get("request_rate"))
+    if in_flight:
+        found["concurrency"] = int(in_flight)
+    elif rate and rate < float("inf"):
+        found["rate"] = rate
+    elif prompts := number_of(result.get("num_prompts")):
+        found["concurrency"] = int(prompts)  # all of them at once
+    backend = str(result.get("backend") or "")
+    if backend in {"vllm", "sglang", "tensorrt-llm"}:
+        found["engine"] = backend
+    return found
+
+
+def _requests(run: RawRun, result: Mapping[str, Any]) -> bool:
+    """Add each request; False where the file has none."""
+    first, gaps = result.get("ttfts"), result.get("itls")
+    if not isinstance(first, list) or not isinstance(gaps, list) or len(first) != len(gaps) or not first:
+        return False
+    errors = result.get("errors") if isinstance(result.get("errors"), list) else []
+    starts = result.get("start_times") if isinstance(result.get("start_times"), list) else []
+    known = [value for start in starts or () if (value := number_of(start)) is not None]
+    assert run.started_at_s is not None
+    zero = min(known, default=0.0)
+    for place, (ttft, own) in enumerate(zip(first, gaps, strict=True)):
+        start = number_of(starts[place]) if starts and place < len(starts) else None
+        at_s = run.started_at_s + (start - zero if start is not None else 0.0)
+        seconds = number_of(ttft)
+        if (errors and place < len(errors) and errors[place]) or not seconds:
+            continue
+        whole = [value for gap in (own if isinstance(own, list) else ()) if (value := number_of(gap)) is not None]
+        e2e_s = number_of(_at(result.get("latencies"), place)) or seconds + sum(whole)
+        run.add("ttft_s", seconds, at_s, place)
+        run.add("e2e_s", e2e_s, at_s, place)
+        tokens = number_of(_at(result.get("output_lens"), place)) or len(whole) + 1.0
+        if whole and tokens > 1:
+            run.add("itl_s", (e2e_s - seconds) / (tokens - 1.0), at_s, place)
+    return True
+
+
+def _at(values: object, place: int) -> object:
+    return values[place] if isinstance(values, list) and place < len(values) else None
+
+
+def _date(value: object) -> float | None:
+    """`20261122-140501`, which states no zone and is read as UTC; or ISO 8601."""
+    try:
+        return datetime.strptime(str(value), "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return time_of(value) if value else None

@@ -1,0 +1,134 @@
+"""What was measured of a run, as one figure a metric: medians of its steady part, means of its requests, peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.records.metrics import METRICS
+from flopwise.records.model import Event, MetricSummary, Run
+from flopwise.records.steady import Statistic, SteadySteps, level, steady
+
+if TYPE_CHECKING:
+    from flopwise.records.store import SampleColumns, Store
+
+MOST_SAMPLES = 50_000
+"""Of one metric; a longer series is thinned to means of neighbours."""
+OF_REQUESTS = ("ttft_s", "itl_s", "e2e_s", "ttfb_s")
+"""Each sample is of a request: the mean over requests is what `serve` estimates."""
+PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "used_memory_bytes")
+"""The most of any device counts."""
+OF_RUNS = ("eta_s", "plan_deviation_frac", "loss", "eval_loss", "learning_rate", "loss_scale", "grad_norm")
+"""What changes on purpose while a run goes on: of it no level is taken, but the last value of the losses."""
+LOSSES = ("loss", "eval_loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A run and its figures."""
+
+    run: Run
+    levels: Mapping[str, Statistic]  # by metric
+    totals: Mapping[str, float]  # of what only grows, by metric
+    highest: Mapping[str, float]  # of any device, by metric
+    steady: SteadySteps | None  # of the step times
+    series: Mapping[str, SampleColumns]  # of the whole run by metric, for charts
+    events: Sequence[Event]
+    derived: tuple[str, ...] = ()  # metrics that follow from others
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a run of training."""
+        return self.run.task != "serve"
+
+    def statistic(self, metric: str) -> Statistic | None:
+        """The figure of a metric, or the total of what only grows; None where it was not measured."""
+        total = self.totals.get(metric)
+        if total is None:
+            return self.levels.get(metric)
+        return Statistic(value=total, error=None, count=1, statistic="total")
+
+    def value(self, metric: str) -> float | None:
+        """The same as a number."""
+        found = self.statistic(metric)
+        return None if found is None else found.value
+
+
+def run_figures(store: Store, run: Run) -> Measured:
+    """The figures of a run in a store."""
+    summaries, events = store.summaries(run.run_id), store.events(run.run_id)
+    names = dict.fromkeys(metric for metric, _ in summaries)
+    series = {name: store.samples(run.run_id, name, most=MOST_SAMPLES) for name in names if (name, "") in summaries}
+    steps = series.get("step_s")
+    found = None if steps is None else steady(steps.step, steps.at_s, steps.value, _with_evaluations(events, series))
+    kept = None if found is None or steps is None else steps.step[found.kept]
+    levels, totals, highest = dict[str, Statistic](), dict[str, float](), dict[str, float]()
+    for name in names:
+        mine = [s for (metric, _), s in summaries.items() if metric == name and s.count]
+        if not mine:
+            continue
+        highest[name] = max(s.high for s in mine)
+        if METRICS[name].cumulative:
+            totals[name] = sum(s.total for s in mine)
+        elif (one := _level(name, mine, series.get(name), found, kept, store, run)) is not None:
+            levels[name] = one
+    derived = _derived_levels(run, levels)
+    return Measured(
+        run=run, levels={**levels, **derived}, totals=totals, highest=highest, steady=found, series=series,
+        events=tuple(events), derived=tuple(derived),
+    )  # fmt: skip
+
+
+def _level(
+    name: str, mine: Sequence[MetricSummary], columns: SampleColumns | None, found: SteadySteps | None,
+    kept: NDArray[np.int64] | None, store: Store, run: Run,
+) -> Statistic | None:  # fmt: skip
+    """One figure of a metric: of the steady steps, of all requests, the most of a peak, the mean of devices."""
+    if name in PEAKS:
+        return Statistic(
+            value=max(s.high for s in mine), error=None, count=sum(s.count for s in mine), statistic="peak"
+        )
+    if name in OF_RUNS:
+        last = mine[0].last if name in LOSSES else float("nan")
+        finite = np.isfinite(last)
+        return Statistic(value=last, error=None, count=mine[0].count, statistic="last") if finite else None
+    if name == "step_s" and found is not None:
+        return found.level
+    if columns is None:
+        each = [level(store.samples(run.run_id, name, s.device, most=MOST_SAMPLES).value) for s in mine]
+        values = [one.value for one in each if one is not None]
+        count = sum(s.count for s in mine)
+        return Statistic(value=float(np.mean(values)), error=None, count=count, statistic="median") if values else None
+    values_of = columns.value
+    if kept is not None and name not in OF_REQUESTS:
+        here = np.isin(columns.step, kept) & (columns.step >= 0)
+        values_of = values_of[here] if here.any() else values_of
+    return level(values_of, "mean" if name in OF_REQUESTS else "median")
+
+
+def _with_evaluations(events: Sequence[Event], series: Mapping[str, SampleColumns]) -> list[Event]:
+    """The events, and an evaluation wherever its loss was logged."""
+    logged = series.get("eval_loss")
+    if logged is None:
+        return list(events)
+    marks = zip(logged.at_s, logged.step, strict=True)
+    return [*events, *(Event(float(at), "evaluation", "", int(step) if step >= 0 else None) for at, step in marks)]
+
+
+def _derived_levels(run: Run, levels: Mapping[str, Statistic]) -> dict[str, Statistic]:
+    """Tokens a second of a training run that says its sequences and its batch, where they were not measured.
+
+    Source: arithmetic. Assumes: every sequence is full.
+    """
+    step, seq, batch = levels.get("step_s"), run.settings.get("seq"), run.settings.get("global_batch")
+    if run.task == "serve" or step is None or "tokens_per_s" in levels:
+        return {}
+    if not isinstance(seq, int | float) or not isinstance(batch, int | float):
+        return {}
+    rate = seq * batch / step.value
+    error = None if step.error is None else rate * step.error / step.value
+    return {"tokens_per_s": Statistic(value=rate, error=error, count=step.count, statistic=step.statistic)}

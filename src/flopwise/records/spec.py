@@ -1,0 +1,69 @@
+"""What can be said of recorded runs: where they are kept, and which of them are meant."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from functools import partial
+
+from flopwise import options, units
+from flopwise.errors import SpecError
+from flopwise.options import Spec, ValueKind, option
+
+LONGEST_AGE_S = 1e10
+_which = partial(option, section="Which runs")
+
+
+def _since(value: object, what: str) -> str:
+    """A day, or a time that has passed; kept as people write it."""
+    text = str(value).strip()
+    if _day(text) is None:
+        try:
+            age_s = units.parse_seconds(text, what)
+        except SpecError:
+            raise SpecError(f"{what}: {text[:60]!r} is neither a time (7d, 12h) nor a day (2026-11-01)") from None
+        if not 0 < age_s < LONGEST_AGE_S:
+            raise SpecError(f"{what}: {text[:60]} is out of range; allowed: a time above 0, or a day (2026-11-01)")
+    return text
+
+
+def _day(text: str) -> float | None:
+    try:
+        return dt.datetime.fromisoformat(text).astimezone().timestamp() if "-" in text else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec(Spec):
+    """Where recorded runs are kept."""
+
+    store: str | None = option(
+        "--store", options.name("url|path", 4096),
+        "Store of runs: the path of an SQLite file, or postgresql://USER@HOST/DATABASE of a team (default: "
+        "FLOPWISE_RUNS, else runs.db in your data folder).",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter(Spec):
+    """Which runs are meant: those that all of it holds for."""
+
+    task: str | None = _which("--task", options.choice("pretrain", "finetune", "serve"), "Runs of this task.")
+    model: str | None = _which("--model", options.name("text"), "Runs whose model has this in its name.")
+    status: str | None = _which(
+        "--status", options.choice("running", "finished", "stopped", "failed"),
+        "Runs of this status; one that was killed stays running.",
+    )
+    since: str | None = _which(
+        "--since", ValueKind("time|day", _since, "time or day"), "Runs that began within this time, or since this day.",
+    )
+    # fmt: on
+
+    def since_s(self, now_s: float) -> float | None:
+        """From when on runs began, in seconds since 1970."""
+        if self.since is None:
+            return None
+        day_s = _day(self.since)
+        return now_s - units.parse_seconds(self.since) if day_s is None else day_s

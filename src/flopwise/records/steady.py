@@ -1,0 +1,174 @@
+"""The steady part of a run's steps: warm-up and pauses set apart, and how far chance alone moves what is left.
+
+The rule, on the times of log lines (each stands for as many steps as lie between two):
+
+- The level is the median of the second half, its spread 1.4826 x the median absolute deviation from it (the standard
+  deviation, were the times normally distributed).
+- Warm-up are the first lines, until one, and most of the `SETTLED` from it on, are no more than 3 spreads (at least
+  5 %) above the level; at most half of the run.
+- A pause is a later line that is more than 6 spreads (at least 20 %) above it. What it takes beyond the median is the
+  pause: of an evaluation or a checkpoint where one is recorded within the line, else of something unknown.
+
+The level, the spread, and both thresholds are of robust statistics: up to half of the lines may be pauses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.records.model import Event
+
+NORMAL = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation: 1 / 0.6745."""
+SETTLED = 5
+WARM, WARM_FRAC = 3.0, 0.05
+PAUSE, PAUSE_FRAC = 6.0, 0.2
+RULE = (
+    "steady state: without the first lines until most of 5 are within 3 spreads (at least 5 %) of the median of the "
+    "second half, and without those more than 6 spreads (at least 20 %) above it; a spread is 1.4826 x the median "
+    "absolute deviation"
+)
+PAUSES = {"evaluation": "evaluation", "eval": "evaluation", "checkpoint": "checkpoint", "save": "checkpoint"}
+"""Kinds of events that are pauses of training, by our word for them."""
+DRAWS, MOST_DRAWN, BATCHES = 1000, 2000, 30
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistic:
+    """A median or mean with the standard error that chance gives it; no error where one value is all there is."""
+
+    value: float
+    error: float | None
+    count: int
+    statistic: str  # median or mean
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the statistic."""
+        return None if self.error is None else (self.value - 1.96 * self.error, self.value + 1.96 * self.error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """All pauses of one kind: how many, and the seconds that they took beyond the steps in them."""
+
+    kind: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadySteps:
+    """The steady level of a run's step times, and what was set apart."""
+
+    level: Statistic
+    kept: NDArray[np.bool_]  # which lines are steady
+    warm_up_lines: int
+    warm_up_s: float  # beyond the level
+    pauses: tuple[Pause, ...]
+    whole_s: float  # of all lines, warm-up and pauses included
+
+    @property
+    def apart_s(self) -> float:
+        """Seconds of warm-up and pauses."""
+        return self.warm_up_s + sum(pause.seconds for pause in self.pauses)
+
+
+def level(values: Sequence[float] | Column, statistic: str = "median") -> Statistic | None:
+    """The median or mean of finite values, with a standard error from a bootstrap of blocks; None without a value.
+
+    Up to `MOST_DRAWN` values: blocks of neighbours are drawn anew `DRAWS` times, the same way every time. Of more: the
+    spread of the statistic over `BATCHES` stretches of the run, over the root of their number. Either way slow drifts
+    of a run count as noise, too.
+
+    Source: Kuensch 1989, "The jackknife and the bootstrap for general stationary observations" (Annals of Statistics
+    17); batch means, Law and Kelton 2000, "Simulation Modeling and Analysis", section 9.5.3.
+    Assumes: what is further apart than a block (the third root of their number) or a stretch is independent.
+    """
+    data = np.asarray(values, dtype=float)
+    data = data[np.isfinite(data)]
+    if not data.size:
+        return None
+    center = np.median if statistic == "median" else np.mean
+    value = float(center(data))
+    if data.size < 3:  # two values say nothing of their spread
+        return Statistic(value=value, error=None, count=data.size, statistic=statistic)
+    if data.size > MOST_DRAWN:
+        each = [float(center(batch)) for batch in np.array_split(data, BATCHES)]
+        return Statistic(
+            value=value, error=float(np.std(each, ddof=1) / BATCHES**0.5), count=data.size, statistic=statistic
+        )
+    length = math.ceil(data.size ** (1 / 3))
+    starts = np.random.default_rng(0).integers(0, data.size, size=(DRAWS, math.ceil(data.size / length), 1))
+    places = ((starts + np.arange(length)) % data.size).reshape(DRAWS, -1)[
+        :, : data.size
+    ]  # the end joins the beginning
+    drawn = center(data[places], axis=1)
+    return Statistic(value=value, error=float(np.std(drawn)), count=data.size, statistic=statistic)
+
+
+def steady(steps: NDArray[np.int64], at_s: Column, seconds: Column, events: Sequence[Event]) -> SteadySteps | None:
+    """The steady part of step times, by the rule above; None without a finite time."""
+    known = np.isfinite(seconds) & (seconds > 0)
+    if not known.any():
+        return None
+    strides = _strides(steps)
+    half = seconds[known][known.sum() // 2 :]
+    middle = float(np.median(half))
+    spread = NORMAL * float(np.median(np.abs(half - middle)))
+    slow = ~known | (seconds > middle + max(WARM * spread, WARM_FRAC * middle))
+    warm = _warm_up_lines(slow)
+    paused = known & (seconds > middle + max(PAUSE * spread, PAUSE_FRAC * middle))
+    paused[:warm] = False
+    kept = known & ~paused
+    kept[:warm] = False
+    if not kept.any():
+        kept, warm, paused = known.copy(), 0, np.zeros_like(known)
+    found = level(seconds[kept])
+    assert found is not None
+    beyond = np.where(known, np.maximum(seconds - found.value, 0.0), 0.0) * strides
+    pauses: dict[str, list[float]] = {}
+    for place in np.flatnonzero(paused):
+        kind = _kind(
+            int(steps[place]), float(at_s[place]), float(seconds[place] * strides[place]), events, strides[place]
+        )
+        pauses.setdefault(kind, []).append(float(beyond[place]))
+    return SteadySteps(
+        level=found, kept=kept, warm_up_lines=warm, warm_up_s=float(beyond[:warm].sum()),
+        pauses=tuple(Pause(kind=kind, count=len(each), seconds=sum(each)) for kind, each in sorted(pauses.items())),
+        whole_s=float((seconds[known] * strides[known]).sum()),
+    )  # fmt: skip
+
+
+def _strides(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Steps that each line stands for: those since the line before, 1 where none are known or they fall back."""
+    strides = np.diff(steps, prepend=steps[:1])
+    usual = int(np.median(strides[1:])) if strides.size > 1 else 1
+    strides[:1] = max(usual, 1)
+    return np.where((steps < 0) | (strides < 1), 1, strides)
+
+
+def _warm_up_lines(slow: NDArray[np.bool_]) -> int:
+    """Lines before the first that is not slow, as are most of the `SETTLED` from it on; at most half of all."""
+    most = slow.size // 2
+    for start in range(most):
+        if not slow[start] and slow[start : start + SETTLED].mean() < 0.5:
+            return start
+    return most if slow.size >= 2 * SETTLED else 0
+
+
+def _kind(step: int, at_s: float, seconds: float, events: Sequence[Event], stride: int) -> str:
+    """What a line paused for: the event within its time or its steps."""
+    for event in events:
+        word = next((word for key, word in PAUSES.items() if event.kind.startswith(key)), None)
+        in_time = at_s - seconds <= event.at_s <= at_s
+        in_steps = event.step is not None and step >= 0 and step - stride <= event.step <= step
+        if word is not None and (in_time or in_steps):
+            return word
+    return "other"

@@ -1,0 +1,55 @@
+"""A probe as facts: every constant by hand from round figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flopwise.facts.catalog import load_facts
+from flopwise.fitting.probed import probed_facts
+from flopwise.probes.file import ProbedDevice
+from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
+
+
+def test_a_cpu_becomes_a_device_with_what_it_reached() -> None:
+    [row] = probed_facts(cpu_probe()).devices
+    assert (row["name"], row["architecture"], row["kind"], row["num_sms"]) == (NAME, FAMILY, "cpu", 2)
+    assert float(row["fp32_flops_per_s"]) == 100e9  # the best product
+    assert float(row["bf16_flops_per_s"]) == 200e9
+    assert float(row["hbm_bytes_per_s"]) == 20e9  # the largest copy: the smaller one was in a cache
+    assert row["l2_bytes"] == 2**25  # the last level
+
+
+def test_constants_of_a_cpu_by_hand() -> None:
+    found = {p.name: p.value for p in probed_facts(cpu_probe()).parameters}
+    assert {p.scope for p in probed_facts(cpu_probe()).parameters} == {FAMILY}
+    # 2 x 256^3 operations at 95 instead of 100 GFLOP/s lose 17.7 us; two threads share 2 x 2 tiles of 128 x 128
+    lost_s = 2 * 256**3 * (1 / 95e9 - 1 / 100e9)
+    assert found["tile_fill_s"] == pytest.approx(lost_s * 2 / 4, rel=1e-3)
+    assert found["pointwise_frac"] == 0.5  # 10 of 20 GB/s
+    assert found["kernel_s"] == 2e-6
+    # the mask lets 256 keys through on average; blocks of 128 queries see 64 more, and the backward pass (2.5 times the
+    # operations) runs at 0.8 of the rate: 35 x 320 / 256 x (1 + 3.125) / 3.5 of 100 GFLOP/s
+    assert found["train_attention_frac.fa2"] == pytest.approx(0.35 * 320 / 256 * 4.125 / 3.5, rel=1e-3)
+    assert found["matmul_frac.bf16"] == 1.0
+
+
+def test_a_gpu_of_the_catalog_brings_rows_and_one_of_none_a_note() -> None:
+    gpu = replace(DEVICE, id="cuda:0", kind="cuda", name="NVIDIA H100", accelerator="H100-SXM-80")
+    product = replace(measurement("matmul", "FLOP/s", 600e12, "bf16", m=4096, n=4096, k=8192), device="cuda:0")
+    probe = replace(cpu_probe(), devices=(gpu,), measurements=(product,))
+    found = probed_facts(probe)
+    assert not found.devices
+    assert found.rows[0].items() >= {
+        "op": "gemm", "gpu": "H100-SXM-80", "m": "4096", "k": "8192", "dtype": "bf16", "seconds": "0.001",
+    }.items()  # fmt: skip
+    unknown = ProbedDevice(id="cuda:0", kind="cuda", name="Some GPU")
+    assert "is in no catalog" in probed_facts(replace(probe, devices=(unknown,))).notes[0]
+
+
+def test_a_cpu_without_products_makes_no_device() -> None:
+    found = probed_facts(replace(cpu_probe(), measurements=()))
+    assert (found.devices, found.parameters) == ((), ())
+    assert "no product" in found.notes[0]
+    assert load_facts().calibration.has("fresh_bytes_per_s", "any")  # what no probe says has a shipped value

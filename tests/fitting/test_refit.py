@@ -1,0 +1,130 @@
+"""Refits against a known truth: found where rows can tell, near what was known where they cannot, never worse."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fitting.measured import MeasuredRow, Measurements, read_measurements
+from flopwise.fitting.probed import probed_facts
+from flopwise.fitting.profile import MadeProfile, make_profile, own_band, write_profile
+from flopwise.fitting.refit import Refit, no_worse, predicted_figures, refits
+from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
+
+
+@pytest.fixture
+def facts() -> Facts:
+    """The shipped facts with the probed CPU."""
+    given = Measurements(rows=(), probed=(probed_facts(cpu_probe()),), files=("probe.json",))
+    write_profile(make_profile(given, load_facts(), "cpu", "2026-11-22"), force=True)
+    return load_facts(None, "cpu")
+
+
+def fitted(facts: Facts, rows: list[dict[str, str]]) -> Refit:
+    figures, skipped = predicted_figures([MeasuredRow("training", row, "runs.csv") for row in rows], facts)
+    assert not skipped
+    [found] = refits(figures, facts)
+    return found
+
+
+def test_a_slower_machine_is_found_out(facts: Facts) -> None:
+    found = fitted(facts, cpu_rows(facts, {"matmul_frac.bf16": 0.7, "train_host_ratio": 3.0}))
+    values = {c.name: v for c, v in found.values.items()}
+    assert values["matmul_frac.bf16"] == pytest.approx(0.7, rel=0.1)
+    assert np.median(np.abs(found.before)) > 0.25
+    assert np.median(np.abs(found.after)) < 0.03
+    assert found.groups == "model"
+    assert found.unseen is not None
+    assert np.median(np.abs(found.after)) <= np.median(np.abs(found.unseen)) < 0.05
+
+
+def test_few_rows_move_constants_less(facts: Facts) -> None:
+    rows = cpu_rows(facts, {"matmul_frac.bf16": 0.7})
+    moves = []
+    for count in (1, 3, 12):
+        moved = [abs(math.log(v / c.prior)) for c, v in fitted(facts, rows[:count]).values.items()]
+        moves.append(max(moved, default=0.0))
+    assert moves[0] < moves[1] < moves[2] < abs(math.log(0.7)) * 1.05
+    assert moves[0] < 0.75 * moves[2]
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
+def test_nothing_comes_out_worse_than_it_was(facts: Facts, noise: float) -> None:
+    found = fitted(facts, cpu_rows(facts, {}, noise=noise))
+    before, after = (np.abs(np.expm1(errors)) for errors in (found.before, found.after))
+    assert np.median(after) <= np.median(before)
+    assert after.mean() <= before.mean()
+
+
+def test_worse_is_worse_of_any_kind_by_median_or_mean() -> None:
+    kinds, than = ["a", "a", "a", "b"], np.array([0.2, -0.2, 0.2, 0.1])
+    assert no_worse(kinds, np.array([0.1, -0.1, 0.1, 0.1]), than)
+    assert no_worse(kinds, than, than)
+    assert not no_worse(kinds, np.array([0.0, 0.0, 0.0, 0.11]), than)  # the other kind
+    assert not no_worse(kinds, np.array([0.1, 0.1, 0.9, 0.1]), than)  # the median, and yet the mean
+    assert not no_worse(kinds, np.array([0.25, 0.25, 0.0, 0.1]), than)  # the mean, and yet the median
+
+
+def test_what_is_right_stays(facts: Facts) -> None:
+    found = fitted(facts, cpu_rows(facts, {}))
+    assert found.values == {}
+    assert found.unseen is not None  # nothing was fitted: each row is an unseen one
+    assert np.abs(found.unseen).max() < 1e-9
+
+
+def test_a_band_of_errors_left_out_by_hand() -> None:
+    assert own_band(np.array([0.1, -0.2, 0.05])) is None  # 0.8 x 4 rounds up to more than 3 of them
+    assert own_band(np.array([0.1, -0.2, 0.05, 0.3])) == pytest.approx(math.exp(0.3))  # the 4th of 4
+    nine = np.array([0.01, 0.02, 0.03, 0.04, -0.05, 0.06, -0.07, 0.08, 0.09])
+    assert own_band(nine) == pytest.approx(math.exp(0.08))  # the 8th of 9
+
+
+def test_families_and_links_that_share_nothing_are_fitted_apart() -> None:
+    facts = load_facts()
+    base = {"op": "gemm", "m": "512", "n": "512", "k": "512", "dtype": "bf16", "seconds": "1e-5"}
+    gpus = ("A100-SXM-80GB", "H100-SXM-80", "H100-PCIe-80", "H100-SXM-80")
+    rows = [MeasuredRow("kernels", {**base, "id": str(n), "gpu": gpu}, "k.csv") for n, gpu in enumerate(gpus)]
+    figures, skipped = predicted_figures(rows, facts)
+    assert not skipped
+    assert sorted(len(found.figures) for found in refits(figures, facts)) == [1, 3]
+
+
+def made(facts: Facts, tmp_path: Path, count: int) -> MadeProfile:
+    rows = cpu_rows(facts, {"matmul_frac.bf16": 0.8}, count=count, noise=0.05)
+    given = read_measurements([write_rows(tmp_path / "runs.csv", rows)])
+    return make_profile(given, facts, "learned", "2026-11-22")
+
+
+def test_errors_left_out_become_the_interval_of_that_device_alone(facts: Facts, tmp_path: Path) -> None:
+    done = made(facts, tmp_path, 12)
+    [errors] = done.profile.errors
+    assert (errors.kind, errors.family, errors.rows, errors.left_out) == ("training", FAMILY, 12, "model")
+    write_profile(done, force=False)
+    bands = load_facts(None, "learned").calibration.errors
+    assert errors.interval is not None
+    assert bands[f"training@{FAMILY}"].high == pytest.approx(errors.interval)
+    assert bands[f"training@{FAMILY}"].rows == 12
+    assert bands["training.dense"] == load_facts().calibration.errors["training.dense"]
+
+
+def test_with_few_rows_the_wide_interval_stays(facts: Facts, tmp_path: Path) -> None:
+    done = made(facts, tmp_path, 3)
+    assert done.profile.errors[0].interval is None
+    assert "intervals.json" not in done.files
+    assert any("too few rows" in note or "none was moved" in note for note in done.profile.notes)
+
+
+def test_a_profile_on_another_keeps_what_it_does_not_move(facts: Facts, tmp_path: Path) -> None:
+    done = made(facts, tmp_path, 12)
+    write_profile(done, force=False)
+    assert done.profile.based_on == "cpu"
+    above = load_facts(None, "learned")
+    assert above.accelerator("here").name == facts.accelerator("here").name
+    assert above.calibration.find("kernel_s", (FAMILY,)).value == 2e-6
+    moved = above.calibration.find("matmul_frac.bf16", (FAMILY,))
+    assert (moved.profile, moved.source) == ("learned", "flopwise calibrate")
+    assert 0.7 < moved.value < 0.95

@@ -1,0 +1,130 @@
+"""Engines that are read again and again: names of each, counters that begin anew, absences, strangers."""
+
+from __future__ import annotations
+
+import pytest
+from fake_exporter import exporter, page, times, watched
+
+from flopwise.errors import SpecError
+from flopwise.observations.observation import observation
+from flopwise.observations.readings import ENGINES, engine_of, page_series
+from flopwise.observations.watching import page_urls, watch_engine
+from named import FACTS
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_engine_is_known_by_its_page(engine: str) -> None:
+    assert engine_of(page_series(page(engine)), FACTS) == engine
+
+
+def test_a_recorded_page_of_vllm_gives_every_quantity() -> None:
+    """Twice the counters of the recorded page a second later: it grew by what the page says."""
+    text = page("vllm")
+    seen = watched([text, times(text, 2)])
+    assert seen.numbers["requests"] == 722
+    assert seen.numbers["output_tokens"] == 42_688
+    assert seen.numbers["cached_tokens"] == 13_056
+    assert {"ttft", "itl", "tpot", "latency", "queue", "prefill", "decode", "steps"} <= set(seen.histograms)
+    found, trace = observation(seen, None)
+    assert found.engine == "vllm"
+    assert found.requests == 722
+    assert found.cached_frac == pytest.approx(13_056 / 75_776)
+    assert trace is not None
+    assert len(trace.arrival_s) == 722
+    assert trace.prompt.mean() == pytest.approx(75_776 / 722, rel=0.01)
+    assert trace.output.mean() == pytest.approx(42_688 / 722, rel=0.01)
+
+
+def test_figures_of_sglang_by_hand() -> None:
+    text = page("sglang")
+    found, trace = observation(watched([text, times(text, 3)]), None)
+    assert found.requests == 20
+    assert found.ttft is not None
+    assert found.ttft.mean == pytest.approx(0.3)
+    assert (found.ttft.p50, found.ttft.low["p50"], found.ttft.high["p50"]) == pytest.approx((0.25, 0.2, 0.4))
+    assert found.ttft.high["p99"] is None
+    assert found.queue_s == pytest.approx(0.05)
+    assert found.cached_frac == pytest.approx(0.375)
+    assert found.running == pytest.approx((3 + 9) / 2)
+    assert trace is not None
+    assert trace.output.tolist() == [90] * len(trace.output)
+    assert trace.cached.tolist() == [150] * len(trace.cached)
+
+
+def test_figures_of_tensorrt_llm_sum_its_reasons() -> None:
+    text = page("tensorrt-llm")
+    found, _ = observation(watched([text, times(text, 2)]), None)
+    assert (found.requests, found.output_tokens) == (10, 50)
+    assert (found.queue_s, found.prefill_s) == pytest.approx((0.1, 0.2))
+
+
+def test_llama_cpp_counts_no_requests_and_says_so() -> None:
+    text = page("llama.cpp")
+    found, trace = observation(watched([text, times(text, 2)]), None)
+    assert found.itl is not None
+    assert found.itl.mean == pytest.approx(10 / 400)
+    assert trace is None
+    assert any("no requests" in note for note in found.notes)
+
+
+def test_counters_that_begin_anew_are_counted_from_zero_and_said() -> None:
+    """10 requests, then 30, then a new process that has answered 10: 20 and 10 more."""
+    text = page("sglang")
+    seen = watched([text, times(text, 3), text])
+    assert seen.restarts == 1
+    assert seen.numbers["requests"] == 30
+    assert seen.histograms["ttft"].count == 30
+    assert any("began anew" in note for note in observation(seen, None)[0].notes)
+
+
+def test_an_engine_that_goes_away_and_comes_back_is_read_again() -> None:
+    text = page("sglang")
+    seen = watched([text, OSError("refused"), "no metrics {", times(text, 2)])
+    assert seen.missed == 2
+    assert seen.numbers["requests"] == 10
+
+
+def test_an_engine_that_stays_away_is_an_error() -> None:
+    with pytest.raises(SpecError, match="no more within"):
+        watched([page("sglang"), OSError("refused")], seconds=3)
+
+
+def test_a_stranger_is_named_by_what_it_has() -> None:
+    with pytest.raises(SpecError, match=r"begin with: go.*--enable-metrics"):
+        watched(["# TYPE go_threads gauge\ngo_threads 3\n"])
+    with pytest.raises(SpecError, match="no Prometheus text"):
+        watched(["<html>{</html>"])
+
+
+def test_nobody_there_says_where_it_was_looked_for() -> None:
+    with pytest.raises(SpecError, match=r"/metrics cannot be reached.*/prometheus/metrics"):
+        watched([OSError("refused")])
+    with pytest.raises(SpecError, match="no address of HTTP"):
+        page_urls("ftp://x", FACTS)
+
+
+def test_no_traffic_is_no_observation() -> None:
+    with pytest.raises(SpecError, match="no request was answered"):
+        observation(watched([page("sglang")] * 3), None)
+
+
+def test_negative_and_broken_numbers_are_left_out() -> None:
+    text = page("sglang").replace('"m"} 10.0', '"m"} -4', 1)
+    assert "requests" not in watched([text, text]).numbers
+
+
+def test_a_real_server_is_read_where_its_engine_has_its_metrics() -> None:
+    text = page("tensorrt-llm")
+    with exporter([text, times(text, 2)], "/prometheus/metrics") as url:
+        seen = watch_engine(url, 0.2, FACTS, interval_s=0.05)
+    assert seen.engine == "tensorrt-llm"
+    assert seen.numbers["requests"] == 10
+
+
+def test_a_former_name_is_known() -> None:
+    text = page("vllm").replace("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    seen = watched([text, times(text, 2)])
+    assert "cache" in seen.readings[0].numbers
+    assert seen.older_than == "0.10"
+    assert any("older than vllm 0.10" in note for note in observation(seen, None)[0].notes)
+    assert watched([page("vllm"), page("vllm")]).older_than is None
