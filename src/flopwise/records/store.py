@@ -287,7 +287,7 @@ def _append_samples(connection: Connection, run_number: int, groups: Mapping[Ser
 
 def _with_samples(key: SeriesKey, before: MetricSummary | None, group: Sequence[Sample]) -> MetricSummary:
     """The summary with further samples in it."""
-    values = np.array([one.value for one in group])
+    values = np.array([one.value for one in group], dtype=np.float64)
     finite = values[np.isfinite(values)]
     nan = float("nan")
     old = before or MetricSummary(
