@@ -194,3 +194,11 @@ def test_the_default_place_is_the_users_or_what_the_environment_names(
     monkeypatch.delenv("FLOPWISE_RUNS")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     assert open_store().place == str(tmp_path / "home" / "flopwise" / "runs.db")
+
+
+def test_whole_numbers_are_samples_too(where: str) -> None:
+    store, run = open_store(where), run_named("whole")
+    store.add_run(run)
+    store.append(run.run_id, [Sample("step_s", 1.0, 60), Sample("step_s", 2.0, 30)])
+    summary = store.summaries(run.run_id)[("step_s", "")]
+    assert (summary.low, summary.high, summary.total, summary.count) == (30.0, 60.0, 90.0, 2)
