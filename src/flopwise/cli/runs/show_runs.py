@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.jsonout import attributes
-from flopwise.cli.options import flags
+from flopwise.cli.options import add, flags
 from flopwise.cli.parts import price
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.runs.explained import explained_blocks, explained_document
 from flopwise.cli.runs.list_runs import document as run_document
 from flopwise.cli.runs.list_runs import moment, state
+from flopwise.options import FILE
 from flopwise.records.metrics import METRICS
 from flopwise.records.spec import StoreSpec
 
 if TYPE_CHECKING:
-    from flopwise.records.model import ExpectedFigure, RecordedRun
+    from flopwise.api.run_reports import ExplainedRun
+    from flopwise.records.model import RecordedRun
 
 MOST_EVENTS = 20
-FORMS = {
-    "s": units.format_seconds, "bytes": units.format_bytes, "J": units.format_joules, "USD": price,
-}  # fmt: skip
 
 
-@options.command("show", "flopwise runs show pretrain-tiny", "flopwise runs show serve-tiny --json")
+@options.command(
+    "show", "flopwise runs show pretrain-tiny", "flopwise runs show serve-tiny --json",
+    "flopwise runs show pretrain-tiny -o build/run.html",
+)  # fmt: skip
 @options.argument("run")
+@add("-o --output", FILE, "Write it as one HTML page, too.")
 @flags(StoreSpec)
-def command(*, run: str, store: str | None) -> None:
+def command(*, run: str, output: Path | None, store: str | None) -> None:
     """What was measured in a run, beside what was expected.
 
-    RUN is an id, its first digits (four or more), or a name: the latest run of it. Each metric with its mean, range and
-    last value; the expected figure with its 80 % interval, and whether the mean lies in it; then what happened.
+    RUN is an id, its first digits (four or more), or a name: the latest run of it. First whether it is on plan; then
+    where the time of a step or a request goes, by term, as far as it was measured; likely causes with what can be done;
+    each figure beside the expected one with its 80 % interval: medians of the steady steps, means of requests. Last all
+    that was recorded: each metric with its mean over the whole run, and what happened.
     """
+    from flopwise.api.run_reports import explain_run
     from flopwise.api.runs import recorded_run
 
-    options.answer(recorded_run(run, store=store), _blocks, document)
+    found = recorded_run(run, store=store)
+    why = explain_run(found.run.run_id, store=store, page=output)
+    options.answer(
+        found, lambda held, paper: _blocks(held, why, paper), lambda held: document(held) | explained_document(why)
+    )
 
 
 def document(found: RecordedRun) -> dict[str, Any]:
@@ -55,8 +67,9 @@ def document(found: RecordedRun) -> dict[str, Any]:
     }
 
 
-def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
+def _blocks(found: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[str]:
     run = found.run
+    yield from explained_blocks(why, paper)
     yield heading(f"Run {run.name} ({run.run_id})", paper)
     machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
     took = None if found.seconds is None else units.format_seconds(found.seconds)
@@ -68,7 +81,7 @@ def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
             *((name, version) for name, version in run.software.items()),
         ]  # fmt: skip
     yield pairs([(name, value) for name, value in facts if value not in (None, "")], paper)
-    yield heading("Measured", paper)
+    yield heading("Recorded", paper)
     heads = ("metric", "device", "unit", ">samples", ">mean or total", ">low", ">high", ">last", ">not finite")
     rows = [
         (s.metric, s.device, METRICS[s.metric].unit, s.count + s.not_finite,
@@ -76,23 +89,9 @@ def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
         for s in found.summaries.values()
     ]  # fmt: skip
     yield table(heads, rows, paper, spare=(">not finite", ">samples", ">low")) if rows else "Nothing was measured."
-    if run.expected is not None and run.expected.figures:
-        yield heading("Expected when it began, beside what it did", paper)
-        against = [_against(found, figure) for figure in run.expected.figures.values()]
-        yield table(["metric", ">expected", ">low", ">high", ">measured", ">off by", ""], against, paper)
+    if run.expected is not None:
         yield f"Expected by flopwise {run.expected.version}: {run.expected.question}"
     yield from _events(found, paper)
-
-
-def _against(found: RecordedRun, figure: ExpectedFigure) -> tuple[Any, ...]:
-    form = FORMS.get(METRICS[figure.metric].unit, lambda value: f"{value:,.4g}")
-    measured = found.figure(figure.metric)
-    shown = [form(value) for value in (figure.value, figure.low, figure.high)]
-    if measured is None:
-        return (figure.metric, *shown, None, None, "not measured")
-    off = f"{100 * (measured / figure.value - 1):+.1f} %" if figure.value else None
-    verdict = "below" if measured < figure.low else "above" if measured > figure.high else "in the interval"
-    return (figure.metric, *shown, form(measured), off, verdict)
 
 
 def _events(found: RecordedRun, paper: Screen) -> Iterator[str]:
