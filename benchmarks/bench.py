@@ -28,6 +28,7 @@ REPORT = Path(__file__).parent / "REPORT.md"
 SEARCH = Path(__file__).parent / "search_speed.py"
 FLEET = Path(__file__).parent / "fleet_speed.py"
 CALLBACKS = Path(__file__).parent / "callback_overhead.py"
+WATCH = Path(__file__).parent / "watch_speed.py"
 SIMULATOR = Path(__file__).parent / "simulator_speed.py"
 MEMORY_TARGET_BYTES = 500e6
 LAYOUTS_PER_S_TARGET = 5e6
@@ -199,6 +200,8 @@ def report(timings: list[Timing]) -> str:
     lines += runpy.run_path(str(FLEET))["table"]()
     lines += ["", "Recording a run of training, steps of 50 ms; target 1 % of a step:", ""]
     lines += runpy.run_path(str(CALLBACKS))["table"]()
+    lines += ["", "One look at a job, as a process; target 0.5 s:", ""]
+    lines += runpy.run_path(str(WATCH))["table"]()
     return "\n".join(lines) + "\n"
 
 

@@ -120,6 +120,8 @@ if __name__ == "__main__":
     TARGETS_PAGE.write_text(targets_page(), encoding="utf-8")
     rules = runpy.run_path(str(PAGE.parent / "rules.py"))
     rules["PAGE"].write_text(rules["page"](), encoding="utf-8")
+    watch = runpy.run_path(str(PAGE.parent / "watch_page.py"))
+    watch["PAGE"].write_text(watch["page"](), encoding="utf-8")
     calibration = runpy.run_path(str(PAGE.parent / "calibration_page.py"))
     calibration["PAGE"].write_text(calibration["page"](), encoding="utf-8")
     keys = runpy.run_path(str(PAGE.parent / "file_keys.py"))

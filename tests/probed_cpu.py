@@ -36,6 +36,7 @@ def cpu_probe() -> Probe:
         measurements=(
             measurement("matmul", "FLOP/s", 100e9, m=2048, n=2048, k=2048),
             measurement("matmul", "FLOP/s", 95e9, m=256, n=256, k=256),
+            measurement("matmul", "FLOP/s", 10e9, m=16, n=2048, k=2048),  # waits for its weights
             measurement("matmul", "FLOP/s", 200e9, "bf16", m=2048, n=2048, k=2048),
             measurement("memory_copy", "B/s", 90e9, bytes=2**20), measurement("memory_copy", "B/s", 20e9, bytes=2**29),
             measurement("elementwise_training", "B/s", 10e9, elements=2**20, passes=23),

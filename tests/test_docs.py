@@ -53,6 +53,11 @@ def test_the_list_of_targets_is_what_they_say() -> None:
     assert made["TARGETS_PAGE"].read_text(encoding="utf-8") == made["targets_page"](), "run: python docs/generate.py"
 
 
+def test_the_rules_and_metrics_of_watch_are_on_its_page() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "watch_page.py"))
+    assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
+
+
 def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "rules.py"))["page"]()
     assert (ROOT / "docs" / "rules-of-thumb.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,15 @@ def test_steps_tokens_flops_cost_and_time_to_the_end_are_those_of_the_loop(store
         began = time.perf_counter()
         for _ in range(20):
             busy(0.004)
+            took = time.perf_counter() - began
             run.step(tokens=1024, loss=2.5)
-        took = time.perf_counter() - began
         eta = run.eta_s
     saved = Recorded.of(store)
     assert (saved.run.name, saved.run.status, saved.run.settings["precision"]) == ("by hand", "finished", "bf16")
     steps = saved.values("step_s")
     assert saved.steps("step_s") == list(range(1, 21))
-    assert steps.sum() == pytest.approx(took, rel=0.01)
+    elapsed = (saved.run.ended_at_s or 0) - saved.run.started_at_s
+    assert took <= steps.sum() <= elapsed
     assert saved.values("tokens_per_s") == pytest.approx(1024 / steps)
     # 8 sequences of 128: thrice the forward pass
     flops = 3 * causal_forward_flops(model_from_config(LLAMA, name="tiny"), 8, 128)
@@ -52,10 +54,9 @@ def test_steps_tokens_flops_cost_and_time_to_the_end_are_those_of_the_loop(store
     assert saved.values("mfu_frac") == pytest.approx(flops / steps / 1e12)
     assert saved.values("loss").tolist() == [2.5] * 20
     assert saved.values("tokens")[-1] == 20 * 1024
-    elapsed = (saved.run.ended_at_s or 0) - saved.run.started_at_s
-    assert saved.values("cost_usd")[-1] == pytest.approx(elapsed, rel=0.05)  # a dollar a second
-    assert saved.values("energy_joules")[-1] == pytest.approx(100 * elapsed, rel=0.2, abs=2.0)
-    assert eta == pytest.approx(20 * took / 20, rel=0.5)  # the first steps do not count
+    assert took <= saved.values("cost_usd")[-1] <= elapsed  # a dollar a second
+    assert 100 * took <= saved.values("energy_joules")[-1] <= 100 * elapsed
+    assert eta == pytest.approx(20 * steps[4:].mean())  # the first steps do not count
     assert any("an estimate, 100 W (as given)" in text for text in saved.texts("basis"))
 
 
@@ -85,15 +86,18 @@ def test_waiting_for_data_is_measured_apart(store: Path) -> None:
 def test_what_is_paused_is_no_part_of_a_step(store: Path) -> None:
     with record(store=store, total_steps=4) as run:
         run.step()
+        began = time.perf_counter()
         with run.pause("evaluation"):
             busy(0.2)
         run.step()
         run.step()
+        took = time.perf_counter() - began
     saved = Recorded.of(store)
     assert len(saved.values("step_s")) == 3
-    assert saved.values("step_s").max() < 0.2
-    assert saved.texts("evaluation") == [saved.texts("evaluation")[0]]
-    assert saved.texts("evaluation")[0].startswith("evaluation: 2")
+    assert saved.values("step_s")[1:].sum() <= took - 0.2
+    assert len(saved.texts("evaluation")) == 1
+    assert run.eta_s is not None
+    assert run.eta_s > saved.values("step_s").mean()  # a quarter of it, and its share of evaluations
 
 
 @pytest.mark.parametrize(
@@ -316,9 +320,12 @@ def test_a_plan_that_was_written_says_what_is_expected(store: Path, tmp_path: Pa
 
 def test_the_price_of_a_gpu_is_the_catalogs_where_none_is_given(store: Path) -> None:
     with record(store=store, gpu="h100", gpus=8) as run:
-        run.step()
+        run.step(flops=1e15)
     answer = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, seq=4096)
-    saved = Recorded.of(store).run
+    read = Recorded.of(store)
+    peak = answer.estimate.job.cluster.rates.peak_flops_per_s("bf16")
+    assert read.values("mfu_frac") == pytest.approx(1e15 / read.values("step_s") / (8 * peak))
+    saved = read.run
     assert saved.price_usd_per_hour == pytest.approx(8 * (answer.estimate.job.cluster.usd_per_gpu_hour or 0))
 
 
@@ -367,10 +374,11 @@ def test_sampling_that_fails_is_said_once_and_the_loop_goes_on(store: Path, monk
     def fallen(_: Any) -> None:
         raise RuntimeError("GPU is lost")
 
-    with record(store=store, interval=0.01) as run:
-        monkeypatch.setattr(recorder_module.TrainingRecorder, "sample", fallen)
-        for _ in range(10):
-            busy(0.005)
-            run.step()
-        monkeypatch.undo()
+    with monkeypatch.context() as patch, record(store=store, interval=0.01) as run:
+        patch.setattr(recorder_module.TrainingRecorder, "sample", fallen)
+        for thread in threading.enumerate():
+            if thread.name == "flopwise-sampler":
+                thread.join(30)
+        run.step()
+        patch.undo()
     assert Recorded.of(store).texts("sampling") == ["devices cannot be read any more: GPU is lost"]

@@ -31,6 +31,8 @@ async def application(scope: Message, receive: Any, send: Any) -> None:
     if path == "/broken":
         raise RuntimeError("no")
     await send({"type": "http.response.start", "status": 500 if path == "/error" else 200, "headers": []})
+    if path == "/endless":
+        await asyncio.sleep(600)
     if path == "/stream":
         await asyncio.sleep(0.05)
         for _ in range(4):
@@ -102,8 +104,8 @@ def test_a_client_that_goes_away_is_a_failure_and_the_server_hears_of_it(tmp_pat
     app = RecordingMiddleware(application, store=tmp_path / "runs.db")
 
     async def drive() -> None:
-        task = asyncio.create_task(answered(app, "/stream"))
-        await asyncio.sleep(0.06)
+        task = asyncio.create_task(answered(app, "/endless"))
+        await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -12,10 +12,8 @@ import pytest
 
 from flopwise import cli
 from flopwise.cli.app import app
-from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.profiles import profiles_folder
-from flopwise.fitting.measured import recorded_row
 from flopwise.records.model import Run, Sample
 from flopwise.records.store import open_store
 from probed_cpu import NAME, cpu_probe, cpu_rows, write_rows
@@ -154,23 +152,24 @@ def test_a_recorded_run_teaches_as_its_row_would(probed: Path, capsys: pytest.Ca
         settings=settings,
     )  # fmt: skip
     store.add_run(run_)
-    # the first three steps warm up; the median of the others is 4 s: 4 x 128 tokens in it
-    steps = enumerate([60.0, 60.0, 60.0, 3.0, 4.0, 5.0])
+    steps = enumerate([60.0, *[4.0] * 20])  # the first warms up; 4 x 128 tokens in each other
     store.append(run_.run_id, [Sample("step_s", 1e9 + n, s, n) for n, s in steps])
-    row = recorded_row(run_, store)
-    assert float(row["tokens_per_s_per_gpu"]) == pytest.approx(128)
     told = answer(capsys, "calibrate", "evening", "--calibration", "mycpu", "--name", "taught")
     [errors] = told["errors"]
     assert (errors["rows"], told["skipped"]) == (1, [])
     assert errors["median_after"] < errors["median_before"]
+    taught = answer(capsys, *TRAIN, "--gpu", "here", "--calibration", "taught")["step_s"]
+    untaught = answer(capsys, *TRAIN, "--gpu", "here", "--calibration", "mycpu")["step_s"]
+    assert min(untaught, 4.0) < taught < max(untaught, 4.0)  # towards what was measured, and not all of the way
     assert errors["interval"] is None  # one run does not tell how wrong the next estimate is
     code, _, err = run(capsys, "calibrate", "morning", "--calibration", "mycpu")
     assert code == 2
     assert "morning" in err
     bare = replace(run_, run_id="cd" * 16, settings={})
     store.add_run(bare)
-    with pytest.raises(SpecError, match="its seq, global_batch are not recorded"):
-        recorded_row(bare, store)
+    code, _, err = run(capsys, "calibrate", "cdcd", "--calibration", "mycpu")
+    assert code == 2
+    assert "its tokens a second are not known" in err
     assert probed.exists()
 
 

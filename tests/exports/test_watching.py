@@ -123,7 +123,7 @@ def test_a_server_records_what_an_exporter_sends_and_fires(tmp_path: Path) -> No
             assert until(lambda: value(f"flopwise:cost_usd_per_hour{of_chat}") is not None)
             each = hour.usd_per_hour / hour.num_gpus
             assert value(f"flopwise:cost_usd_per_hour{of_chat}") == pytest.approx(each), "one device reports"
-            assert value(f"flopwise:requests_waiting{of_chat}") == 3
+            assert until(lambda: value(f"flopwise:requests_waiting{of_chat}") == 3)
             assert value(f"flopwise:cache_ratio{of_chat}") == 0.25
             fault = 'ALERTS{alertname="XidHardwareError",alertstate="firing",severity="critical"}'
             assert not query(url, fault)

@@ -10,9 +10,10 @@ from named import FACTS
 MEANINGS = {
     "busy", "idle", "memory_used", "memory_free", "memory_total", "temperature", "memory_temperature",
     "temperature_limit", "memory_temperature_limit", "power", "power_limit", "energy", "clock", "xid",
-    "throttle_reasons", "tensor_active", "waiting", "running", "cache", "preemptions", "requests", "input_tokens",
-    "output_tokens", "checkpoint_time", "itl", "queue", "prefill", "decode", "prompt_lengths", "output_lengths",
-    "cached_tokens", "steps", "prefill_s", "decode_s", *LATENCIES,
+    "throttle_reasons", "tensor_active", "sm_active", "memory_active", "memory_busy", "pcie_sent", "pcie_received",
+    "nvlink_sent", "nvlink_received", "ecc", "io_wait", "disk_busy", "waiting", "running", "cache", "preemptions",
+    "requests", "input_tokens", "output_tokens", "checkpoint_time", "itl", "queue", "prefill", "decode",
+    "prompt_lengths", "output_lengths", "cached_tokens", "steps", "prefill_s", "decode_s", *LATENCIES,
 }  # fmt: skip
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import flopwise
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.fitting.constants import Values
 from flopwise.fitting.deployment import (
@@ -28,7 +32,14 @@ from flopwise.serving.job import ServeJob
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
 from named import FACTS
 
-TRUE = {"request_s": 0.012, "step_s": 0.004, "layer_s": 120e-6, "sequence_s": 90e-6, "matmul_frac.bf16": 0.3}
+TRUE = {
+    "request_s": 0.012,
+    "step_s": 0.004,
+    "layer_s": 120e-6,
+    "sequence_s": 90e-6,
+    "matmul_frac.bf16": 0.3,
+    "pointwise_frac": 0.2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +90,7 @@ def test_medians_by_hand() -> None:
 def test_moving_constants_moves_the_engine_and_its_device_alone(job: ServeJob) -> None:
     moved = moved_job(job, truth(job))
     assert (moved.engine.step_s, moved.cluster.rates.value["matmul_frac.bf16"]) == (0.004, 0.3)
-    assert replace(moved.engine, **{n: getattr(job.engine, n) for n in TRUE if "." not in n}) == job.engine
+    assert replace(moved.engine, **{n: getattr(job.engine, n) for n in TRUE if n.endswith("_s")}) == job.engine
 
 
 def test_known_constants_are_found_again(job: ServeJob) -> None:
@@ -113,3 +124,32 @@ def test_too_few_requests_are_refused(job: ServeJob) -> None:
         fit_deployment([answered_by(job, asked(20))], FACTS)
     with pytest.raises(SpecError, match="too few requests"):
         fit_deployment([], FACTS)
+
+
+def test_a_profile_lays_the_constants_over_the_shipped_ones(
+    job: ServeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(tmp_path / "profiles"))
+    load = answered_by(moved_job(job, truth(job)), asked(120)).requests
+    document = {
+        "start_times": load.arrival_s.tolist(), "ttfts": load.ttft_s.tolist(), "input_lens": load.prompt.tolist(),
+        "itls": [[gap] * (n - 1) for gap, n in zip(load.itl_s.tolist(), load.output.tolist(), strict=True)],
+        "output_lens": load.output.tolist(),
+    }  # fmt: skip
+    file = tmp_path / "load.json"
+    file.write_text(json.dumps(document))
+    how = {"gpu": "EPYC 9R45", "engine": "vllm", "max_batch": 64}
+    found = flopwise.calibrate_deployment("Qwen3-0.6B", file, name="here", **how)
+    values = {c.name: v for c, v in found.values.items()}
+    facts = load_facts(None, "here")
+    assert facts.engines["vllm"].request_s == pytest.approx(values["request_s"], rel=1e-3)
+    before, after = (
+        flopwise.simulate("Qwen3-0.6B", rate=3.0, requests=60, input_tokens=200, output_tokens=50, **how, **more)
+        for more in ({}, {"calibration": "here"})
+    )
+    assert after.job.engine.step_s == pytest.approx(values["step_s"], rel=1e-3)
+    low, high = after.intervals["tpot_s"]
+    assert high / low == pytest.approx(found.spread["itl_s"] ** 2, rel=0.01)
+    assert before.summary.tpot_s.p50 != after.summary.tpot_s.p50
+    with pytest.raises(SpecError, match="there already"):
+        flopwise.calibrate_deployment("Qwen3-0.6B", file, name="here", **how)

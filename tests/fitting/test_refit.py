@@ -12,7 +12,7 @@ from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fitting.measured import MeasuredRow, Measurements, read_measurements
 from flopwise.fitting.probed import probed_facts
 from flopwise.fitting.profile import MadeProfile, make_profile, own_band, write_profile
-from flopwise.fitting.refit import Refit, predicted_figures, refits
+from flopwise.fitting.refit import Refit, no_worse, predicted_figures, refits
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
 
@@ -58,6 +58,15 @@ def test_nothing_comes_out_worse_than_it_was(facts: Facts, noise: float) -> None
     before, after = (np.abs(np.expm1(errors)) for errors in (found.before, found.after))
     assert np.median(after) <= np.median(before)
     assert after.mean() <= before.mean()
+
+
+def test_worse_is_worse_of_any_kind_by_median_or_mean() -> None:
+    kinds, than = ["a", "a", "a", "b"], np.array([0.2, -0.2, 0.2, 0.1])
+    assert no_worse(kinds, np.array([0.1, -0.1, 0.1, 0.1]), than)
+    assert no_worse(kinds, than, than)
+    assert not no_worse(kinds, np.array([0.0, 0.0, 0.0, 0.11]), than)  # the other kind
+    assert not no_worse(kinds, np.array([0.1, 0.1, 0.9, 0.1]), than)  # the median, and yet the mean
+    assert not no_worse(kinds, np.array([0.25, 0.25, 0.0, 0.1]), than)  # the mean, and yet the median
 
 
 def test_what_is_right_stays(facts: Facts) -> None:

@@ -20,6 +20,7 @@ import pytest
 from recorded import run_named
 
 from databases import PostgresServer
+from flopwise.errors import FlopwiseError
 from flopwise.records import writer as writing
 from flopwise.records.model import Event, Sample
 from flopwise.records.store import Store, open_store
@@ -70,7 +71,7 @@ def test_values_and_events_arrive_as_they_were_given(where: str) -> None:
     run = run_named("first", at_s=time.time())
     writer = Writer(where, run)
     for step in range(100):
-        writer.add(1000.0 + step, {"loss": 5.0 - step, "step_s": np.float32(0.5)}, step=step)
+        writer.add(1000.0 + step, {"loss": 5.0 - step, "step_s": float(np.float32(0.5))}, step=step)
     writer.add(None, {"power_w": 300, "loss": math.nan}, device="gpu0")
     writer.event("note", "halfway", at_s=1050.0, step=50, device="gpu0")
     assert writer.end("finished")
@@ -320,7 +321,7 @@ def test_a_batch_whose_answer_was_lost_is_not_written_twice(where: str, monkeypa
         append(self, *given, **how)
         if len(broken) < 3:
             broken.append(1)
-            raise writing.FlopwiseError("the connection broke")
+            raise FlopwiseError("the connection broke")
 
     monkeypatch.setattr(Store, "append", breaking)
     writer = Writer(where, run := run_named("lost answer"), interval_s=0.01)

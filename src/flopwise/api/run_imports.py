@@ -53,7 +53,7 @@ def import_runs(
     planned = [_planned_run(one, said, machines, source, gpus, _settings(one, rest)) for one in found]
     opened, several = open_store(store), len(found) > 1
     written = [write_run(opened, one, plan, said, several=several) for one, plan in zip(found, planned, strict=True)]
-    return [*(run for path in own for run in _exported(opened, path)), *written]
+    return [*(run for path in own for run in _runs_of_export(opened, path)), *written]
 
 
 def _is_export(path: Path) -> bool:
@@ -65,7 +65,7 @@ def _is_export(path: Path) -> bool:
         return False
 
 
-def _exported(store: Store, path: Path) -> Iterator[ImportedRun]:
+def _runs_of_export(store: Store, path: Path) -> Iterator[ImportedRun]:
     """The runs of such a file, those that the store did not have written to it."""
     from flopwise.records.exports import import_lines, read_lines
     from flopwise.records.imports.imported import ImportedRun

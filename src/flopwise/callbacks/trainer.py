@@ -114,11 +114,11 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         if not model.training or self.run is None:
             return
         given = next((kwargs[name] for name in _INPUTS if kwargs.get(name) is not None), args[0] if args else None)
-        shape: tuple[int, ...] = tuple(getattr(given, "shape", ()))
+        shape = [int(size) for size in getattr(given, "shape", ())]
         if not shape:
             return
-        batch, seq = shape[0], 1 if "pixel_values" in kwargs else next(iter(shape[1:2]), 1)
-        labels, subject = getattr(kwargs.get("labels"), "shape", ()), self.run.subject
+        batch, seq = shape[0], 1 if "pixel_values" in kwargs else (shape[1] if len(shape) > 1 else 1)
+        labels, subject = list(getattr(kwargs.get("labels"), "shape", ())), self.run.subject
         encoder = None
         if subject.model is not None and subject.model.kind == "encoder-decoder" and len(labels) == 2:
             seq, encoder = int(labels[1]), seq

@@ -39,6 +39,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "calibrate": "Refit constants to your own measurements.",
         "runs": "Recorded runs: what they did, beside what was expected of them.",
         "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
+        "runs": "Recorded runs: what they did, beside what was expected of them.",
+        "watch": "A job while it runs: what bounds it, whether it is on plan, what it costs.",
     },
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
 }

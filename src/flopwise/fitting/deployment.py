@@ -6,17 +6,23 @@ prompts). Stretches are left out of the fit in turn: the error there is what to 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+import flopwise
 from flopwise.cost.rates import families
 from flopwise.errors import SpecError
-from flopwise.facts.catalog import Facts
+from flopwise.facts.calibration import FIELDS
+from flopwise.facts.catalog import ERRORS_FILE, Facts
+from flopwise.facts.profiles import PROFILE_FILE
+from flopwise.facts.software import ENGINES
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
-from flopwise.fitting.robust import FitModel, fit
+from flopwise.fitting.profile import PARAMETERS_FILE, CalibrationProfile, FittedConstant, KindErrors, MadeProfile
+from flopwise.fitting.robust import FitModel, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.engine import replica
@@ -27,6 +33,8 @@ from flopwise.serving.sim.trace import trace
 Rows = NDArray[np.intp]
 FIGURES = ("ttft_s", "itl_s", "e2e_s")
 ROUNDS = 8
+STARTS = (0.0, 0.7, -0.7)
+"""From the priors, in logarithms: a load that would overrun a slower deployment has more than one valley."""
 STRETCHES = 6
 """Parts of a load by time; each is two again, by the length of prompts."""
 LEAST = 8
@@ -50,23 +58,25 @@ class ServedLoad:
 
 
 def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
-    """What is fitted of a deployment: five constants of its engine here, and the rate of its device's products.
+    """What is fitted of a deployment: four constants of its engine here, and two rates of its device.
 
     A priori they are what is known of the engine and the device; a processor has no captured graphs, so that each
-    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5).
+    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5). Rates of products
+    are measured well elsewhere, so they stray little; what a token costs beside products is the engine's own affair.
     """
     engine, chip = job.engine, job.cluster.accelerator
     scope = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     eager = chip.kind == "cpu"
     layer_s = 125e-6 if eager else max(engine.layer_s, 1e-7)
     of_engine = (engine.name,)
-    known = job.cluster.rates.value["matmul_frac.bf16"]
+    known = job.cluster.rates.value
     return (
         Constant("request_s", of_engine, 5e-3 if eager else engine.request_s, 1e-4, 1.0, 1.0, table="engines"),
         Constant("step_s", of_engine, max(engine.step_s, 1e-5), 1e-5, 0.1, 1.0, table="engines"),
         Constant("layer_s", of_engine, layer_s, 1e-7, 5e-3, 0.5, table="engines"),
         Constant("sequence_s", of_engine, max(engine.sequence_s, 1e-6), 1e-7, 5e-3, 1.5, table="engines"),
-        Constant("matmul_frac.bf16", (scope,), known, 0.01, 1.5, 1.0),
+        Constant("matmul_frac.bf16", (scope,), known["matmul_frac.bf16"], 0.01, 1.5, 0.3),
+        Constant("pointwise_frac", (scope,), known["pointwise_frac"], 0.002, 4.0, 1.5),
     )  # fmt: skip
 
 
@@ -181,6 +191,9 @@ class DeploymentFit:
     fitted: dict[str, float]
     spread: dict[str, float]  # a factor either way that holds 8 of 10 of the figures left out
     kept: bool  # False: no better than what was known beforehand, which then stays
+    p90_before: dict[str, float]  # 90th percentiles beside the medians
+    p90_fitted: dict[str, float]
+    figures: int  # of each kind, that were fitted to
 
     def interval(self, figure: str, seconds: float) -> tuple[float, float]:
         """What 8 of 10 measurements lie in."""
@@ -198,15 +211,20 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     constants = deployment_constants(served[0].job)
     model = DeploymentModel(served, constants)
     known = np.log([c.present_value(facts) if c.table == "engines" else c.prior for c in constants])
-    done = fit(model, np.log([c.prior for c in constants]), ROUNDS)
+    priors = np.log([c.prior for c in constants])
+    bounds = [np.log([getattr(c, end) for c in constants]) for end in ("low", "high")]
+    starts = [np.clip(priors + shift, *bounds) for shift in STARTS]
+    fits = [fit(model, start, ROUNDS) for start in (*starts, known)]
+    done = min(fits, key=lambda one: loss(constants, one.errors, model.weights, one.point))
     before = model.errors(known)
     unseen = done.left_out([str(part) for part in model.stretches()])
     kept = bool(np.median(np.abs(done.errors)) <= np.median(np.abs(before)))
     point, errors, unseen = (done.point, done.errors, unseen) if kept else (known, before, before)
     of = np.array(model.figure_names())
     return DeploymentFit(
-        values=model.values(point), before=_medians(of, before), left_out=_medians(of, unseen), kept=kept,
-        fitted=_medians(of, errors),
+        values=model.values(point), before=_quantiles(of, before), left_out=_quantiles(of, unseen), kept=kept,
+        fitted=_quantiles(of, errors), figures=len(of) // len(FIGURES), p90_before=_quantiles(of, before, 0.9),
+        p90_fitted=_quantiles(of, errors, 0.9),
         spread={
             name: float(np.exp(max(np.quantile(np.abs(unseen[of == name]), INSIDE), LEAST_SPREAD)))
             for name in FIGURES if np.any(of == name)
@@ -214,5 +232,68 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     )  # fmt: skip
 
 
-def _medians(of: NDArray[np.str_], errors: Array) -> dict[str, float]:
-    return {name: float(np.median(np.abs(np.expm1(errors[of == name])))) for name in FIGURES if np.any(of == name)}
+def _quantiles(of: NDArray[np.str_], errors: Array, share: float = 0.5) -> dict[str, float]:
+    """A quantile of the absolute relative errors of each figure."""
+    sizes = np.abs(np.expm1(errors))
+    return {name: float(np.quantile(sizes[of == name], share)) for name in FIGURES if np.any(of == name)}
+
+
+BANDS = {"ttft_s": "serving.ttft", "itl_s": "serving.tpot"}
+"""Classes of errors by figure; those of whole answers are composed of both."""
+SOURCE = "flopwise: fitted to an observed load"
+
+
+def deployment_profile(
+    found: DeploymentFit, job: ServeJob, facts: Facts, name: str, files: Sequence[str], date: str
+) -> MadeProfile:
+    """The constants of a deployment as a calibration profile: of its engine, of its device, and their errors."""
+    columns = type(job.engine).fitted_columns()
+    chip = job.cluster.accelerator
+    family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    digits = {constant: float(f"{value:.4g}") for constant, value in found.values.items()}
+    engine = {c.name: v for c, v in digits.items() if c.table == "engines"}
+    rows = {
+        c.name: next(p for p in facts.calibration.parameters if p.name == c.name)
+        for c in digits
+        if c.name not in engine
+    }
+    fitted_on = f"{found.figures} medians of an observed load"
+    parameters = [
+        asdict(replace(rows[c.name], scope=family, value=v, fitted_on=fitted_on, source=SOURCE, date=date))
+        for c, v in digits.items() if c.name in rows
+    ]  # fmt: skip
+    constants = tuple(
+        FittedConstant(
+            name=c.name, scope=c.scopes[0], unit=rows[c.name].unit if c.name in rows else "s",
+            meaning=rows[c.name].meaning if c.name in rows else columns[c.name],
+            before=c.present_value(facts) if c.table == "engines" else c.prior, after=v, rows=found.figures,
+            source=SOURCE,
+        )
+        for c, v in digits.items()
+    )  # fmt: skip
+    errors = tuple(
+        KindErrors(
+            kind=BANDS.get(figure, "serving.e2e"), family=family, rows=found.figures,
+            median_before=found.before[figure],
+            p90_before=found.p90_before[figure], median_after=found.fitted[figure],
+            p90_after=found.p90_fitted[figure],
+            left_out="stretch", median_left_out=found.left_out[figure], interval=found.spread[figure],
+        )
+        for figure in found.fitted
+    )  # fmt: skip
+    bands = {
+        f"{BANDS[figure]}@{family}": {"low": 1 / factor, "median": 1.0, "high": factor, "rows": found.figures}
+        for figure, factor in found.spread.items() if figure in BANDS
+    }  # fmt: skip
+    notes = () if found.kept else ("the load says nothing better than what was known: the constants stay",)
+    profile = CalibrationProfile(
+        name=name, date=date, flopwise=flopwise.__version__, files=tuple(files), constants=constants, errors=errors,
+        notes=notes,
+    )  # fmt: skip
+    documents = {
+        PROFILE_FILE: asdict(profile), PARAMETERS_FILE: [{k: p[k] for k in FIELDS} for p in parameters],
+        ENGINES.file: {job.engine.name: {"fitted": {"source": SOURCE, "date": date, **engine}}},
+        ERRORS_FILE: {"source": SOURCE, "date": date, "bands": bands},
+    }  # fmt: skip
+    texts = {path: json.dumps(held, indent=1, ensure_ascii=False) + "\n" for path, held in documents.items()}
+    return MadeProfile(profile=profile, files={path: text.encode() for path, text in texts.items()})

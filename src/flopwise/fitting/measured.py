@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.kinds import KINDS, MeasurementKind
@@ -17,22 +14,9 @@ from flopwise.errors import SpecError
 from flopwise.facts.rows import csv_text
 from flopwise.fitting.probed import ProbedFacts, probed_facts
 from flopwise.probes.file import Probe
-from flopwise.records.model import Run
-
-if TYPE_CHECKING:
-    from flopwise.records.store import Store
 
 ORDER = ("kernels", "training", "serving", "memory", "gpu-hours", "io", "weights")
 """Kinds of CSV files, in the order in which one is tried: the first whose columns are there, measured ones too."""
-
-SETTINGS = {
-    "seq": "seq_len", "micro_batch": "micro_batch", "global_batch": "global_batch", "precision": "precision",
-    "stack": "software", "recompute": "recompute", "attention": "attention", "zero": "zero", "tp": "tp", "pp": "pp",
-    "cp": "cp", "ep": "ep", "interleave": "interleave",
-}  # fmt: skip
-"""Columns of a training file by the keywords of `flopwise.train`, which a run's settings are."""
-FIRST = 3
-"""Steps at a run's beginning that do not count: caches and compilers warm up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +50,7 @@ def read_measurements(files: Sequence[Path]) -> Measurements:
     probed: list[ProbedFacts] = []
     for file in files:
         if not file.suffix and not file.exists():
-            from flopwise.records.store import open_store  # noqa: PLC0415 - a database's libraries
-
-            store = open_store(create=False)
-            rows.append(MeasuredRow("training", recorded_row(store.run(str(file)), store), f"run {file}"))
+            rows += _recorded_rows(str(file))
         elif file.suffix.lower() == ".json":
             found = probed_facts(Probe.from_file(file))
             probed.append(found)
@@ -97,25 +78,21 @@ def _csv_rows(file: Path) -> tuple[MeasurementKind, list[Row]]:
     raise SpecError(f"{file}: its columns are those of no kind of measurement ({kinds})")
 
 
-def recorded_row(run: Run, store: Store) -> Row:
-    """One run of training as a row: its median step after the first few.
+def _recorded_rows(key: str) -> list[MeasuredRow]:
+    """Rows of a run of the store: of its steady steps or requests, and of its memory.
 
     Raises:
-        SpecError: it is no training, or too little is known of it; says what is missing.
+        UnknownNameError: no such run.
+        SpecError: too little of it is known; says what.
     """
-    if run.task == "serve":
-        raise SpecError(f"run {run.name}: recorded serving has no row yet; give a CSV file of it")
-    steps = np.asarray(store.samples(run.run_id, "step_s").value, dtype=float)[FIRST:]
-    seq, batch = run.settings.get("seq"), run.settings.get("global_batch")
-    known = {"model": run.model, "gpu": run.gpu, "gpus": run.gpus, "seq": seq, "global_batch": batch}
-    missing = [name for name, value in known.items() if not value]
-    if not len(steps) or missing:
-        why = f"its {', '.join(missing)} are not recorded" if missing else f"it has no more than {FIRST} steps"
-        raise SpecError(f"run {run.name}: {why}; give a CSV file of it instead")
-    tokens = float(str(seq)) * float(str(batch))
-    row = {SETTINGS[name]: str(value) for name, value in run.settings.items() if name in SETTINGS and value is not None}
-    return row | {
-        "id": run.name, "study": "recorded", "source": f"run {run.run_id[:8]}", "model": str(run.model),
-        "gpu": str(run.gpu), "gpus": str(run.gpus), "task": "lora" if run.settings.get("lora") else "pretrain",
-        "tokens_per_s_per_gpu": repr(tokens / float(np.median(steps)) / int(run.gpus or 1)),
-    }  # fmt: skip
+    from flopwise.records.measured import run_figures  # noqa: PLC0415 - a database's libraries, for recorded runs alone
+    from flopwise.records.rows import COLUMNS, rows_of  # noqa: PLC0415 - same
+    from flopwise.records.store import open_store  # noqa: PLC0415 - same
+
+    store = open_store(create=False)
+    figures = run_figures(store, store.run(key))
+    made = [rows_of([figures], kind) for kind in COLUMNS]
+    rows = [MeasuredRow(one.kind, row, f"run {key}") for one in made for row in one.rows]
+    if not rows:
+        raise SpecError(next(why for one in made for why in one.missing if "a run of" not in why))
+    return rows

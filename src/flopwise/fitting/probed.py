@@ -21,6 +21,8 @@ BACKWARD = 2.5
 """Operations of flash attention's backward pass over those of its forward pass: five products, not two."""
 SMALL = 512**3
 """Multiplications up to which a product counts as small."""
+NARROW = 128
+"""A product narrower than a tile waits for its weights: it says nothing of what a tile loses."""
 PROBED = " probed"
 ALIASES = ("here", "this machine")
 """What the device of a profile is called besides its name."""
@@ -81,7 +83,7 @@ def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
         2.0 * m * n * k * (1 / rate - 1 / peak) * threads * TILE / (m * n)
         for shape, rate in products
         for m, n, k in [(shape["m"], shape["n"], shape["k"])]
-        if m * n * k <= SMALL
+        if m * n * k <= SMALL and min(m, n, k) >= NARROW
     ]
     passed = [_best_value(one, v) for one, v in probe.values("elementwise_training", device.id, "fp32")]
     attended = [

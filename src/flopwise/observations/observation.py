@@ -153,12 +153,6 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
                 low={name: bound.low for name, bound in at.items() if bound},
                 high={name: bound.high if math.isfinite(bound.high) else None for name, bound in at.items() if bound},
             )  # fmt: skip
-    seconds, tokens = (numbers.get(name, 0.0) for name in ("decode_s", "output_tokens"))
-    if seconds and tokens:
-        empty = dict.fromkeys(SHARES)
-        found["itl"] = ObservedLatency(
-            source=FROM_ENGINE, count=round(tokens), mean=seconds / tokens, **empty, low={}, high={}
-        )
     found |= _means(watched)
     done = _num_answered(watched)
     found |= {"requests": round(done), "requests_per_s": done / max(watched.duration_s, 1e-9)}
@@ -175,9 +169,15 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
     return found
 
 
-def _means(watched: Watched) -> dict[str, float]:
-    """Means of a request's stages, and over the readings of what is in flight."""
-    found: dict[str, float] = {}
+def _means(watched: Watched) -> dict[str, Any]:
+    """Means of a request's stages, of a token where sums alone are counted, and of what is in flight."""
+    found: dict[str, Any] = {}
+    seconds, tokens = (watched.numbers.get(name, 0.0) for name in ("decode_s", "output_tokens"))
+    if seconds and tokens:
+        empty = dict.fromkeys(SHARES)
+        found["itl"] = ObservedLatency(
+            source=FROM_ENGINE, count=round(tokens), mean=seconds / tokens, **empty, low={}, high={}
+        )  # fmt: skip
     for meaning, name in (("queue", "queue_s"), ("prefill", "prefill_s"), ("decode", "decode_s")):
         held = watched.histograms.get(meaning)
         if held is not None and held.count > 0:

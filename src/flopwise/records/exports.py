@@ -81,11 +81,11 @@ def read_lines(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event]]]:
                     elif "run" in held:
                         if run is not None:
                             yield run, samples, events
-                        run, samples, events = msgspec.convert(held["run"], Run), [], []
+                        run, samples, events = msgspec.convert(held["run"], Run, strict=False), [], []
                     elif run is None:
                         raise SpecError("samples before any run")
                     elif "event" in held:
-                        events.append(msgspec.convert(held["event"], Event))
+                        events.append(msgspec.convert(held["event"], Event, strict=False))
                     else:
                         samples += _samples(held["samples"])
                 except (ValueError, KeyError, TypeError, AssertionError) as fault:

@@ -289,7 +289,8 @@ def _failures(probe: Probe, paper: Screen) -> str:
     reasons = dict[tuple[str, str, str], int]()
     for one in probe.measurements:
         if one.failure is not None:
-            key = (one.device, one.name.replace("_", " "), one.failure)
+            slow = one.failure.partition(" takes about ")[0] + " takes too long" * (" takes about " in one.failure)
+            key = (one.device, one.name.replace("_", " "), slow)
             reasons[key] = reasons.get(key, 0) + 1
     rows = [(device, name, count, why) for (device, name, why), count in reasons.items()]
-    return table(["device", "not measured", ">shapes", "why"], rows, paper) if rows else ""
+    return table(["device", "not measured", ">count", "why"], rows, paper) if rows else ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
-from flopwise.cli.parts import price
+from flopwise.cli.parts import bullets, price
 from flopwise.cli.render import Screen, heading, pairs, table
-from flopwise.cli.runs.explained import explained_blocks, explained_document
 from flopwise.cli.runs.list_runs import document as run_document
 from flopwise.cli.runs.list_runs import moment, state
 from flopwise.options import FILE
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from flopwise.records.model import RecordedRun
 
 MOST_EVENTS = 20
+DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
+"""Metrics of which a chart is drawn in the terminal."""
 
 
 @options.command(
@@ -47,7 +50,7 @@ def command(*, run: str, output: Path | None, store: str | None) -> None:
     found = recorded_run(run, store=store)
     why = explain_run(found.run.run_id, store=store, page=output)
     options.answer(
-        found, lambda held, paper: _blocks(held, why, paper), lambda held: document(held) | explained_document(why)
+        found, lambda held, paper: _blocks(held, why, paper), lambda held: document(held) | _explained_document(why)
     )
 
 
@@ -69,7 +72,7 @@ def document(found: RecordedRun) -> dict[str, Any]:
 
 def _blocks(found: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[str]:
     run = found.run
-    yield from explained_blocks(why, paper)
+    yield from _explained_blocks(why, paper)
     yield heading(f"Run {run.name} ({run.run_id})", paper)
     machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
     took = None if found.seconds is None else units.format_seconds(found.seconds)
@@ -102,3 +105,56 @@ def _events(found: RecordedRun, paper: Screen) -> Iterator[str]:
     yield table(["when", ">step", "what", "device", "text"], rows, paper)
     if len(found.events) > MOST_EVENTS:
         yield f"{len(found.events) - MOST_EVENTS:,} earlier ones are in --json."
+
+
+def _explained_document(found: ExplainedRun) -> dict[str, Any]:
+    """The explanation as JSON."""
+    why, steady = found.explanation, found.measured.steady
+    return {
+        "verdict": why.verdict,
+        "figures": [
+            attributes(
+                one,
+                "metric measured=measured.value noise=measured.interval statistic=measured.statistic "
+                "count=measured.count expected=expected.value low=expected.low high=expected.high difference place "
+                "derived",
+            )
+            for one in why.outcomes
+        ],
+        "terms": [attributes(one, "name expected_s measured_s difference_s basis") for one in why.terms],
+        "causes": list(why.causes),
+        "steady": None
+        if steady is None
+        else attributes(steady, "warm_up_lines warm_up_s whole_s") | {"pauses": list(steady.pauses)},
+        "notes": list(why.notes),
+    }
+
+
+def _explained_blocks(found: ExplainedRun, paper: Screen) -> Iterator[str]:
+    """The verdict, and what stands behind it."""
+    from flopwise.records.page import OUTCOME_HEADS, chart_points, figure_text, outcome_cells
+
+    why = found.explanation
+    yield heading(why.verdict, paper)
+    if why.terms:
+        whole = sum(term.expected_s for term in why.terms)
+        rows = [
+            (t.name, units.format_seconds(t.expected_s), units.format_seconds(t.measured_s),
+             f"{t.difference_s / whole:+.1%}".replace("%", " %"), t.basis)
+            for t in why.terms
+        ]  # fmt: skip
+        yield heading(f"Where the time of a {'step' if found.measured.trains else 'request'} goes", paper)
+        yield table(["term", ">expected", ">measured", ">of the whole", "how it is known"], rows, paper)
+    if why.causes:
+        yield bullets("Likely causes", [f"{c.name}: {c.evidence}; {c.lever}" for c in why.causes])
+    yield heading("Steady figures" if found.measured.trains else "Figures", paper)
+    yield table(OUTCOME_HEADS, [outcome_cells(one) for one in why.outcomes], paper)
+    for metric in DRAWN:
+        points = chart_points(found.measured, metric)
+        if len(points) > 1:
+            yield heading(f"{metric} over the run", paper)
+            axis = Axis(metric, partial(figure_text, metric))
+            across = Axis("step" if found.measured.trains else "request")
+            yield chart([Series(metric, points, line=True)], across, axis, paper, rows=8)
+    if why.notes:
+        yield bullets("How this was found", why.notes)

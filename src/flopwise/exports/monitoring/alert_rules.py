@@ -17,33 +17,28 @@ from flopwise.exports.monitoring.signals import (
     number_text,
     selector,
 )
+from flopwise.facts.device_limits import (
+    BUSY,
+    BUSY_FOR_S,
+    HARDWARE_XIDS,
+    MEMORY,
+    MEMORY_FOR_S,
+    POWER_FOR_S,
+    POWER_LIMIT,
+    THROTTLE_BITS,
+    THROTTLE_FOR_S,
+)  # fmt: skip
 from flopwise.units import HOURS_PER_MONTH, format_percent, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from flopwise.exports.monitoring.watched import WatchedWorkload
     from flopwise.fleet.assessment import Alert
 
-BUSY, MEMORY = 0.90, 0.85
-"""The usual limits of utilisation, for 10 minutes, and of memory, for 5."""
-POWER_LIMIT = 0.98
-"""Share of a device's power limit from which it is held down; a plan reckons with less under full load."""
-HARDWARE_XIDS = {
-    46: "the GPU stopped processing", 48: "a double-bit memory error", 64: "a row could not be remapped",
-    74: "a fault of NVLink", 79: "the GPU has fallen off the bus", 95: "an uncontained memory error",
-    119: "the GPU's own processor does not answer", 154: "the driver asks for a reset",
-}  # fmt: skip
-"""Numbers of errors after which a GPU is drained and reset.
-
-Source: NVIDIA, read 2026-11-22: Xid checks of Health Validation (46, 48); dynamic page retirement (48, 64); Xid
-catalog (the others).
-"""
 TENSOR_SLACK = 0.9
 """Of the threshold on tensor cores: a datasheet's rate is at less than the highest clock (H100: 1,830 of 1,980 MHz).
 
 Source: NVIDIA H100 whitepaper (2022), table 3.
 """
-THROTTLE_BITS = {8: "hardware", 32: "heat, by software", 64: "heat, by hardware", 128: "power brake"}
-"""Bits of the reasons for which clocks are held down, as NVML numbers them; the power limit has its own alert."""
 SPOT_TAINTS = (
     "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination", "karpenter.sh/disrupted",
 )  # fmt: skip
@@ -125,7 +120,8 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
         moving = f"{record_of(progress, name)} > 0"
         tokens = found[progress]
         yield WatchRule(
-            alert="BusyWithoutProgress", quantity="device_busy_ratio", threshold=BUSY, for_s=600, severity="critical",
+            alert="BusyWithoutProgress", quantity="device_busy_ratio", threshold=BUSY, for_s=BUSY_FOR_S,
+            severity="critical",
             signal=of_record("device_busy_ratio", watched, busy), guard=f" unless on (workload) {moving}", planned=0.99,
             summary="devices are busy, but no token is done", beyond=0.99, quiet_series=tokens.series(1000.0),
             why=f"{usual}; a run is busy all the time as planned, so that it tells something only where "
@@ -137,7 +133,7 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
     if by_load and load is not None:
         yield WatchRule(
             alert="UtilisationHigh", quantity="load_ratio", signal=of_record("load_ratio", watched, load),
-            threshold=BUSY, for_s=600, summary="replicas are near what they can do", planned=_load(watched),
+            threshold=BUSY, for_s=BUSY_FOR_S, summary="replicas are near what they can do", planned=_load(watched),
             action=more,
             why=f"{usual}; of requests here, since a kernel runs {format_percent(planned or 0, 0)} of the time as "
             f"planned: replicas do {format_percent(_load(watched) or 0, 0)} of what they can at the busiest",
@@ -145,7 +141,8 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
     elif busy is not None and (planned is None or planned < BUSY):
         why = usual if planned is None else f"{usual}; {format_percent(planned, 0)} is planned"
         yield WatchRule(
-            alert="UtilisationHigh", quantity="device_busy_ratio", why=why, threshold=BUSY, for_s=600, planned=planned,
+            alert="UtilisationHigh", quantity="device_busy_ratio", why=why, threshold=BUSY, for_s=BUSY_FOR_S,
+            planned=planned,
             signal=of_record("device_busy_ratio", watched, busy), summary="devices are busy nearly all the time",
             action=more, beyond=0.97,
         )  # fmt: skip
@@ -207,7 +204,7 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
         why = usual if planned is None else f"{usual}; {format_percent(planned, 0)} is planned"
         yield WatchRule(
             alert="MemoryHigh", quantity="memory_ratio", signal=of_record("memory_ratio", watched, memory),
-            threshold=MEMORY, for_s=300, summary="a device's memory is nearly full", why=why, beyond=0.97,
+            threshold=MEMORY, for_s=MEMORY_FOR_S, summary="a device's memory is nearly full", why=why, beyond=0.97,
             planned=planned, action="a smaller batch, or more recompute" if watched.trains else "a smaller batch",
         )  # fmt: skip
     if cache is not None and not watched.ends and engine:
@@ -216,7 +213,8 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
         if kept is None or kept < MEMORY:
             yield WatchRule(
                 alert="MemoryHigh", quantity="cache_ratio", signal=of_record("cache_ratio", watched, cache),
-                threshold=MEMORY, for_s=300, summary="the cache of keys and values is nearly full", beyond=0.97,
+                threshold=MEMORY, for_s=MEMORY_FOR_S, summary="the cache of keys and values is nearly full",
+                beyond=0.97,
                 why=f"{usual}; of the cache here, since the engine takes its memory at the start"
                 + ("" if kept is None else f"; {format_percent(kept, 0)} is the most that the simulation needs"),
                 planned=kept, action="a smaller batch or shorter contexts, else add a replica",
@@ -354,7 +352,7 @@ def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
                        series=lambda v: {**power.series(v * watts), **cap.series(watts)})  # fmt: skip
     most = format_percent(DEFAULT_POWER.compute, 0)
     yield WatchRule(
-        alert="PowerAtLimit", quantity="power_ratio", signal=held, threshold=POWER_LIMIT, for_s=900,
+        alert="PowerAtLimit", quantity="power_ratio", signal=held, threshold=POWER_LIMIT, for_s=POWER_FOR_S,
         summary="a device draws all that it may", planned=DEFAULT_POWER.compute, beyond=1.0,
         why=f"at its limit clocks fall; the plan reckons with {most} at most" + (f" of {tdp:,.0f} W" if tdp else ""),
         action="see whether the limit was lowered (nvidia-smi -q -d POWER); expect less throughput than planned",
@@ -394,7 +392,8 @@ def _faults(watched: WatchedWorkload) -> Iterator[WatchRule]:
     if reasons is not None:
         bits = " + ".join(f"floor({reasons.expr} / {bit}) % 2" for bit in THROTTLE_BITS)
         yield WatchRule(
-            alert="Throttled", quantity="throttle_reasons", threshold=0.0, for_s=300, planned=0.0, beyond=1.0,
+            alert="Throttled", quantity="throttle_reasons", threshold=0.0, for_s=THROTTLE_FOR_S, planned=0.0,
+            beyond=1.0,
             signal=replace(reasons, expr=f"({bits})", series=lambda v: reasons.series(64.0 if v else 4.0)),
             summary="clocks of a GPU are held down",
             why=f"for {', '.join(THROTTLE_BITS.values())}; not the power limit",
@@ -500,7 +499,12 @@ def _blind(watched: WatchedWorkload) -> Iterator[WatchRule]:
     device, base = meters.device, meters.record("busy") or meters.record("memory_free")
     if device is not None and base is not None:
         there = f"count by (workload) ({meters.select(base)})"
-        needed = [r for r in watched.facts.metric_records if r.exporter == device.name and r != base]
+        rules = [signal.expr for signal in quantities(watched).values()]
+        rules += [rule.expr for rule in (*_devices(watched), *_faults(watched))]
+        needed = [
+            r for r in watched.facts.metric_records
+            if r.exporter == device.name and r != base and any(r.metric in rule for rule in rules)
+        ]  # fmt: skip
         missing = (
             f'label_replace({there} unless on (workload) {meters.select(r)}, "metric", "{r.metric}", "", "")'
             for r in needed

@@ -1,0 +1,50 @@
+"""`watch`: what a job does now, what bounds it, and which limits it crosses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flopwise.telemetry.watcher import Watcher, WatchStatus
+
+
+def watch(**options: Any) -> WatchStatus:
+    """One look at what the options name (see `WatchSpec`): this machine's GPUs, `prometheus=URL` or `run=NAME`.
+
+    Raises:
+        SpecError: no source, or options that cannot be; says what to install or to give.
+    """
+    watcher = watcher_of(**options)
+    try:
+        return watcher.look()
+    finally:
+        watcher.close()
+
+
+def watch_live(**options: Any) -> Iterator[WatchStatus]:
+    """A status for each reading, for as long as the source has some; options and errors as of `watch`."""
+    watcher = watcher_of(**options)
+    try:
+        yield from watcher.looks()
+        while watcher.live:
+            time.sleep(watcher.interval_s)
+            yield from watcher.looks()
+    finally:
+        watcher.close()
+
+
+def watcher_of(**options: Any) -> Watcher:
+    """What does the looking. Raises SpecError as `watch`."""
+    from flopwise.options import take
+    from flopwise.telemetry.spec import WatchSpec
+    from flopwise.telemetry.watcher import Watcher
+
+    (spec,) = take(options, WatchSpec)
+    plan = None
+    if spec.plan is not None:
+        from flopwise.api.plan import read_plan
+
+        plan = read_plan(spec.plan)
+    return Watcher.of(spec, plan)

@@ -1,0 +1,137 @@
+"""What is done about alerts: a webhook is posted, a stop command runs once. Neither ever ends the watching."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flopwise.errors import SpecError
+from flopwise.telemetry.money import KeptState
+
+TIMEOUT_S = 5.0
+TRIES = 3
+WAIT_S = 0.5
+"""Before the second try; twice as long before each further one."""
+MOST_WAITING = 1000
+Say = Callable[[str], None]
+
+
+class Webhook:
+    """Posts JSON from a thread of its own, in order; what cannot be posted is said once for each outage."""
+
+    def __init__(self, url: str, say: Say, *, timeout_s: float = TIMEOUT_S, wait_s: float = WAIT_S) -> None:
+        """`say` gets a line for people; the address, which may hold a secret, is named by its host alone.
+
+        Raises:
+            SpecError: no http or https address.
+        """
+        try:
+            parts = urllib.parse.urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or parts.scheme not in ("http", "https"):
+            raise SpecError("--webhook: give an http:// or https:// address")
+        self.place = f"{parts.scheme}://{host}{f':{port}' if port else ''}"
+        self._url, self._say, self._timeout_s, self._wait_s = url, say, timeout_s, wait_s
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
+        self._out = False
+        self._thread = threading.Thread(target=self._work, daemon=True, name="flopwise-webhook")
+        self._thread.start()
+
+    def post(self, document: Mapping[str, Any]) -> None:
+        """Have a document posted; dropped where a thousand wait already."""
+        try:
+            self._waiting.put_nowait(json.dumps(document).encode())
+        except queue.Full:
+            self._fail("too many wait")
+
+    def close(self, seconds: float = 10.0) -> None:
+        """Post what waits, for so long at most."""
+        try:
+            self._waiting.put_nowait(None)
+        except queue.Full:
+            return
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        while (body := self._waiting.get()) is not None:
+            why = ""
+            for attempt in range(TRIES):
+                if attempt:
+                    time.sleep(self._wait_s * 2 ** (attempt - 1))
+                why, again = self._attempt(body)
+                if not again:
+                    break
+            if why:
+                self._fail(why)
+            else:
+                self._out = False
+
+    def _attempt(self, body: bytes) -> tuple[str, bool]:
+        """(why it failed, or nothing; whether to try again)."""
+        headers = {"Content-Type": "application/json", "User-Agent": "flopwise"}
+        try:
+            request = urllib.request.Request(self._url, data=body, headers=headers)  # noqa: S310 - http and https alone
+            with urllib.request.urlopen(request, timeout=self._timeout_s):  # noqa: S310 - same
+                return "", False
+        except urllib.error.HTTPError as error:
+            return f"it answers {error.code}", error.code >= 500 or error.code == 429
+        except OSError as error:
+            return str(getattr(error, "reason", "") or type(error).__name__), True
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's server does, watching goes on
+            return type(error).__name__, False
+
+    def _fail(self, why: str) -> None:
+        if not self._out:
+            self._out = True
+            self._say(f"webhook {self.place}: {why}; alerts are not posted until it answers")
+
+
+class BudgetCommand:
+    """A command that runs once when the budget is spent: without a shell, and without waiting for it."""
+
+    def __init__(self, text: str, state: KeptState, say: Say) -> None:
+        """Raises SpecError: it cannot be split into words, or there is no such program."""
+        try:
+            self._words = shlex.split(text)
+        except ValueError as error:
+            raise SpecError(f"--exec-on-budget: {error}: {text[:80]!r}") from None
+        if not self._words or shutil.which(self._words[0]) is None:
+            raise SpecError(f"--exec-on-budget: there is no program {' '.join(self._words[:1])!r}; give its path")
+        self._state, self._say = state, say
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> bool:
+        """Start it, unless it was started before, by this watch or another one; whether it was."""
+        try:
+            if not self._state.claim_run():
+                return False
+        except SpecError as error:  # better twice than never
+            self._say(str(error))
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own words
+                self._words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._say(f"{self._words[0]} does not start: {error.strerror or error}")
+            return False
+        self._say(f"the budget is spent: {shlex.join(self._words)} runs")
+        return True
+
+    def check(self) -> None:
+        """Say how it ended, once it has."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._process = None
+            self._say(f"{self._words[0]} ended with exit code {code}")

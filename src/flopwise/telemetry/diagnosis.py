@@ -1,0 +1,266 @@
+"""What bounds a job: one table of rules over what was read in the last minutes, the first that holds counts.
+
+Share of cycles (profiling counters) are from DCGM or GPM; the rules that do without them are less certain, and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Literal
+
+from flopwise.facts.device_limits import POWER_LIMIT, THROTTLE_BITS
+from flopwise.telemetry.history import Window
+from flopwise.telemetry.readings import PROFILING
+from flopwise.units import format_percent
+
+Bound = Literal[
+    "compute", "memory bandwidth", "communication", "data loading", "host", "throttling", "memory pressure", "idle",
+    "unknown",
+]  # fmt: skip
+BOUNDS: tuple[Bound, ...] = (
+    "compute", "memory bandwidth", "communication", "data loading", "host", "throttling", "memory pressure",
+)  # fmt: skip
+OWN_BOUNDS = ("compute", "memory bandwidth")
+"""What a device that does all it can is bound by: nothing is wrong."""
+LEAST_S = 60.0
+"""Before so much is read, nothing is said of what takes turns."""
+SETTLE_S = 120.0
+"""A changed diagnosis counts when it has held for so long: longer than a checkpoint or an evaluation usually takes."""
+DCGM = "NVIDIA DCGM User Guide, Feature Overview, Profiling Metrics (read 2026-11-22)"
+NVML = "NVIDIA NVML API Reference, nvmlUtilization_t and clocks event reasons (read 2026-11-22)"
+VLLM = "vLLM documentation, Optimization and Tuning: Preemption (read 2026-11-22)"
+NODE = "Prometheus node_exporter, collectors cpu and diskstats; B. Gregg, The USE Method"
+OWN = "our judgement"
+HARD_BITS = sum(THROTTLE_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A measure of the window beyond a threshold, and why that threshold."""
+
+    measure: str
+    sign: str  # ">=" or "<"
+    threshold: float
+    source: str
+
+    def value(self, window: Window) -> float | None:
+        """What is measured; None where it is not known."""
+        reader = SPECIAL.get(self.measure)
+        return reader(window) if reader else window.value(self.measure)
+
+    def holds(self, value: float) -> bool:
+        """Whether it is beyond."""
+        return value >= self.threshold if self.sign == ">=" else value < self.threshold
+
+
+SPECIAL: dict[str, Callable[[Window], float | None]] = {
+    "busy_mean_frac": lambda window: window.mean("busy_frac"),
+    "throttled_frac": lambda window: window.share(HARD_BITS),
+    "num_devices": lambda window: float(len(window.readings[-1].devices)),
+    "disk_or_wait_frac": lambda window: _most(window.value("cpu_wait_frac"), window.value("disk_busy_frac")),
+    "link_frac": lambda window: _most(window.value("nvlink_frac"), window.value("pcie_frac")),
+}
+"""Measures that are no median."""
+
+
+def _most(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRule:
+    """A bound, and all that has to hold for it; `certain`: nothing else looks like that."""
+
+    bound: Bound
+    name: str
+    conditions: tuple[Condition, ...]
+    certain: bool = True
+
+
+def _rule(bound: Bound, name: str, *conditions: tuple[str, str, float, str], certain: bool = True) -> BoundRule:
+    return BoundRule(bound, name, tuple(Condition(*one) for one in conditions), certain)
+
+
+BUSY = ("busy_mean_frac", ">=", 0.70, NVML)
+STARVED = ("busy_mean_frac", "<", 0.70, NVML)
+RULES = (
+    _rule("idle", "nothing runs", ("busy_mean_frac", "<", 0.02, NVML)),
+    _rule("throttling", "clocks are held down by heat or by hardware", ("throttled_frac", ">=", 0.5, NVML)),
+    _rule("throttling", "power is at its limit and clocks are far below their highest",
+          ("power_frac", ">=", POWER_LIMIT, NVML), ("clock_frac", "<", 0.75, OWN)),
+    _rule("throttling", "hot, and clocks are far below their highest", ("temperature_limit_frac", ">=", 0.98, NVML),
+          ("clock_frac", "<", 0.85, OWN)),
+    _rule("throttling", "hot, and clocks are far below their highest", ("temperature_c", ">=", 86.0, OWN),
+          ("clock_frac", "<", 0.75, OWN), certain=False),
+    _rule("memory pressure", "requests are put out of a full cache", ("preemptions_per_s", ">=", 0.02, VLLM),
+          ("cache_frac", ">=", 0.90, VLLM)),
+    _rule("memory pressure", "the cache is full and requests wait", ("cache_frac", ">=", 0.95, VLLM),
+          ("requests_waiting", ">=", 1.0, VLLM)),
+    _rule("memory pressure", "memory is full and pages move over PCIe", ("memory_frac", ">=", 0.97, OWN),
+          ("pcie_frac", ">=", 0.30, OWN), ("tensor_active_frac", "<", 0.40, OWN)),
+    _rule("data loading", "the loop waits for its next batch", ("data_wait_frac", ">=", 0.10, OWN)),
+    _rule("data loading", "devices wait while storage works", STARVED, ("disk_or_wait_frac", ">=", 0.20, NODE)),
+    _rule("host", "devices wait while processors are busy", STARVED, ("cpu_busy_frac", ">=", 0.90, NODE)),
+    _rule("host", "devices wait, processors and storage are not at their limits: one thread, or what starts kernels",
+          STARVED, ("cpu_busy_frac", "<", 0.90, NODE), ("disk_or_wait_frac", "<", 0.20, NODE), certain=False),
+    _rule("host", "devices wait though requests run", STARVED, ("requests_running", ">=", 1.0, OWN), certain=False),
+    _rule("communication", "links are busy while tensor cores and memory are not", BUSY,
+          ("num_devices", ">=", 2, OWN), ("link_frac", ">=", 0.20, OWN), ("tensor_active_frac", "<", 0.40, DCGM),
+          ("memory_active_frac", "<", 0.50, DCGM)),
+    _rule("memory bandwidth", "the memory interface is near what kernels reach", BUSY,
+          ("memory_active_frac", ">=", 0.60, DCGM)),
+    _rule("compute", "tensor cores work most of what kernels reach", BUSY, ("tensor_active_frac", ">=", 0.40, DCGM)),
+    _rule("compute", "multiprocessors are full, tensor cores are not used", BUSY, ("sm_active_frac", ">=", 0.80, DCGM),
+          ("memory_active_frac", "<", 0.50, DCGM), ("tensor_active_frac", "<", 0.40, DCGM), certain=False),
+    _rule("communication", "devices spin at low power: they wait for one another", BUSY, ("num_devices", ">=", 2, OWN),
+          ("sm_active_frac", ">=", 0.50, DCGM), ("tensor_active_frac", "<", 0.25, DCGM),
+          ("memory_active_frac", "<", 0.40, DCGM), ("power_frac", "<", 0.60, OWN), certain=False),
+    _rule("host", "kernels run all the time and fill few multiprocessors: small kernels, one after the other", BUSY,
+          ("sm_active_frac", "<", 0.50, DCGM), ("memory_active_frac", "<", 0.40, DCGM)),
+    _rule("memory bandwidth", "memory is read or written most of the time", BUSY,
+          ("memory_busy_frac", ">=", 0.60, NVML), certain=False),
+    _rule("compute", "busy at high power, memory is not", BUSY, ("power_frac", ">=", 0.70, OWN),
+          ("memory_busy_frac", "<", 0.60, NVML), certain=False),
+    _rule("communication", "several devices are busy at low power: they wait for one another", BUSY,
+          ("num_devices", ">=", 2, OWN), ("power_frac", "<", 0.55, OWN), ("memory_busy_frac", "<", 0.40, NVML),
+          certain=False),
+    _rule("host", "busy at low power: small kernels, one after the other", BUSY, ("power_frac", "<", 0.45, OWN),
+          ("memory_busy_frac", "<", 0.40, NVML), certain=False),
+    _rule("data loading", "devices wait; storage or the host, which of them is not measured", STARVED, certain=False),
+)  # fmt: skip
+"""In the order in which they are asked; a rule of which a measure is not known does not hold."""
+LEVERS: dict[Bound, tuple[str, str]] = {
+    "compute": ("a lower precision (fp8), less recompute, or more devices", "a lower precision, or one more replica"),
+    "memory bandwidth": (
+        "fused optimizer and kernels, a larger micro-batch",
+        "quantised weights and cache, a larger running batch, a device with more bandwidth",
+    ),
+    "communication": (
+        "tensor parallelism within a node only, a larger micro-batch or more accumulation, overlap, a faster network",
+        "less tensor parallelism and more replicas",
+    ),
+    "data loading": (
+        "more loader workers and prefetch, larger files, data on local disks (`flopwise io`)",
+        "read inputs ahead, cache what repeats",
+    ),
+    "host": (
+        "torch.compile or CUDA graphs, a larger micro-batch, no .item() and logging within a step",
+        "CUDA graphs, more processors for the engine, tokenisation in processes of its own",
+    ),
+    "throttling": (
+        "cooling, fans and airflow; the power limit (nvidia-smi -q -d POWER); another machine",
+        "cooling, fans and airflow; the power limit (nvidia-smi -q -d POWER); another machine",
+    ),
+    "memory pressure": (
+        "a smaller micro-batch, more recompute or a higher ZeRO stage (`flopwise memory`)",
+        "a smaller batch, a quantised cache, shorter contexts, or one more replica",
+    ),
+    "idle": ("start the job, or give the machine back", "send it traffic, or give the machine back"),
+    "unknown": ("", ""),
+}
+"""What moves each bound, in training and in serving."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What bounds the job, how it is known, and what would move it.
+
+    `healthy`: it is at plan, or, where no plan is given, bound by nothing but the devices' own rates; None where
+    neither is known.
+    """
+
+    bound: Bound
+    summary: str
+    certain: bool
+    evidence: tuple[str, ...] = ()
+    lever: str = ""
+    healthy: bool | None = None
+    at_plan: bool | None = None
+    missing: str = ""  # what would make it certain
+
+    @classmethod
+    def of(cls, window: Window, *, serves: bool, at_plan: bool | None, layout: str = "") -> Diagnosis:
+        """The diagnosis of a window; `layout`: of the plan, for what would move it."""
+        if all(not reading.devices and not reading.job for reading in window.readings):
+            return cls(bound="unknown", summary="nothing is measured", certain=False)
+        for rule in RULES:
+            values = list(takewhile(_holds, ((condition, condition.value(window)) for condition in rule.conditions)))
+            if len(values) == len(rule.conditions):
+                if rule.bound == "idle" and at_plan:
+                    continue
+                evidence = tuple(_evidence(c, v) for c, v in values if v is not None)
+                return _rule_diagnosis(rule, window, evidence, serves=serves, at_plan=at_plan, layout=layout)
+        healthy = at_plan if at_plan is not None else None
+        summary = "healthy, at plan" if at_plan else "no bound stands out"
+        return cls(
+            bound="unknown", summary=summary, certain=False, healthy=healthy, at_plan=at_plan, missing=_missing(window)
+        )
+
+
+def _holds(measured: tuple[Condition, float | None]) -> bool:
+    condition, value = measured
+    return value is not None and condition.holds(value)
+
+
+def _rule_diagnosis(
+    rule: BoundRule, window: Window, evidence: tuple[str, ...], *, serves: bool, at_plan: bool | None, layout: str
+) -> Diagnosis:
+    lever = LEVERS[rule.bound][serves]
+    if layout and lever:
+        lever += f"; planned: {layout}"
+    short = window.seconds < LEAST_S
+    missing = "" if rule.certain else _missing(window)
+    if short:
+        missing = "; ".join(part for part in (missing, f"only {window.seconds:.0f} s are read") if part)
+    healthy = at_plan if at_plan is not None else (True if rule.bound in OWN_BOUNDS else rule.bound == "idle" and None)
+    summary = f"healthy, at plan; bound by {rule.bound}: {rule.name}" if at_plan else f"{rule.bound}: {rule.name}"
+    return Diagnosis(
+        bound=rule.bound, summary=summary, certain=rule.certain and not short, evidence=evidence, lever=lever,
+        healthy=healthy, at_plan=at_plan, missing=missing,
+    )  # fmt: skip
+
+
+def _missing(window: Window) -> str:
+    absent = [name for name in PROFILING if window.value(name) is None]
+    if absent:
+        return (
+            "profiling counters are not there (DCGM_FI_PROF_SM_ACTIVE, PIPE_TENSOR_ACTIVE, DRAM_ACTIVE): give "
+            "dcgm-exporter the counters of `flopwise export prometheus-scrape`"
+        )
+    if window.value("cpu_busy_frac") is None:
+        return "processors and disks are not measured: scrape node_exporter, or record data waits by flopwise.callbacks"
+    return "a profile of one step would say"
+
+
+def _evidence(condition: Condition, value: float) -> str:
+    name = condition.measure
+    words = name.removesuffix("_frac").replace("_per_s", " a second").replace("_mean", "").replace("_", " ")
+    shares = name.endswith("_frac")
+    shown, limit = (format_percent(v, 0) if shares else f"{v:.3g}" for v in (value, condition.threshold))
+    return f"{words} {shown} ({'at least' if condition.sign == '>=' else 'below'} {limit})"
+
+
+class Diagnoser:
+    """Diagnoses that do not flicker: a new one counts when it has held for `settle_s`."""
+
+    def __init__(self, settle_s: float = SETTLE_S) -> None:
+        """Nothing is known yet."""
+        self._settle_s = settle_s
+        self._shown: Diagnosis | None = None
+        self._other: tuple[Bound, bool | None, float] | None = None
+
+    def steady_diagnosis(self, newest: Diagnosis, at_s: float) -> Diagnosis:
+        """The diagnosis that counts, with its evidence of now where it is the same."""
+        shown = self._shown
+        kind = (newest.bound, newest.healthy)
+        if shown is None or shown.bound == "unknown" or kind == (shown.bound, shown.healthy):
+            self._shown, self._other = newest, None
+            return newest
+        if self._other is None or self._other[:2] != kind or at_s < self._other[2]:
+            self._other = (*kind, at_s)
+        if at_s - self._other[2] >= self._settle_s:
+            self._shown, self._other = newest, None
+            return newest
+        return replace(shown, at_plan=newest.at_plan)

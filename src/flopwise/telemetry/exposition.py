@@ -1,0 +1,131 @@
+"""Everything that `watch` knows as Prometheus metrics, under names that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import SpecError
+from flopwise.telemetry.diagnosis import BOUNDS
+from flopwise.telemetry.readings import MEASURES
+
+if TYPE_CHECKING:
+    from flopwise.telemetry.watcher import WatchStatus
+
+PREFIX = "flopwise_watch_"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMetric:
+    """A metric that is served: a gauge, its labels and its meaning."""
+
+    name: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+_OF = {"device": ("device", "name"), "job": (), "host": ()}
+_MEASURED = {m.name: ServedMetric(f"{PREFIX}{m.served}", _OF[m.of], m.meaning) for m in MEASURES.values()}
+_MORE = {
+    name: ServedMetric(f"{PREFIX}{name}", labels, meaning)
+    for name, labels, meaning in (
+        ("device_up", ("device", "name"), "1: the device answers; 0: it was there, and is gone"),
+        ("source_up", ("source",), "1: what is read answers"),
+        ("last_reading_timestamp_seconds", (), "time of the last reading"),
+        ("bound", ("bound",), "1: this bounds the job"),
+        ("bound_certain", (), "1: nothing else looks like that"),
+        ("healthy", (), "1: at plan, or bound by nothing but the devices' own rates; no sample where not known"),
+        ("plan", ("measure", "end"), "what is expected of a measure: value, low and high"),
+        ("alert_firing", ("alert", "device", "severity"), "1: this alert fires"),
+        ("alert_threshold", ("alert",), "what it is compared with"),
+        ("cost_dollars_per_hour", (), "price of all machines"),
+        ("cost_dollars", (), "cost so far"),
+        ("day_cost_dollars", (), "cost of the last 24 hours"),
+        ("budget_dollars", (), "what the job may cost"),
+        ("projected_cost_dollars", (), "cost of the whole job at its present rate"),
+        ("projected_end_timestamp_seconds", (), "when it ends at its present rate"),
+        ("done_ratio", (), "share of the job's tokens that are done"),
+    )
+}
+SERVED = (*_MEASURED.values(), *_MORE.values())
+"""All metrics, in the order in which they are served; docs/questions/watch.md lists them."""
+
+
+def served_values(status: WatchStatus) -> Iterator[tuple[ServedMetric, tuple[str, ...], float]]:
+    """(metric, values of its labels, value) of a status; what is not known is not served."""
+    reading, diagnosis = status.reading, status.diagnosis
+    for device, values in reading.devices.items():
+        labels = (device, reading.names.get(device, ""))
+        yield _MORE["device_up"], labels, 1.0
+        yield from ((_MEASURED[name], labels, value) for name, value in values.items())
+    for device in sorted(reading.lost):
+        yield _MORE["device_up"], (device, reading.names.get(device, "")), 0.0
+    yield from ((_MEASURED[name], (), value) for name, value in (*reading.job.items(), *reading.host.items()))
+    yield _MORE["source_up"], (status.source,), float(not status.source_lost)
+    for bound in BOUNDS:
+        yield _MORE["bound"], (bound,), float(diagnosis.bound == bound)
+    yield _MORE["bound_certain"], (), float(diagnosis.certain)
+    if diagnosis.healthy is not None:
+        yield _MORE["healthy"], (), float(diagnosis.healthy)
+    for name, ends in status.expected.figures.items():
+        for end, value in zip(("value", "low", "high"), ends, strict=True):
+            yield _MORE["plan"], (name, end), value
+    yield from _served_alerts(status)
+    yield from _served_money(status)
+
+
+def _served_alerts(status: WatchStatus) -> Iterator[tuple[ServedMetric, tuple[str, ...], float]]:
+    firing = {(change.limit.name, change.device) for change in status.firing}
+    for limit in status.expected.limits:
+        yield _MORE["alert_threshold"], (limit.name,), limit.threshold
+        for device in sorted({device for name, device in firing if name == limit.name} or {""}):
+            yield _MORE["alert_firing"], (limit.name, device, limit.severity), float((limit.name, device) in firing)
+
+
+def _served_money(status: WatchStatus) -> Iterator[tuple[ServedMetric, tuple[str, ...], float]]:
+    spend = status.spend
+    for name, number in (
+        ("last_reading_timestamp_seconds", status.reading.at_s), ("cost_dollars_per_hour", spend.usd_per_hour),
+        ("cost_dollars", spend.total_usd), ("day_cost_dollars", spend.day_usd),
+        ("budget_dollars", status.expected.budget_usd), ("projected_cost_dollars", spend.projected_usd),
+        ("projected_end_timestamp_seconds", spend.ends_at_s), ("done_ratio", spend.done_frac),
+    ):  # fmt: skip
+        if number is not None:
+            yield _MORE[name], (), number
+
+
+class MetricsPage:
+    """A page of metrics that shows the last status."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        """Serve at http://HOST:PORT/metrics from a thread. Raises SpecError: the port is taken or may not be used."""
+        from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - only where it is served
+
+        self.status: WatchStatus | None = None
+        registry = CollectorRegistry()
+        registry.register(self)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise SpecError(f"--serve: {host}:{port} cannot be served ({error.strerror or error})") from None
+        self.port = int(self._server.server_address[1])
+
+    def collect(self) -> Iterator[Any]:
+        """The metrics of the last status, as prometheus-client asks for them."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - same
+
+        if self.status is None:
+            return
+        families = {
+            metric.name: GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels) for metric in SERVED
+        }
+        for metric, labels, value in served_values(self.status):
+            families[metric.name].add_metric(labels, value)
+        yield from (family for family in families.values() if family.samples)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5.0)

@@ -1,0 +1,105 @@
+"""The readings of the last minutes, and what they say together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from statistics import fmean, median
+
+from flopwise.telemetry.readings import Values, WatchReading
+
+MOST_GAP_S = 180.0
+"""Between two readings that are still one story."""
+
+
+class History:
+    """Readings of the last `span_s`, in the order of time."""
+
+    def __init__(self, span_s: float) -> None:
+        """Without readings."""
+        self.span_s = span_s
+        self.readings: deque[WatchReading] = deque()
+
+    def add(self, reading: WatchReading) -> bool:
+        """Take a reading; False where it is passed over, as one that is not later than the last.
+
+        A clock that is set back by more than a few minutes, or ahead by hours, begins a new history.
+        """
+        if self.readings:
+            passed_s = reading.at_s - self.readings[-1].at_s
+            if passed_s < -MOST_GAP_S or passed_s > self.span_s:
+                self.readings.clear()
+            elif passed_s <= 0:
+                return False
+        self.readings.append(reading)
+        while self.readings[0].at_s < reading.at_s - self.span_s:
+            self.readings.popleft()
+        return True
+
+    @property
+    def latest(self) -> WatchReading:
+        """The last one."""
+        return self.readings[-1]
+
+    def window(self, seconds: float) -> Window:
+        """Those of the last so many seconds."""
+        begin = self.latest.at_s - seconds
+        return Window([reading for reading in self.readings if reading.at_s >= begin])
+
+
+def over(values: Values, part: str, whole: str) -> float | None:
+    """One measure over another; None where either is not known."""
+    if part not in values or not values.get(whole):
+        return None
+    return values[part] / values[whole]
+
+
+DERIVED = {
+    "memory_frac": ("memory_used_bytes", "memory_total_bytes"), "power_frac": ("power_w", "power_limit_w"),
+    "clock_frac": ("sm_clock_hz", "max_clock_hz"), "pcie_frac": ("pcie_bytes_per_s", "pcie_limit_bytes_per_s"),
+    "nvlink_frac": ("nvlink_bytes_per_s", "nvlink_limit_bytes_per_s"),
+    "temperature_limit_frac": ("temperature_c", "temperature_limit_c"),
+}  # fmt: skip
+"""Shares of what there is."""
+
+
+class Window:
+    """Readings, and medians over them: a checkpoint or a hiccup moves none."""
+
+    def __init__(self, readings: list[WatchReading]) -> None:
+        """At least one."""
+        self.readings = readings
+        self._medians: dict[str, float | None] = {}
+
+    @property
+    def seconds(self) -> float:
+        """From the first to the last."""
+        return self.readings[-1].at_s - self.readings[0].at_s
+
+    def device_values(self, name: str) -> Iterator[float]:
+        """A measure, or a share of DERIVED, of each device in each reading."""
+        for reading in self.readings:
+            for values in reading.devices.values():
+                found = over(values, *DERIVED[name]) if name in DERIVED else values.get(name)
+                if found is not None:
+                    yield found
+
+    def value(self, name: str) -> float | None:
+        """Median over readings and devices, of the job, or of the host; None where it is not known."""
+        if name in self._medians:
+            return self._medians[name]
+        values = list(self.device_values(name))
+        for reading in self.readings:
+            values += [part[name] for part in (reading.job, reading.host) if name in part]
+        self._medians[name] = median(values) if values else None
+        return self._medians[name]
+
+    def mean(self, name: str) -> float | None:
+        """The same as a mean: of what comes and goes within a step."""
+        values = list(self.device_values(name))
+        return fmean(values) if values else None
+
+    def share(self, mask: int) -> float | None:
+        """Share of the readings of devices in which a bit of the clocks' reasons is set."""
+        values = list(self.device_values("throttle_bits"))
+        return fmean(bool(int(value) & mask) for value in values) if values else None

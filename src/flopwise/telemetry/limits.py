@@ -1,0 +1,297 @@
+"""Limits: what is compared with what for how long; alerts fire once an episode, and clear once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.facts.device_limits import HARDWARE_XIDS, THROTTLE_BITS, THROTTLE_FOR_S
+from flopwise.telemetry.history import MOST_GAP_S, History, over
+from flopwise.telemetry.readings import WHOLE_JOB
+from flopwise.units import format_percent, format_seconds, format_usd
+
+if TYPE_CHECKING:
+    from flopwise.telemetry.money import Spend
+
+CLEAR_S = 60.0
+"""An alert clears when its limit has been kept for so long: noise around a limit is one episode."""
+XID_FOR_S = 900.0
+"""An error of a device is shown for so long."""
+LOST_FOR_S = 30.0
+ENDED_RUN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What limits are held against: the readings, what is spent, and what the plan reckons with."""
+
+    history: History
+    requests_per_s: float | None  # what the replicas can do
+    mfu_per_token_rate: float | None
+    boost_clock_hz: float | None
+    spend: Spend
+    source_lost_s: float = 0.0
+
+
+PerDevice = Mapping[str, float]
+
+
+def _each(name: str) -> Callable[[Look, str], PerDevice]:
+    def values(look: Look, _: str) -> PerDevice:
+        return {d: v[name] for d, v in look.history.latest.devices.items() if name in v}
+
+    return values
+
+
+def _share(part: str, whole: str) -> Callable[[Look, str], PerDevice]:
+    def values(look: Look, _: str) -> PerDevice:
+        found = {d: over(v, part, whole) for d, v in look.history.latest.devices.items()}
+        return {d: v for d, v in found.items() if v is not None}
+
+    return values
+
+
+def _job(name: str) -> Callable[[Look, str], PerDevice]:
+    def values(look: Look, _: str) -> PerDevice:
+        job = look.history.latest.job
+        return {WHOLE_JOB: job[name]} if name in job else {}
+
+    return values
+
+
+def _above_limit(part: str, whole: str) -> Callable[[Look, str], PerDevice]:
+    def values(look: Look, _: str) -> PerDevice:
+        return {d: v[part] - v[whole] for d, v in look.history.latest.devices.items() if part in v and v.get(whole)}
+
+    return values
+
+
+def _spend(name: str) -> Callable[[Look, str], PerDevice]:
+    def values(look: Look, _: str) -> PerDevice:
+        value: float | None = getattr(look.spend, name)
+        return {} if value is None else {WHOLE_JOB: value}
+
+    return values
+
+
+def _busy(look: Look, _: str) -> PerDevice:
+    values = [v["busy_frac"] for v in look.history.latest.devices.values() if "busy_frac" in v]
+    return {WHOLE_JOB: sum(values) / len(values)} if values else {}
+
+
+def _busy_service(look: Look, key: str) -> PerDevice:
+    """As busy, but of a run that tells its tokens: that is busy all the time as planned."""
+    job = look.history.latest.job
+    return {} if "tokens_per_s" in job and "requests_running" not in job else _busy(look, key)
+
+
+def _busy_in_vain(look: Look, key: str) -> PerDevice:
+    """As busy, where a run does no token; nothing of services, or where tokens are not measured."""
+    job = look.history.latest.job
+    rate = None if "requests_running" in job else job.get("tokens_per_s")
+    return {WHOLE_JOB: 0.0} if rate else {} if rate is None else _busy(look, key)
+
+
+def _latency(name: str) -> Callable[[Look, str], PerDevice]:
+    return lambda look, percent: _job(f"{name}_p{percent}_s")(look, percent)
+
+
+def _load(look: Look, _: str) -> PerDevice:
+    rate, capacity = look.history.latest.job.get("requests_per_s"), look.requests_per_s
+    return {} if rate is None or not capacity else {WHOLE_JOB: rate / capacity}
+
+
+def _mfu(look: Look, _: str) -> PerDevice:
+    job, each = look.history.latest.job, look.mfu_per_token_rate
+    if "mfu_frac" in job:
+        return {WHOLE_JOB: job["mfu_frac"]}
+    return {WHOLE_JOB: job["tokens_per_s"] * each} if each and "tokens_per_s" in job else {}
+
+
+def _tensor(look: Look, _: str) -> PerDevice:
+    """Tensor cores' share of cycles on average, times the clock over the one that datasheets count with."""
+    devices = look.history.latest.devices.values()
+    active = [v["tensor_active_frac"] for v in devices if "tensor_active_frac" in v]
+    if not active:
+        return {}
+    boost = look.boost_clock_hz
+    clocks = [v["sm_clock_hz"] for v in devices if "sm_clock_hz" in v]
+    scale = sum(clocks) / len(clocks) / boost if boost and clocks else 1.0
+    return {WHOLE_JOB: scale * sum(active) / len(active)}
+
+
+def _throttle_flags(look: Look, _: str) -> PerDevice:
+    mask = sum(THROTTLE_BITS)
+    return {d: float(bool(int(v) & mask)) for d, v in _each("throttle_bits")(look, "").items()}
+
+
+def _hardware_xid(look: Look, _: str) -> PerDevice:
+    return {d: v if v in HARDWARE_XIDS else 0.0 for d, v in _each("xid")(look, "").items()}
+
+
+def _new_xid(look: Look, _: str) -> PerDevice:
+    """The number of an error that came within the last 15 minutes, while we looked; 0 without one."""
+    found: dict[str, float] = {}
+    before: dict[str, float] = {}
+    end_s = look.history.latest.at_s
+    for reading in look.history.readings:
+        for device, values in reading.devices.items():
+            xid = values.get("xid")
+            if xid is None:
+                continue
+            if xid and before.get(device, xid) != xid and reading.at_s >= end_s - XID_FOR_S:
+                found[device] = xid
+            before[device] = xid
+    return dict.fromkeys(before, 0.0) | found
+
+
+def _lost(look: Look, _: str) -> PerDevice:
+    reading = look.history.latest
+    return dict.fromkeys(reading.devices, 0.0) | dict.fromkeys(reading.lost, 1.0)
+
+
+def _source_lost(look: Look, _: str) -> PerDevice:
+    return {WHOLE_JOB: look.source_lost_s}
+
+
+QUANTITIES: dict[str, Callable[[Look, str], PerDevice]] = {
+    "device_busy_ratio": _busy_service, "busy_without_tokens": _busy_in_vain, "load_ratio": _load,
+    "memory_ratio": _share("memory_used_bytes", "memory_total_bytes"), "cache_ratio": _job("cache_frac"),
+    "preemptions": _job("preemptions_per_s"), "time_to_first_token_seconds": _latency("ttft"),
+    "time_per_token_seconds": _latency("tpot"), "latency_seconds": _latency("latency"),
+    "tokens_per_second": _job("tokens_per_s"), "output_tokens_per_second": _job("output_tokens_per_s"),
+    "requests_per_second": _job("requests_per_s"), "requests_waiting": _job("requests_waiting"),
+    "cost_usd_per_day": _spend("day_usd"), "cost_usd_per_run": _spend("total_usd"),
+    "cost_usd_per_month": _spend("total_usd"), "temperature_celsius":
+    _above_limit("temperature_c", "temperature_limit_c"), "memory_temperature_celsius":
+    _above_limit("memory_temperature_c", "memory_temperature_limit_c"), "power_ratio":
+    _share("power_w", "power_limit_w"), "mfu_ratio": _mfu, "tensor_ratio": _tensor, "throttle_reasons": _throttle_flags,
+    "xid_hardware": _hardware_xid, "xid": _new_xid, "checkpoint_age_seconds": _job("checkpoint_age_s"),
+    "device_lost": _lost, "source_lost": _source_lost,
+}  # fmt: skip
+"""What limits are about: under the names that exported rules record them by, and a few that those do not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A quantity that may not be beyond its threshold for longer than `for_s`; `key`: of latencies the percentile."""
+
+    name: str
+    quantity: str
+    threshold: float
+    summary: str
+    why: str
+    action: str
+    above: bool = True
+    for_s: float = 0.0
+    severity: str = "warning"
+    key: str = ""
+
+    def value_text(self, value: float) -> str:
+        """A value of it, with its unit."""
+        if self.quantity.endswith("_ratio") or self.quantity == "busy_without_tokens":
+            return format_percent(value, 0)
+        if self.quantity.startswith("cost_usd"):
+            return format_usd(value)
+        return format_seconds(value) if self.quantity.endswith(("_seconds", "source_lost")) else f"{value:,.4g}"
+
+
+DEVICE_LIMITS = (
+    Limit(name="XidHardwareError", quantity="xid_hardware", threshold=0.0, severity="critical",
+          summary="the driver reports a fault of a GPU", why="errors after which a GPU has to be reset",
+          action="drain the machine, save its log (nvidia-bug-report.sh), reset the GPU; replace it where that fails"),
+    Limit(name="XidError", quantity="xid", threshold=0.0, summary="the driver reports an error of a GPU",
+          why="most are faults of the program, such as 13 and 31",
+          action="look the number up in NVIDIA's catalog of Xid errors; restart what ran there"),
+    Limit(name="DeviceLost", quantity="device_lost", threshold=0.0, for_s=LOST_FOR_S, severity="critical",
+          summary="a GPU is no longer there", why="it was, and others of its machine still answer",
+          action="look for Xid 79 in the kernel's log (dmesg); drain the machine and start it again"),
+    Limit(name="SourceLost", quantity="source_lost", threshold=60.0, severity="critical",
+          summary="what is read does not answer", why="nothing can be told without it",
+          action="see whether the server, the store or the driver runs"),
+    Limit(name="TemperatureHigh", quantity="temperature_celsius", threshold=0.0, for_s=300.0, severity="critical",
+          summary="GPU is above its maximum operating temperature", why="the device's own limit",
+          action="look for a fan, airflow or cooling that failed; move the work, or lower the power limit"),
+    Limit(name="Throttled", quantity="throttle_reasons", threshold=0.0, for_s=THROTTLE_FOR_S,
+          summary="clocks of a GPU are held down",
+          why=f"for {', '.join(THROTTLE_BITS.values())}; not the power limit",
+          action="look at temperature, power supply and fans; move the work to another machine"),
+)  # fmt: skip
+"""Of any device, whatever runs on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertChange:
+    """An alert that fires or clears now."""
+
+    limit: Limit
+    device: str
+    value: float
+    at_s: float
+    since_s: float
+    firing: bool
+
+
+@dataclass(slots=True)
+class _Episode:
+    since_s: float  # beyond the limit
+    seen_s: float  # last, either way
+    firing: bool = False
+    kept_s: float | None = None  # within the limit since
+    value: float = 0.0
+
+
+class Alarms:
+    """The episodes of all limits: each is pending, fires, and clears."""
+
+    def __init__(self, limits: Sequence[Limit]) -> None:
+        """Nothing has happened."""
+        self.limits = tuple(limits)
+        self._episodes: dict[tuple[str, str], _Episode] = {}
+
+    def step(self, look: Look) -> list[AlertChange]:
+        """What fires and clears with the latest reading."""
+        at_s = look.history.latest.at_s
+        return [change for limit in self.limits for change in self._changes(limit, look, at_s)]
+
+    def _changes(self, limit: Limit, look: Look, at_s: float) -> Iterator[AlertChange]:
+        for device, value in QUANTITIES[limit.quantity](look, limit.key).items():
+            beyond = value > limit.threshold if limit.above else value < limit.threshold
+            episode = self._episodes.get((limit.name, device))
+            if episode is not None and not episode.firing and not 0 <= at_s - episode.seen_s <= MOST_GAP_S:
+                episode = None  # nobody looked meanwhile, or the clock was set
+            if episode is None:
+                if not beyond:
+                    self._episodes.pop((limit.name, device), None)
+                    continue
+                episode = self._episodes[limit.name, device] = _Episode(at_s, at_s)
+            episode.seen_s, episode.value = at_s, value
+            if beyond:
+                episode.kept_s = None
+                if not episode.firing and at_s - episode.since_s >= limit.for_s:
+                    episode.firing = True
+                    yield self._change(limit, device, episode, at_s)
+            elif not episode.firing:
+                del self._episodes[limit.name, device]
+            else:
+                if episode.kept_s is None or at_s < episode.kept_s:
+                    episode.kept_s = at_s
+                if at_s - episode.kept_s >= CLEAR_S:
+                    episode.firing = False
+                    del self._episodes[limit.name, device]
+                    yield self._change(limit, device, episode, at_s)
+
+    def _change(self, limit: Limit, device: str, episode: _Episode, at_s: float) -> AlertChange:
+        return AlertChange(
+            limit=limit, device=device, value=episode.value, at_s=at_s, since_s=episode.since_s, firing=episode.firing
+        )
+
+    def active(self, *, firing: bool = True) -> list[AlertChange]:
+        """Alerts that fire; or limits that are crossed and wait for their time."""
+        limits = {limit.name: limit for limit in self.limits}
+        return [
+            self._change(limits[name], device, episode, episode.seen_s)
+            for (name, device), episode in self._episodes.items()
+            if episode.firing == firing
+        ]

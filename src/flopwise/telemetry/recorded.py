@@ -1,0 +1,115 @@
+"""A recorded run as a source: what it wrote so far, and what it writes while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flopwise.errors import FlopwiseError
+from flopwise.telemetry.readings import WHOLE_JOB, SourceLostError, WatchReading
+
+if TYPE_CHECKING:
+    from flopwise.records.model import Run
+    from flopwise.records.store import Store
+
+DEVICE_MEASURES = {
+    "utilization_frac": "busy_frac", "tensor_active_frac": "tensor_active_frac", "used_memory_bytes":
+    "memory_used_bytes", "memory_active_frac": "memory_active_frac", "temperature_c": "temperature_c",
+    "power_w": "power_w", "sm_clock_hz": "sm_clock_hz", "pcie_bytes_per_s": "pcie_bytes_per_s",
+    "nvlink_bytes_per_s": "nvlink_bytes_per_s",
+}  # fmt: skip
+"""What the store calls a device's measures."""
+JOB_MEASURES = {
+    **{name: name for name in (
+        "tokens_per_s", "tokens", "requests_per_s", "requests_running", "requests_waiting", "cache_frac", "step_s",
+        "mfu_frac", "loss", "cost_usd", "eta_s", "data_wait_s")},
+    "ttft_s": "ttft_p95_s", "itl_s": "tpot_p95_s", "e2e_s": "latency_p95_s",
+}  # fmt: skip
+"""Of latencies the 95th percentile of the readings' last samples is taken, see `_percentile`."""
+LATENCY_SAMPLES = 200
+
+
+class RunSource:
+    """The samples of a run as readings, one for each `interval_s` in which something was written."""
+
+    def __init__(self, store: Store, run: Run, interval_s: float, *, live: bool) -> None:
+        """`live`: go on with what is written from now on; else all of it is there at once."""
+        self._store, self.run, self._interval_s, self.live = store, run, interval_s, live
+        self.title = f"run {run.name}"
+        self._seen: dict[tuple[str, str], int] = {}
+        self._state: dict[str, dict[str, float]] = defaultdict(dict)
+        self._latencies: dict[str, list[float]] = defaultdict(list)
+
+    @classmethod
+    def of(cls, where: str | Path | None, key: str, interval_s: float) -> RunSource:
+        """A run of a store by its id, the first digits of one, or its name; live while it goes on.
+
+        Raises:
+            SpecError: no such store or run.
+        """
+        from flopwise.records.store import open_store  # noqa: PLC0415 - SQLAlchemy takes its time
+
+        store = open_store(where, create=False)
+        run = store.run(key)
+        fresh = run.last_at_s is not None and time.time() - run.last_at_s < STALE_S
+        return cls(store, run, interval_s, live=run.status == "running" and fresh)
+
+    def readings(self) -> list[WatchReading]:
+        """What was written since the last call. Raises SourceLostError where the store does not answer."""
+        try:
+            points = sorted(self._points(), key=lambda point: point[0])
+        except FlopwiseError as error:
+            raise SourceLostError(f"the store of runs does not answer: {error}") from None
+        readings: list[WatchReading] = []
+        for place, (at_s, metric, device, value) in enumerate(points):
+            self._take(metric, device, value)
+            last = place + 1 == len(points)
+            if last or points[place + 1][0] // self._interval_s != at_s // self._interval_s:
+                readings.append(self._reading(at_s))
+        return readings
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _points(self) -> Iterator[tuple[float, str, str, float]]:
+        for metric, device in self._store.summaries(self.run.run_id):
+            if metric not in JOB_MEASURES and metric not in DEVICE_MEASURES:
+                continue
+            columns = self._store.samples(self.run.run_id, metric, device)
+            start = self._seen.get((metric, device), 0)
+            self._seen[metric, device] = len(columns.value)
+            rows = zip(columns.at_s[start:].tolist(), columns.value[start:].tolist(), strict=True)
+            yield from ((at_s, metric, device, value) for at_s, value in rows if value == value)  # noqa: PLR0124 - NaN
+
+    def _take(self, metric: str, device: str, value: float) -> None:
+        if device != WHOLE_JOB and metric in DEVICE_MEASURES:
+            self._state[device][DEVICE_MEASURES[metric]] = value
+            return
+        name = JOB_MEASURES.get(metric)
+        if name is None:
+            self._state["0"][DEVICE_MEASURES[metric]] = value  # of the only one
+        elif name.endswith("_p95_s"):
+            recent = self._latencies[name]
+            recent.append(value)
+            del recent[:-LATENCY_SAMPLES]
+            self._state[WHOLE_JOB][name] = sorted(recent)[max(0, -(-95 * len(recent) // 100) - 1)]
+        else:
+            self._state[WHOLE_JOB][name] = value
+
+    def _reading(self, at_s: float) -> WatchReading:
+        job = dict(self._state.get(WHOLE_JOB, {}))
+        wait, step = job.pop("data_wait_s", None), job.get("step_s")
+        if wait is not None and step:
+            job["data_wait_frac"] = wait / step
+        names = {device: self.run.gpu or "" for device in self._state if device != WHOLE_JOB}
+        return WatchReading(
+            at_s=at_s, job=job, names=names,
+            devices={device: dict(values) for device, values in self._state.items() if device != WHOLE_JOB},
+        )  # fmt: skip
+
+
+STALE_S = 900.0
+"""A run that has written nothing for so long is over, whatever its status."""

@@ -1,0 +1,89 @@
+"""What can be said to `watch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from flopwise import options
+from flopwise.errors import SpecError
+from flopwise.facts.device_limits import BUSY, BUSY_FOR_S, MEMORY, MEMORY_FOR_S
+from flopwise.options import Spec, ValueKind, option
+from flopwise.units import parse_seconds
+
+LATENCY_NAMES = ("latency", "ttft", "tpot")
+_source = partial(option, section="What is read")
+_expected = partial(option, section="What is expected")
+_limit = partial(option, section="Limits")
+_action = partial(option, section="What is done")
+
+
+def _latency_target(value: object, what: str) -> tuple[str, float]:
+    name, equals, time = str(value).partition("=")
+    if not equals:
+        name, time = "latency", str(value)
+    if name.strip() not in LATENCY_NAMES:
+        raise SpecError(f"{what}: {name[:40]!r} is not one of {', '.join(LATENCY_NAMES)}")
+    return name.strip(), parse_seconds(time.strip(), what)
+
+
+LATENCY_TARGET = ValueKind("time", _latency_target, "time, or ttft=, tpot= or latency= and a time")
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSpec(Spec):
+    """What is watched, against what, and what is done about it."""
+
+    prometheus: str | None = _source(
+        "--prometheus", options.name("url", 2000),
+        "Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.")
+    match: tuple[str, ...] = _source(
+        "--match", options.name("label=value"), "Only series with this label: workload=chat.", repeated=True)
+    run: str | None = _source(
+        "--run", options.name("run"), "Read a recorded run, by id or name: live while it goes on, else played back.")
+    store: str | None = _source(
+        "--store", options.name("store", 2000), "The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).")
+    interval: float = _source("--interval", options.quantity("time", parse_seconds, low=0.05, high=3600.0),
+        "Between two looks.", default=5.0)
+    window: float = _source("--window", options.quantity("time", parse_seconds, low=1.0, high=86_400.0),
+        "Over which a bound is judged.", default=300.0)
+    plan: Path | None = _expected(
+        "--plan", options.FILE, "A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.")
+    rank: int = _expected("--rank", options.whole(high=10**6), "The candidate of the plan.", default=1)
+    price: float | None = _expected("--price", options.USD_OR_ZERO, "Price of all machines an hour.")
+    started: float | None = _expected(
+        "--started", options.quantity("time", parse_seconds, high=1e9, closed=True),
+        "How long ago the job began: cost counts from then, else from the first look.")
+    budget: float | None = _limit("--budget", options.USD, "The job may cost this.")
+    budget_per_day: float | None = _limit("--budget-per-day", options.USD, "24 hours may cost this.")
+    target_p95: tuple[tuple[str, float], ...] = _limit(
+        "--target-p95", LATENCY_TARGET,
+        "95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).", repeated=True)
+    min_tokens_per_s: float | None = _limit("--min-tokens-per-s", options.RATE, "Least throughput.")
+    utilisation: float = _limit(
+        "--utilisation", options.FRACTION, "Most utilisation of a service's devices.", default=BUSY)
+    utilisation_for: float = _limit(
+        "--utilisation-for", options.SECONDS_OR_ZERO, "How long it may be above.", default=BUSY_FOR_S)
+    memory: float = _limit("--memory", options.FRACTION, "Most memory of a device in use.", default=MEMORY)
+    memory_for: float = _limit(
+        "--memory-for", options.SECONDS_OR_ZERO, "How long it may be above.", default=MEMORY_FOR_S)
+    webhook: str | None = _action(
+        "--webhook", options.name("url", 4000), "Post every alert that fires or clears there, as JSON.")
+    exec_on_budget: str | None = _action(
+        "--exec-on-budget", options.name("command", 4000),
+        "Run this command once when a budget is spent: it should stop the job.")
+    state: Path | None = _action(
+        "--state", options.FILE, "File that keeps what has been spent and done (default: in the user's data folder).")
+    anew: bool = _action("--anew", options.FLAG, "Forget what is kept: the job begins now.", default=False)
+    # fmt: on
+
+    def check(self) -> None:
+        """Whether these go together. Raises SpecError."""
+        if self.prometheus is not None and self.run is not None:
+            raise SpecError("--prometheus and --run: read one of them")
+        if self.match and self.prometheus is None:
+            raise SpecError("--match chooses series of a server: give --prometheus too")
+        if self.exec_on_budget is not None and (self.budget, self.budget_per_day, self.plan) == (None, None, None):
+            raise SpecError("--exec-on-budget needs --budget or --budget-per-day, or a plan with a budget")

@@ -1,0 +1,330 @@
+"""The loop of `watch`: readings in, diagnosis, alerts and money out; a source that goes away comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flopwise.errors import SpecError
+from flopwise.telemetry.actions import BudgetCommand, Webhook
+from flopwise.telemetry.diagnosis import Diagnoser, Diagnosis
+from flopwise.telemetry.expected import BUDGETS, Expected
+from flopwise.telemetry.history import History
+from flopwise.telemetry.limits import Alarms, AlertChange, Look
+from flopwise.telemetry.money import KeptState, Spend, spend
+from flopwise.telemetry.readings import SourceLostError, Values, WatchReading
+from flopwise.telemetry.spec import WatchSpec
+
+if TYPE_CHECKING:
+    from flopwise.search.answer import Plan
+
+QUIET_S = 900.0
+"""A source that answers may have nothing new for so long: the steps of large runs take minutes."""
+RENEW_S = 15.0
+"""Between two diagnoses of what is read at once."""
+BACKFILL_S = 1200.0
+"""What a first look at a server goes back: longer than any limit's time."""
+
+
+class ReadingSource(Protocol):
+    """Where readings come from. A source that is not `live` gives all it has at its first call."""
+
+    @property
+    def title(self) -> str:
+        """As people know it."""
+
+    @property
+    def live(self) -> bool:
+        """Whether more comes."""
+
+    def readings(self) -> list[WatchReading]:
+        """Readings since the last call, in order. Raises SourceLostError: none can be had now."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchStatus:
+    """All there is to say at one moment. `changes`: alerts that fired or cleared since the status before."""
+
+    source: str
+    at_s: float
+    reading: WatchReading
+    expected: Expected
+    diagnosis: Diagnosis
+    spend: Spend
+    firing: tuple[AlertChange, ...] = ()
+    pending: tuple[AlertChange, ...] = ()
+    changes: tuple[AlertChange, ...] = ()
+    source_lost: str = ""
+    readings: int = 0
+    said: tuple[str, ...] = ()  # what actions have to tell
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        reading, plan = self.reading, self.expected
+        return {
+            "source": self.source, "at_s": self.at_s, "source_lost": self.source_lost or None,
+            "devices": [
+                {"device": device, "name": reading.names.get(device, ""), "lost": False, **values}
+                for device, values in reading.devices.items()
+            ] + [{"device": device, "lost": True} for device in sorted(reading.lost)],
+            "job": dict(reading.job), "host": dict(reading.host),
+            "plan": None if not plan.origin else {
+                "title": plan.title, "origin": plan.origin, "bound": plan.bound or None, "layout": plan.layout or None,
+                "figures": {n: {"value": v, "low": low, "high": high} for n, (v, low, high) in plan.figures.items()},
+                "planned_usd": plan.planned_usd, "planned_s": plan.planned_s, "tokens": plan.tokens,
+            },
+            "diagnosis": self.diagnosis, "spend": {**_fields(self.spend), "budget_usd": plan.budget_usd},
+            "alerts": [alert_document(change) for change in self.firing],
+            "pending": [alert_document(change) for change in self.pending],
+            "changes": [alert_document(change) for change in self.changes],
+            "limits": [
+                {"name": one.name, "quantity": one.quantity, "threshold": one.threshold, "above": one.above,
+                 "for_s": one.for_s, "severity": one.severity, "why": one.why}
+                for one in plan.limits
+            ],
+            "notes": [*reading.notes, *self.said], "readings": self.readings,
+        }  # fmt: skip
+
+
+def _fields(value: Spend) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def alert_document(change: AlertChange) -> dict[str, Any]:
+    """An alert that fires or clears, as JSON and webhooks have it; `text` is one line for chats."""
+    limit = change.limit
+    word = ("FIRING" if change.firing else "cleared") + (f" on {change.device}" if change.device else "")
+    sign = "above" if limit.above else "below"
+    value, threshold = limit.value_text(change.value), limit.value_text(limit.threshold)
+    return {
+        "alert": limit.name, "state": "firing" if change.firing else "cleared", "severity": limit.severity,
+        "device": change.device, "quantity": limit.quantity, "value": change.value, "threshold": limit.threshold,
+        "above": limit.above, "for_s": limit.for_s, "at_s": change.at_s, "since_s": change.since_s,
+        "summary": limit.summary, "why": limit.why, "action": limit.action,
+        "text": f"{limit.name} {word}: {limit.summary} ({value}; {sign} {threshold})",
+    }  # fmt: skip
+
+
+class Watcher:
+    """Holds a job against what is expected of it, reading after reading."""
+
+    def __init__(
+        self, source: ReadingSource, expected: Expected, spec: WatchSpec, *, state: KeptState | None = None,
+        started_at_s: float | None = None, now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """`started_at_s`: when the job began; None: with the first reading.
+
+        Raises:
+            SpecError: a webhook or a command that cannot be.
+        """
+        self._source, self._expected, self._spec, self._now = source, expected, spec, now
+        self._history = History(max(spec.window, BACKFILL_S))
+        self._alarms, self._diagnoser = Alarms(expected.limits), Diagnoser()
+        self._started_at_s, self._state = started_at_s, state
+        self._said: list[str] = []
+        self._webhook = None if spec.webhook is None else Webhook(spec.webhook, self._said.append)
+        self._command = None
+        if spec.exec_on_budget is not None:
+            assert state is not None
+            self._command = BudgetCommand(spec.exec_on_budget, state, self._said.append)
+        self._count = 0
+        self._clocks: dict[str, float] = {}
+        self._facts: dict[str, Values] = {}
+        self._answered_s: float | None = None
+        self._diagnosed: tuple[float, Diagnosis] | None = None
+
+    @classmethod
+    def of(cls, spec: WatchSpec, plan: Plan | None) -> Watcher:
+        """A watcher of what the options name; `plan`: the one in the file that they name.
+
+        Raises:
+            SpecError: options that do not go together; no source; no such plan, run, program or address.
+        """
+        from flopwise.telemetry.recorded import RunSource  # noqa: PLC0415 - light, and its libraries are not loaded
+
+        spec.check()
+        source = open_source(spec)
+        run = source.run if isinstance(source, RunSource) else None
+        expected = Expected.of(spec, run, plan)
+        started = None if run is None else run.started_at_s
+        if spec.started is not None:
+            started = time.time() - spec.started
+        state = None
+        if spec.exec_on_budget is not None or (expected.budget_usd is not None and started is None):
+            identity = (source.title, "" if run is None else run.run_id, str(spec.plan), *spec.match)
+            state = KeptState(spec.state, (*identity, str(spec.budget), str(spec.budget_per_day)), anew=spec.anew)
+            if started is None:
+                started = state.started_at_s()
+                if started is None:
+                    started = time.time()
+                    state.start(started)
+        return cls(source, expected, spec, state=state, started_at_s=started)
+
+    @property
+    def live(self) -> bool:
+        """Whether more comes."""
+        return self._source.live
+
+    @property
+    def interval_s(self) -> float:
+        """Between two looks."""
+        return self._spec.interval
+
+    def look(self) -> WatchStatus:
+        """Take all readings that are there.
+
+        Raises:
+            SpecError: the source never answered.
+        """
+        *_, status = self.looks()
+        return status
+
+    def looks(self) -> Iterator[WatchStatus]:
+        """A status for each reading that is there, at least one.
+
+        Raises:
+            SpecError: the source never answered, or has nothing that is known.
+        """
+        try:
+            readings = self._source.readings()
+            lost = ""
+        except SourceLostError as error:
+            readings, lost = [], str(error)
+        if readings:
+            self._answered_s = self._now()
+        elif self._answered_s is None or not self._history.readings:
+            raise SpecError(lost or f"{self._source.title}: {NOTHING}")
+        if not readings:
+            quiet_s = self._now() - (self._answered_s or 0.0)
+            yield self._status((), lost or ("nothing new comes" if quiet_s > QUIET_S else ""))
+        for place, reading in enumerate(readings, start=1):
+            yield from self.take(reading, last=place == len(readings))
+
+    def take(self, reading: WatchReading, *, last: bool = True) -> Iterator[WatchStatus]:
+        """The status with one more reading; between many the diagnosis is not renewed each time, but at the `last`."""
+        if not self._history.add(self._with_limits(reading)):
+            return
+        self._count += 1
+        if self._started_at_s is None:
+            self._started_at_s = reading.at_s
+        changes = tuple(self._alarms.step(self._look()))
+        for change in changes:
+            if change.firing and change.limit.name in BUDGETS and self._command is not None:
+                self._command.run()
+        if self._command is not None:
+            self._command.check()
+        yield self._status(changes, "", renew=last)
+
+    def _with_limits(self, reading: WatchReading) -> WatchReading:
+        """With what devices of that name can do, where they do not tell it themselves; of clocks the highest seen."""
+        devices: dict[str, Values] = {}
+        for device, values in reading.devices.items():
+            facts = self._known_limits(reading.names.get(device, ""))
+            if "sm_clock_hz" in values:
+                self._clocks[device] = max(self._clocks.get(device, 0.0), values["sm_clock_hz"])
+                facts = {"max_clock_hz": self._clocks[device], **facts}
+            devices[device] = {**facts, **values}
+        return replace(reading, devices=devices)
+
+    def _known_limits(self, name: str) -> Values:
+        if name not in self._facts:
+            self._facts[name] = device_limits(name) if name else {}
+        return self._facts[name]
+
+    def _look(self, lost_s: float = 0.0) -> Look:
+        plan = self._expected
+        return Look(
+            history=self._history, spend=self._spend(), requests_per_s=plan.requests_per_s,
+            mfu_per_token_rate=plan.mfu_per_token_rate, boost_clock_hz=plan.boost_clock_hz, source_lost_s=lost_s,
+        )  # fmt: skip
+
+    def _spend(self) -> Spend:
+        latest, start = self._history.latest, self._started_at_s
+        return spend(
+            latest, price=self._expected.usd_per_hour, tokens=self._expected.tokens,
+            started_at_s=latest.at_s if start is None else start, planned_s=self._expected.planned_s,
+            rate=self._history.window(self._spec.window).value("tokens_per_s") if self._expected.tokens else None,
+        )  # fmt: skip
+
+    def _status(self, changes: Sequence[AlertChange], lost: str, *, renew: bool = True) -> WatchStatus:
+        at_s = self._history.latest.at_s
+        if lost:
+            lost_s = max(0.0, self._now() - (self._answered_s or 0.0))
+            changes = [c for c in self._alarms.step(self._look(lost_s)) if c.limit.quantity == "source_lost"]
+            at_s = self._now()
+        for change in changes:
+            if self._webhook is not None:
+                self._webhook.post({"source": self._source.title, "title": self._expected.title}
+                                   | alert_document(change))  # fmt: skip
+        said, self._said[:] = tuple(self._said), []
+        return WatchStatus(
+            source=self._source.title, at_s=at_s, reading=self._history.latest, expected=self._expected,
+            diagnosis=self._diagnosis(renew=renew), spend=self._spend(), firing=tuple(self._alarms.active()),
+            pending=tuple(self._alarms.active(firing=False)), changes=tuple(changes), source_lost=lost,
+            readings=self._count, said=said,
+        )  # fmt: skip
+
+    def _diagnosis(self, *, renew: bool) -> Diagnosis:
+        if not renew and self._diagnosed and 0 <= self._history.latest.at_s - self._diagnosed[0] < RENEW_S:
+            return self._diagnosed[1]
+        window = self._history.window(self._spec.window)
+        rates = {name: window.value(name) for name in ("tokens_per_s", "output_tokens_per_s")}
+        latencies = {name: window.value(name) for name in self._expected.figures if name.rpartition("_p")[0]}
+        at_plan = self._expected.at_plan(rates, latencies)
+        serves = self._expected.serves
+        if serves is None:
+            serves = window.value("requests_running") is not None
+        newest = Diagnosis.of(window, serves=serves, at_plan=at_plan, layout=self._expected.layout)
+        self._diagnosed = self._history.latest.at_s, self._diagnoser.steady_diagnosis(newest, self._history.latest.at_s)
+        return self._diagnosed[1]
+
+    def close(self) -> None:
+        """Post what waits, and let the source go."""
+        if self._webhook is not None:
+            self._webhook.close()
+        self._source.close()
+
+
+def device_limits(name: str) -> Values:
+    """What is known of a device by the name that its driver gives; nothing of one that is not known."""
+    from flopwise.facts.catalog import load_facts  # noqa: PLC0415 - once for each kind of device
+
+    try:
+        chip = load_facts(None).accelerator(name)
+    except SpecError:
+        return {}
+    link = chip.link_bytes_per_s
+    known = {"power_limit_w": chip.tdp_w, "max_clock_hz": chip.boost_clock_hz,
+             "nvlink_limit_bytes_per_s": None if link is None else 2 * link}  # fmt: skip
+    return {measure: value for measure, value in known.items() if value is not None}
+
+
+NOTHING = (
+    "nothing is there to read. A run that has just begun: wait for its first steps. A server: it has no series that is "
+    "known: let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a "
+    "run, or node_exporter (`flopwise export prometheus-scrape`), and look at --match"
+)
+
+
+def open_source(spec: WatchSpec) -> ReadingSource:
+    """The source that the options name; the devices of this machine where they name none.
+
+    Raises:
+        SpecError: there is none, or it cannot be had; says what to install.
+    """
+    if spec.prometheus is not None:
+        from flopwise.telemetry.prometheus import PrometheusSource  # noqa: PLC0415 - each source loads its own library
+
+        return PrometheusSource(spec.prometheus, spec.match, max(spec.interval, 1.0), BACKFILL_S)
+    if spec.run is not None:
+        from flopwise.telemetry.recorded import RunSource  # noqa: PLC0415 - same
+
+        return RunSource.of(spec.store, spec.run, spec.interval)
+    from flopwise.telemetry.nvml import NvmlSource  # noqa: PLC0415 - same
+
+    return NvmlSource()
