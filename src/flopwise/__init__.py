@@ -29,6 +29,8 @@ _HOMES = {
         "api.prices": "prices import_prices list_prices remove_prices refresh_prices",
         "api.probe": "probe",
         "api.roofline": "roofline",
+        "api.run_imports": "import_runs",
+        "api.run_reports": "explain_run compare_runs run_rows",
         "api.runs": "runs recorded_run export_runs delete_runs",
         "api.serve": "serve serve_sweep",
         "api.shapes": "advise",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,10 @@ from flopwise.training.spec import DataSpec, TrainingSpec
 if TYPE_CHECKING:
     from flopwise.records.imports.imported import FoundRun, ImportedRun, PlannedRun
     from flopwise.records.model import Expectation
+    from flopwise.records.store import Store
 
+EXPORT = "flopwise-runs"
+"""The format of what `export_runs` writes."""
 TRAINING, SERVING = (DataSpec, TrainingSpec), (RequestSpec, ServingSpec)
 """Options of what was run, beside those of its machines."""
 
@@ -44,10 +47,36 @@ def import_runs(
     about = {name: value for name, value in options.items() if name in names}
     said, machines, source = take(about, ImportSpec, MachineSpec, SourceSpec)
     rest = {name: value for name, value in options.items() if name not in names and value is not None}
-    found = found_runs([Path(file) for file in files], said, gpus)
+    paths = [Path(file) for file in files]
+    own = [path for path in paths if said.format in ("auto", EXPORT) and _is_export(path)]
+    found = found_runs([path for path in paths if path not in own], said, gpus)
     planned = [_planned_run(one, said, machines, source, gpus, _settings(one, rest)) for one in found]
     opened, several = open_store(store), len(found) > 1
-    return [write_run(opened, one, plan, said, several=several) for one, plan in zip(found, planned, strict=True)]
+    written = [write_run(opened, one, plan, said, several=several) for one, plan in zip(found, planned, strict=True)]
+    return [*(run for path in own for run in _runs_of_export(opened, path)), *written]
+
+
+def _is_export(path: Path) -> bool:
+    """Whether a file is one that `export_runs` wrote."""
+    try:
+        with path.open("rb") as file:
+            return f'"{EXPORT}"'.encode() in file.readline(200)
+    except OSError:
+        return False
+
+
+def _runs_of_export(store: Store, path: Path) -> Iterator[ImportedRun]:
+    """The runs of such a file, those that the store did not have written to it."""
+    from flopwise.records.exports import import_lines, read_lines
+    from flopwise.records.imports.imported import ImportedRun
+
+    new = {run.run_id for run in import_lines(store, path)}
+    for run, samples, _ in read_lines(path):
+        metrics = tuple(dict.fromkeys(sample.metric for sample in samples))
+        yield ImportedRun(
+            run=run, path=str(path), samples=len(samples), metrics=metrics, left_out=(), notes=(),
+            new=run.run_id in new,
+        )  # fmt: skip
 
 
 def _settings(one: FoundRun, rest: Mapping[str, Any]) -> dict[str, object]:
@@ -118,8 +147,8 @@ def _expectation(
         each = answer.estimate.job.cluster.usd_per_gpu_hour
         return None if each is None else each * answer.num_gpus, serving_expectation(answer, line)
     from flopwise.api.train import train
-    from flopwise.records.expectation import training_expectation
+    from flopwise.records.expectation import ExpectedTraining
 
     trained = train(model, gpus=gpus or 1, machines=machines, source=source, **settings)
-    each = trained.estimate.job.cluster.usd_per_gpu_hour
-    return None if each is None else each * trained.estimate.num_gpus, training_expectation(trained, line)
+    plan = ExpectedTraining.of_answer(trained, line, settings)
+    return plan.price_usd_per_hour, plan.expected

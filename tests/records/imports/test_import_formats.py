@@ -13,6 +13,7 @@ from flopwise.records.imports.imported import FORMATS, read_file
 from flopwise.records.imports.raw import RawRun
 
 SAMPLES = Path(__file__).parent / "samples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def only(path: Path, kind: str) -> RawRun:
@@ -28,7 +29,7 @@ def values(run: RawRun, name: str) -> list[float]:
 
 def test_vllm_bench_serve_with_its_requests() -> None:
     """Recorded with vLLM 0.32's own load generator against a server that plays answers."""
-    path = SAMPLES / "vllm-bench-serve.json"
+    path = EXAMPLES / "vllm-bench-serve.json"
     run, document = only(path, "vllm-bench"), json.loads(path.read_text())
     assert (run.task, run.model) == ("serve", "tiny-llama")
     assert run.settings == {"input_tokens": 12, "output_tokens": 16, "concurrency": 4, "engine": "vllm"}
@@ -46,7 +47,7 @@ def test_vllm_bench_serve_with_its_requests() -> None:
 
 
 def test_vllm_bench_serve_without_requests_has_means(tmp_path: Path) -> None:
-    document = json.loads((SAMPLES / "vllm-bench-serve.json").read_text())
+    document = json.loads((EXAMPLES / "vllm-bench-serve.json").read_text())
     lists = {name for name, value in document.items() if isinstance(value, list)}
     plain = {name: value for name, value in document.items() if name not in lists} | {"max_concurrency": None}
     (tmp_path / "result.json").write_text(json.dumps(plain | {"request_rate": 2.5}))
@@ -216,7 +217,8 @@ def test_the_events_of_a_real_training() -> None:
     pytest.importorskip("tensorboard")
     run = only(SAMPLES / "events.out.tfevents.1795387775.trainer", "tensorboard")
     assert [point.step for point in run.series["train/loss"]] == list(range(1, 23))
-    assert values(run, "train/num_input_tokens_seen") == [128.0 * step for step in range(1, 23)]  # 2 x 64 tokens
+    seen = [128.0 * step for step in range(1, 23)]  # 2 x 64 tokens
+    assert values(run, "train/num_input_tokens_seen") == [*seen[:12], *seen[11:]]  # the evaluation logs them, too
     assert [point.step for point in run.series["eval/loss"]] == [12]
     times = [point.at_s or 0.0 for point in run.series["train/loss"]]
     # the Trainer's own clock says the same as the times of the events

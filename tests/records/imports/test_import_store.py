@@ -17,7 +17,7 @@ from flopwise.records.measured import run_figures
 from flopwise.records.rows import rows_of
 from flopwise.records.store import open_store
 
-SAMPLES = Path(__file__).parent / "samples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 HOW: dict[str, Any] = {"model": "Llama-3.2-1B", "gpu": "a100-80gb", "gpus": 2, "seq": 2048, "global_batch": 64}
 
 
@@ -54,7 +54,7 @@ def test_an_imported_training_run_from_file_to_backtest(tmp_path: Path) -> None:
 
 def test_an_imported_serving_run_is_held_against_serve(tmp_path: Path) -> None:
     where = tmp_path / "runs.db"
-    file = SAMPLES / "vllm-bench-serve.json"
+    file = EXAMPLES / "vllm-bench-serve.json"
     [done] = import_runs(file, store=where, model="Llama-3.2-1B", gpu="l4", weights="bf16")
     answer = flopwise.serve(
         "Llama-3.2-1B", gpu="l4", weights="bf16", input_tokens=12, output_tokens=16, concurrency=4
@@ -133,7 +133,7 @@ def test_without_a_model_nothing_is_expected_and_that_is_said(tmp_path: Path) ->
     [done] = import_runs(file, store=tmp_path / "runs.db", gpu="h100")
     assert done.run.expected is None
     assert "nothing is expected of the run without model" in done.notes
-    served = SAMPLES / "vllm-bench-serve.json"
+    served = EXAMPLES / "vllm-bench-serve.json"
     [done] = import_runs(served, store=tmp_path / "runs.db", gpu="h100")  # the file names a model that nobody knows
     assert done.run.expected is None
     assert any("nothing is expected of the run: " in note for note in done.notes)

@@ -8,6 +8,8 @@ SECTIONS = {
     "Commands": {
         "list": "The runs that are kept, the latest first.",
         "show": "What was measured in a run, beside what was expected.",
+        "compare": "Runs against each other and against their plans.",
+        "import": "Files of other tools as runs, with what is expected of them.",
         "export": "Runs as files: JSON lines that can be imported, or CSV.",
         "delete": "Delete runs with all that was recorded of them.",
     }

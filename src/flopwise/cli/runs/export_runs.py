@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flopwise.cli import options
-from flopwise.cli.options import add, flags
+from flopwise.cli.options import add, flags, usage_error
+from flopwise.cli.parts import bullets
 from flopwise.options import FILE, choice, name
 from flopwise.records.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from flopwise.records.rows import RunRows
 
 
 @options.command(
@@ -15,19 +21,37 @@ from flopwise.records.spec import StoreSpec
     "flopwise runs export pretrain-tiny -o build/run.jsonl",
     "flopwise runs export pretrain-tiny serve-tiny --format csv -o build/tables",
 )
-@options.argument("runs", name("run", 4096), nargs=-1)
+@options.argument("runs", name("run", 4096), nargs=-1, required=False)
 @add("-o --output", FILE, "File of JSON lines, or the folder of the tables.", required=True)
 @add("--format", choice("jsonl", "csv"), "JSON lines, or tables of CSV in a folder.", field="form", default="jsonl")
+@add(
+    "--rows",
+    choice("training", "memory", "serving"),
+    "Instead a row a run, as `flopwise backtest` and `flopwise calibrate` read it; without RUNS all that make one.",
+)
 @flags(StoreSpec)
-def command(*, runs: tuple[str, ...], output: Path, form: str, store: str | None) -> None:
+def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None, store: str | None) -> None:
     """Runs as files: JSON lines that can be imported, or CSV.
 
     RUNS are ids, their first digits, or names. Everything that was recorded of them is written, whole or not at all;
     `flopwise runs import` reads the JSON lines into any store.
     """
+    from flopwise.api.run_reports import run_rows
     from flopwise.api.runs import export_runs
 
+    if rows is None and not runs:
+        raise usage_error("no run is named")
+    if rows is not None:
+        options.refuse(("form",), "--rows are a file of their own; leave it out")
+        options.answer(run_rows(runs, rows, store=store, file=output), lambda done, _: _rows(done, output))
+        return
     found = export_runs(runs, output, form=form, store=store)
     samples = sum(one.count + one.not_finite for run in found for one in run.summaries.values())
     done = {"output": str(output), "runs": [run.run.run_id for run in found], "samples": samples}
     options.answer(done, lambda *_: [f"Wrote {len(found)} run{'s' * (len(found) != 1)}, {samples:,} samples: {output}"])
+
+
+def _rows(done: RunRows, output: Path) -> Iterator[str]:
+    yield f"Wrote {len(done.rows)} row{'s' * (len(done.rows) != 1)} of {done.kind}: {output}"
+    if done.missing:
+        yield bullets("Runs that make none", done.missing)

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.jsonout import attributes
-from flopwise.cli.options import flags
-from flopwise.cli.parts import price
+from flopwise.cli.options import add, flags
+from flopwise.cli.parts import bullets, price
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cli.runs.list_runs import document as run_document
 from flopwise.cli.runs.list_runs import moment, state
+from flopwise.options import FILE
 from flopwise.records.metrics import METRICS
 from flopwise.records.spec import StoreSpec
 
 if TYPE_CHECKING:
-    from flopwise.records.model import ExpectedFigure, RecordedRun
+    from flopwise.api.run_reports import ExplainedRun
+    from flopwise.records.model import RecordedRun
 
 MOST_EVENTS = 20
-FORMS: dict[str, Callable[[float], str | None]] = {
-    "s": units.format_seconds, "bytes": units.format_bytes, "J": units.format_joules, "USD": price,
-}  # fmt: skip
+DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
+"""Metrics of which a chart is drawn in the terminal."""
 
 
-@options.command("show", "flopwise runs show pretrain-tiny", "flopwise runs show serve-tiny --json")
+@options.command(
+    "show", "flopwise runs show pretrain-tiny", "flopwise runs show serve-tiny --json",
+    "flopwise runs show pretrain-tiny -o build/run.html",
+)  # fmt: skip
 @options.argument("run")
+@add("-o --output", FILE, "Write it as one HTML page, too.")
 @flags(StoreSpec)
-def command(*, run: str, store: str | None) -> None:
+def command(*, run: str, output: Path | None, store: str | None) -> None:
     """What was measured in a run, beside what was expected.
 
-    RUN is an id, its first digits (four or more), or a name: the latest run of it. Each metric with its mean, range and
-    last value; the expected figure with its 80 % interval, and whether the mean lies in it; then what happened.
+    RUN is an id, its first digits (four or more), or a name: the latest run of it. First whether it is on plan; then
+    where the time of a step or a request goes, by term, as far as it was measured; likely causes with what can be done;
+    each figure beside the expected one with its 80 % interval: medians of the steady steps, means of requests. Last all
+    that was recorded: each metric with its mean over the whole run, and what happened.
     """
+    from flopwise.api.run_reports import explain_run
     from flopwise.api.runs import recorded_run
 
-    options.answer(recorded_run(run, store=store), _blocks, document)
+    found = recorded_run(run, store=store)
+    why = explain_run(found.run.run_id, store=store, page=output)
+    options.answer(
+        found, lambda held, paper: _blocks(held, why, paper), lambda held: document(held) | _explained_document(why)
+    )
 
 
 def document(found: RecordedRun) -> dict[str, Any]:
@@ -55,8 +70,9 @@ def document(found: RecordedRun) -> dict[str, Any]:
     }
 
 
-def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
+def _blocks(found: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[str]:
     run = found.run
+    yield from _explained_blocks(why, paper)
     yield heading(f"Run {run.name} ({run.run_id})", paper)
     machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
     took = None if found.seconds is None else units.format_seconds(found.seconds)
@@ -68,7 +84,7 @@ def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
             *((name, version) for name, version in run.software.items()),
         ]  # fmt: skip
     yield pairs([(name, value) for name, value in facts if value not in (None, "")], paper)
-    yield heading("Measured", paper)
+    yield heading("Recorded", paper)
     heads = ("metric", "device", "unit", ">samples", ">mean or total", ">low", ">high", ">last", ">not finite")
     rows = [
         (s.metric, s.device, METRICS[s.metric].unit, s.count + s.not_finite,
@@ -76,23 +92,9 @@ def _blocks(found: RecordedRun, paper: Screen) -> Iterator[str]:
         for s in found.summaries.values()
     ]  # fmt: skip
     yield table(heads, rows, paper, spare=(">not finite", ">samples", ">low")) if rows else "Nothing was measured."
-    if run.expected is not None and run.expected.figures:
-        yield heading("Expected when it began, beside what it did", paper)
-        against = [_against(found, figure) for figure in run.expected.figures.values()]
-        yield table(["metric", ">expected", ">low", ">high", ">measured", ">off by", ""], against, paper)
+    if run.expected is not None:
         yield f"Expected by flopwise {run.expected.version}: {run.expected.question}"
     yield from _events(found, paper)
-
-
-def _against(found: RecordedRun, figure: ExpectedFigure) -> tuple[Any, ...]:
-    form = FORMS.get(METRICS[figure.metric].unit, "{:,.4g}".format)
-    measured = found.figure(figure.metric)
-    shown = [form(value) for value in (figure.value, figure.low, figure.high)]
-    if measured is None:
-        return (figure.metric, *shown, None, None, "not measured")
-    off = f"{100 * (measured / figure.value - 1):+.1f} %" if figure.value else None
-    verdict = "below" if measured < figure.low else "above" if measured > figure.high else "in the interval"
-    return (figure.metric, *shown, form(measured), off, verdict)
 
 
 def _events(found: RecordedRun, paper: Screen) -> Iterator[str]:
@@ -103,3 +105,56 @@ def _events(found: RecordedRun, paper: Screen) -> Iterator[str]:
     yield table(["when", ">step", "what", "device", "text"], rows, paper)
     if len(found.events) > MOST_EVENTS:
         yield f"{len(found.events) - MOST_EVENTS:,} earlier ones are in --json."
+
+
+def _explained_document(found: ExplainedRun) -> dict[str, Any]:
+    """The explanation as JSON."""
+    why, steady = found.explanation, found.measured.steady
+    return {
+        "verdict": why.verdict,
+        "figures": [
+            attributes(
+                one,
+                "metric measured=measured.value noise=measured.interval statistic=measured.statistic "
+                "count=measured.count expected=expected.value low=expected.low high=expected.high difference place "
+                "derived",
+            )
+            for one in why.outcomes
+        ],
+        "terms": [attributes(one, "name expected_s measured_s difference_s basis") for one in why.terms],
+        "causes": list(why.causes),
+        "steady": None
+        if steady is None
+        else attributes(steady, "warm_up_lines warm_up_s whole_s") | {"pauses": list(steady.pauses)},
+        "notes": list(why.notes),
+    }
+
+
+def _explained_blocks(found: ExplainedRun, paper: Screen) -> Iterator[str]:
+    """The verdict, and what stands behind it."""
+    from flopwise.records.page import OUTCOME_HEADS, chart_points, figure_text, outcome_cells
+
+    why = found.explanation
+    yield heading(why.verdict, paper)
+    if why.terms:
+        whole = sum(term.expected_s for term in why.terms)
+        rows = [
+            (t.name, units.format_seconds(t.expected_s), units.format_seconds(t.measured_s),
+             f"{t.difference_s / whole:+.1%}".replace("%", " %"), t.basis)
+            for t in why.terms
+        ]  # fmt: skip
+        yield heading(f"Where the time of a {'step' if found.measured.trains else 'request'} goes", paper)
+        yield table(["term", ">expected", ">measured", ">of the whole", "how it is known"], rows, paper)
+    if why.causes:
+        yield bullets("Likely causes", [f"{c.name}: {c.evidence}; {c.lever}" for c in why.causes])
+    yield heading("Steady figures" if found.measured.trains else "Figures", paper)
+    yield table(OUTCOME_HEADS, [outcome_cells(one) for one in why.outcomes], paper)
+    for metric in DRAWN:
+        points = chart_points(found.measured, metric)
+        if len(points) > 1:
+            yield heading(f"{metric} over the run", paper)
+            axis = Axis(metric, partial(figure_text, metric))
+            across = Axis("step" if found.measured.trains else "request")
+            yield chart([Series(metric, points, line=True)], across, axis, paper, rows=8)
+    if why.notes:
+        yield bullets("How this was found", why.notes)

@@ -1,0 +1,85 @@
+"""`flopwise runs compare`: runs against each other and against their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.cli import options
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.options import add, flags
+from flopwise.cli.render import Screen, heading, table
+from flopwise.options import FILE, name
+from flopwise.records.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from flopwise.records.comparison import Comparison
+
+MARKS = "ABCDEFGH"
+DRAWN = ("step_s", "loss", "e2e_s")
+"""Metrics of which a chart is drawn in the terminal."""
+
+
+@options.command(
+    "compare",
+    "flopwise runs compare pretrain-tiny serve-tiny",
+    "flopwise runs compare pretrain-tiny serve-tiny -o build/runs.html",
+)
+@options.argument("runs", name("run", 4096), nargs=-1)
+@add("-o --output", FILE, "Write it as one HTML page, too.")
+@flags(StoreSpec)
+def command(*, runs: tuple[str, ...], output: Path | None, store: str | None) -> None:
+    """Runs against each other and against their plans.
+
+    RUNS are ids, their first digits, or names; each is held against the first. Which settings differ; each figure side
+    by side, medians of steady steps or means of requests, with the relative difference and whether it is beyond the
+    noise of both (95 %, by a bootstrap of blocks of neighbours).
+    """
+    from flopwise.api.run_reports import compare_runs
+
+    options.answer(compare_runs(runs, store=store, page=output), _lines, document)
+
+
+def document(found: Comparison) -> dict[str, Any]:
+    """The comparison as JSON."""
+    return {
+        "runs": [{"run_id": one.run.run_id, "name": one.run.name} for one in found.runs],
+        "settings": {key: list(row) for key, row in found.settings.items()},
+        "figures": [
+            {
+                "metric": one.metric,
+                "values": [None if level is None else level.value for level in one.levels],
+                "noise": [None if level is None else level.interval for level in one.levels],
+                "against_first": list(one.against),
+                "beyond_noise": list(one.sure),
+                "against_plan": list(one.planned),
+            }
+            for one in found.contrasts
+        ],
+    }
+
+
+def _lines(found: Comparison, paper: Screen) -> Iterator[str]:
+    from flopwise.records.page import chart_points, contrast_cells, contrast_heads, figure_text
+
+    names = [one.run.name for one in found.runs]
+    first = found.contrasts[0] if found.contrasts else None
+    yield heading(f"{len(names)} runs, against {names[0]}", paper)
+    if first is None:
+        yield "No metric was measured in any of them."
+    yield table(contrast_heads(names), [contrast_cells(one) for one in found.contrasts], paper)
+    yield heading("Settings that differ", paper)
+    rows = [(key, *row) for key, row in found.settings.items()]
+    yield table(["setting", *names], rows, paper) if rows else "None that is known."
+    for metric in DRAWN:
+        drawn = [(one.run.name, chart_points(one, metric)) for one in found.runs if metric in one.series]
+        series = [
+            Series(title, points, mark=MARKS[number % len(MARKS)], line=True)
+            for number, (title, points) in enumerate(drawn)
+            if len(points) > 1
+        ]
+        if series:
+            yield heading(metric, paper)
+            yield chart(series, Axis("step"), Axis(metric, partial(figure_text, metric)), paper, rows=10)

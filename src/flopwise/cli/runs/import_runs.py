@@ -1,0 +1,86 @@
+"""`flopwise runs import`: files of other tools as runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise.cli import options
+from flopwise.cli.jsonout import attributes
+from flopwise.cli.options import flags
+from flopwise.cli.parts import bullets
+from flopwise.cli.render import Screen, table
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.spec import SourceSpec
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import FILE
+from flopwise.records.imports.spec import ImportSpec
+from flopwise.records.spec import StoreSpec
+from flopwise.serving.spec import RequestSpec, ServingSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from flopwise.records.imports.imported import ImportedRun
+
+DEGREES = "tp pp ep dp"
+"""Of training and of serving alike."""
+
+
+@options.command(
+    "import",
+    "flopwise runs import examples/vllm-bench-serve.json --model Llama-3.2-1B --gpu l4",
+    "flopwise runs import examples/vllm-bench-serve.json --name load-test --format vllm-bench --json",
+)
+@options.argument("files", FILE, nargs=-1)
+@flags(ImportSpec)
+@flags(StoreSpec)
+@flags(MachineSpec, "gpu", section="")
+@flags(SharedSpec, "gpus")
+@flags(MachineSpec, without="gpu")
+@flags(DataSpec)
+@flags(TrainingSpec)
+@flags(RequestSpec)
+@flags(ServingSpec, without=DEGREES)
+@flags(SourceSpec)
+def command(*, files: tuple[Path, ...], store: str | None, **given: Any) -> None:
+    """Files of other tools as runs, with what is expected of them.
+
+    FILES are trainer_state.json of Hugging Face, event files of TensorBoard (or a folder of them), CSV exports of
+    Weights & Biases (history or chart) and MLflow (metric histories), results of vllm bench serve, guidellm,
+    genai-perf and AIPerf, and what `flopwise runs export` wrote. What they do not say is said by the options of
+    `train` or `serve`; with model and accelerator the run is held against the estimate (`flopwise runs show`). The same
+    content is imported once.
+    """
+    from flopwise.api.run_imports import import_runs
+
+    said = options.spellings(click.get_current_context())
+    asked = {name: value for name, value in given.items() if name in said}
+    options.answer(import_runs(*files, store=store, **asked), _lines, document)
+
+
+def document(found: Sequence[ImportedRun]) -> list[dict[str, Any]]:
+    """The imported runs as JSON."""
+    paths = (
+        "run.run_id run.name run.task source=run.source path new samples metrics left_out notes run.model run.gpu "
+        "run.gpus run.settings run.expected"
+    )
+    return [attributes(one, paths) for one in found]
+
+
+def _lines(found: Sequence[ImportedRun], paper: Screen) -> Iterator[str]:
+    rows = [
+        (one.run.run_id[:8], one.run.name, one.run.source, one.samples, ", ".join(one.metrics),
+         "" if one.new else "was there already")
+        for one in found
+    ]  # fmt: skip
+    yield table(["run", "name", "format", ">samples", "metrics", ""], rows, paper)
+    several = len(found) > 1
+    for one in found:
+        lines = [*one.notes, *([f"not imported, as none of ours: {', '.join(one.left_out)}"] if one.left_out else [])]
+        if not one.new:
+            lines = ["its content is in the store already, so nothing was written; --replace imports it again"]
+        if lines:
+            yield bullets(f"{one.run.name}:" if several else "Notes:", lines)
