@@ -136,6 +136,8 @@ BASES: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
     "calibrate": ("calibrate", "rows.csv", "--dry-run"),
+    "probe": ("probe", "--only", "launch", "--quick"),
+    "watch": ("watch", "--rules"),
     "observe": ("observe", "--load", "load.json", "--for", "1s"),
     "prices": ("prices", "age"),
     "runs": ("runs", "list"),

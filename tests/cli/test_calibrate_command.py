@@ -174,7 +174,7 @@ def test_a_recorded_run_teaches_as_its_row_would(probed: Path, capsys: pytest.Ca
 
 
 def test_every_command_that_estimates_takes_a_profile() -> None:
-    facts_only = {"instances", "models", "prices"}  # what these say rests on no constant
+    facts_only = {"instances", "models", "prices", "probe", "observe"}  # what these say rests on no constant
     with click.Context(app) as context:
         for name in app.list_commands(context):
             command = app.get_command(context, name)

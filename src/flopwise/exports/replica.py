@@ -181,7 +181,11 @@ def draft_source(deployment: Deployment) -> DraftSource | None:
 def image(deployment: Deployment) -> str:
     """The container image: as the settings say, else the engine's own for the device, if one is known."""
     assert deployment.serving is not None
-    own = getattr(deployment.serving.engine, f"{platform(deployment.accelerator)}_image", "")
+    engine = deployment.serving.engine
+    own = {
+        "nvidia": engine.nvidia_image, "amd": engine.amd_image, "intel": engine.intel_image,
+        "gaudi": engine.gaudi_image, "cpu": engine.cpu_image,
+    }.get(platform(deployment.accelerator) or "", "")  # fmt: skip
     return deployment.settings.image or own or PLACEHOLDERS["image"]
 
 

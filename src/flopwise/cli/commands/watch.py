@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
@@ -46,6 +47,10 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
     if rules:
         from flopwise.telemetry.diagnosis import RULES
 
+        context = click.get_current_context()
+        named = [key for key in context.params if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
+        if set(named) - {"rules", "as_json", "json"}:
+            raise usage_error("--rules stands alone: it looks at nothing")
         options.answer(RULES, lambda rows, paper: [_rule_table(rows, paper)])
         return
     if once and serve is not None:
