@@ -200,6 +200,12 @@ def test_rapl_is_read_where_it_may_be(tmp_path: Path, monkeypatch: pytest.Monkey
     zone = tmp_path / "intel-rapl:0"
     zone.mkdir()
     (tmp_path / "intel-rapl:0:0").mkdir()  # a part of the socket
+    whole = tmp_path / "intel-rapl:1"  # the platform, the socket in it
+    whole.mkdir()
+    for one, name in ((zone, "package-0"), (whole, "psys")):
+        (one / "name").write_text(f"{name}\n")
+    (whole / "max_energy_range_uj").write_text("262143328850\n")
+    (whole / "energy_uj").write_text("9000000\n")
     (zone / "max_energy_range_uj").write_text("262143328850\n")
     (zone / "energy_uj").write_text("1000000\n")
     cpu = LocalDevices(kind="cpu", name="a CPU", count=1, accelerator=None)
@@ -207,6 +213,11 @@ def test_rapl_is_read_where_it_may_be(tmp_path: Path, monkeypatch: pytest.Monkey
     assert meter is not None
     (zone / "energy_uj").write_text("4500000\n")
     assert (meter.joules(), meter.basis) == (3.5, "energy: RAPL's counter of 1 sockets, whoever uses them")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    shared = EnergyMeter.of(cpu, gpus=2)  # two processes of this machine: its sockets count once
+    assert shared is not None
+    (zone / "energy_uj").write_text("5500000\n")
+    assert shared.joules() == 1.0
     (zone / "energy_uj").unlink()
     assert EnergyMeter.of(cpu, gpus=1) is None
 

@@ -56,6 +56,15 @@ def trained(folder: Path, callback: Any, net: Any = None, callbacks: tuple[Any, 
     return trainer
 
 
+def test_a_checkpoint_keeps_no_address_of_the_store() -> None:
+    from flopwise.callbacks import FlopwiseCallback
+
+    callback = FlopwiseCallback(store="postgresql://me:secret@host/runs", name="mine")
+    kept = callback.state()
+    assert "secret" not in repr(kept)
+    assert kept["args"]["name"] == "mine"
+
+
 def test_mfu_memory_steps_and_time_to_the_end_agree_with_measurements_by_hand(tmp_path: Path) -> None:
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import TrainerCallback

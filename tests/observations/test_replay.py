@@ -48,6 +48,14 @@ def test_a_trace_goes_round(tmp_path: Path) -> None:
     assert read_observation(tmp_path / "seen") == found
 
 
+def test_an_observation_without_a_trace_leaves_no_older_one(tmp_path: Path) -> None:
+    found, trace = observation(None, requests())
+    write_observation(tmp_path, found, trace)
+    write_observation(tmp_path, found, None)
+    assert not (tmp_path / "trace.csv").exists()
+    assert read_observation(tmp_path) == found
+
+
 def test_percentiles_of_clients_by_hand() -> None:
     """40 first tokens from 100.0 to 103.9 ms: the median lies half-way, 101.95 ms."""
     found, _ = observation(None, requests())

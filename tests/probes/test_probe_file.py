@@ -95,3 +95,14 @@ def test_what_is_no_file_of_a_probe_is_refused(tmp_path: Path) -> None:
         cut.write_bytes(data)
         with pytest.raises(SpecError, match=r"cut.json: damaged"):
             Probe.from_file(cut)
+
+
+def test_sizes_that_readers_divide_by_are_needed(tmp_path: Path) -> None:
+    product = PROBE.measurements[0]
+    for shape in ({}, {"m": 512, "n": 512, "k": 0}):
+        replace(PROBE, measurements=(replace(product, shape=shape),)).write(tmp_path / "probe.json")
+        with pytest.raises(SpecError, match="its shape needs m, n, k"):
+            Probe.from_file(tmp_path / "probe.json")
+    replace(PROBE, devices=(replace(PROBE.devices[0], name=" "),)).write(tmp_path / "probe.json")
+    with pytest.raises(SpecError, match="has no name"):
+        Probe.from_file(tmp_path / "probe.json")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -19,6 +21,7 @@ from flopwise.telemetry.diagnosis import BOUNDS as NAMES
 from flopwise.telemetry.diagnosis import RULES
 from flopwise.telemetry.expected import Expected
 from flopwise.telemetry.prometheus import PrometheusSource
+from flopwise.telemetry.readings import SourceLostError
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import Watcher, WatchStatus
 
@@ -188,3 +191,27 @@ def test_a_server_that_goes_away_is_told_and_its_return_clears_it() -> None:
         assert [c.limit.name for c in watcher.look().changes] == ["SourceLost"]
         clock[0] += 60
         assert [c.limit.name for c in watcher.look().changes] == [], "once an episode"
+
+
+@pytest.mark.parametrize("body", [b"", b'{"data": {"result": [{"metric": {"a": "b"}, "values": [[1, "x"]]}]}}'])
+def test_half_an_answer_is_a_server_that_is_away(body: bytes) -> None:
+    """The first says that more bytes follow than come."""
+
+    class Half(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body) or 100))
+            self.end_headers()
+            self.wfile.write(body or b"{")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Half) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        source = PrometheusSource(f"http://127.0.0.1:{server.server_port}", [], interval_s=5.0, history_s=60.0)
+        with pytest.raises(SourceLostError, match="does not answer"):
+            source.readings()
+        thread.join()

@@ -220,13 +220,15 @@ def _nvml_handle(pynvml: Any, index: int) -> Any:
 def _rapl_meter(gpus: int) -> EnergyMeter | None:
     """RAPL's counters of the sockets; None where they cannot be read, which takes rights that few have."""
     try:
-        zones = sorted(path for path in RAPL.glob("intel-rapl:*") if path.name.count(":") == 1)
+        tops = sorted(path for path in RAPL.glob("intel-rapl:*") if path.name.count(":") == 1)
+        zones = [zone for zone in tops if (zone / "name").read_text(encoding="ascii").startswith("package")]
+        hosts = -(-gpus // int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # processes of one machine share its sockets
         wrap = min(float((zone / "max_energy_range_uj").read_text(encoding="ascii")) for zone in zones) / 1e6
 
         def counters() -> list[float]:
             return [float((zone / "energy_uj").read_text(encoding="ascii")) / 1e6 for zone in zones]
 
         basis = f"energy: RAPL's counter of {len(zones)} sockets, whoever uses them"
-        return CounterMeter(counters, basis + ("" if gpus == 1 else f", times {gpus}"), scale=gpus, wrap=wrap)
+        return CounterMeter(counters, basis + ("" if hosts == 1 else f", times {hosts}"), scale=hosts, wrap=wrap)
     except (OSError, ValueError):
         return None

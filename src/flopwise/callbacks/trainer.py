@@ -60,10 +60,11 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._end(status_of(error))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the run that it was written by."""
+        """What a checkpoint keeps: the run that it was written by; not the store, whose address may hold a password."""
         run = self.resumed_run if self.run is None else self.run.run_id
         plain = (str, int, float, bool, dict, list, type(None))
-        given = {name: str(value) if isinstance(value, Path) else value for name, value in self._given.items()}
+        kept = {name: value for name, value in self._given.items() if name != "store"}
+        given = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
         given = {name: value for name, value in given.items() if isinstance(value, plain)}
         return {"args": given, "attributes": {"resumed_run": run}}
 

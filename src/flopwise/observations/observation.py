@@ -272,6 +272,7 @@ def write_observation(folder: Path, found: Observation, trace: TraceColumns | No
     document = {"format": FORMAT, "version": VERSION, **asdict(found)}
     write_whole(folder / OBSERVATION_FILE, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     if trace is None:
+        (folder / TRACE_FILE).unlink(missing_ok=True)  # of an earlier observation
         return
     shared = bool(np.any(trace.cached))
     lines = ["arrival_s,prompt_tokens,output_tokens" + (",prefix,prefix_tokens" if shared else "")]
@@ -301,7 +302,8 @@ def read_observation(folder: Path) -> Observation:
         raise SpecError(f"{path}: not what `flopwise observe` writes")
     if document.get("version") != VERSION:
         raise SpecError(f"{path}: written by a newer flopwise (version {document.get('version')}); update this one")
-    read_trace_columns(folder / TRACE_FILE)
+    if (folder / TRACE_FILE).exists():
+        read_trace_columns(folder / TRACE_FILE)
     return _from_document({k: v for k, v in document.items() if k not in {"format", "version"}}, path)
 
 

@@ -171,9 +171,15 @@ class Probe:
         return (min if found[0][1] == "s" else max)(value for value, _ in found)
 
 
+_SIZES = {"matmul": ("m", "n", "k"), "attention": ("seq",)}
+"""Sizes that measurements have, by how their names begin: who reads them divides by these."""
+
+
 def _check(probe: Probe, where: str) -> None:
     """Refuse what no machine can have measured. Raises SpecError."""
     known = {device.id for device in probe.devices}
+    if any(not device.name.strip() for device in probe.devices):
+        raise SpecError(f"{where}: a device has no name")
     try:
         dt.datetime.fromisoformat(probe.date)
     except ValueError:
@@ -187,5 +193,8 @@ def _check(probe: Probe, where: str) -> None:
         figures = [one.value, one.best, one.low, one.high, one.seconds]
         if any(figure is not None and not (math.isfinite(figure) and figure > 0) for figure in figures):
             raise SpecError(f"{at}: a figure is not above 0 and finite")
+        needed = next((keys for start, keys in _SIZES.items() if one.name.startswith(start)), ())
+        if one.value is not None and any(one.shape.get(key, 0) < 1 for key in needed):
+            raise SpecError(f"{at}: its shape needs {', '.join(needed)}, each at least 1")
         if not (math.isfinite(one.work) and one.work >= 0):
             raise SpecError(f"{at}: its work is not 0 or more and finite")

@@ -199,12 +199,14 @@ class Writer:
             self._warn("away", f"{fault}. Values wait in memory, and are written once that is mended; the run goes on")
         except Exception as fault:  # noqa: BLE001 - what we got wrong costs the user a batch, not the run
             self._batch = None
+            self._failures += 1  # the next try waits
             self._warn("defect", f"values cannot be recorded ({type(fault).__name__}: {fault})")
         else:
             if self._failures:
                 self._failures = 0
-                self._warned.discard("away")
-                _LOG.warning("flopwise: the store is back, and all values are written")
+                if "away" in self._warned:
+                    self._warned.discard("away")
+                    _LOG.warning("flopwise: the store is back, and all values are written")
 
     def _open_store(self) -> Store:
         """The store, with the run in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
 import time
@@ -135,7 +136,7 @@ class PrometheusSource:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _samples(self, now: float, span_s: float) -> list[Any]:
+    def _samples(self, now: float, span_s: float) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
         asked = {"query": f"{self._selector}[{max(1, round(span_s))}s]", "time": f"{now:.3f}"}
         request = urllib.request.Request(  # noqa: S310 - http and https alone
             self._url, data=urllib.parse.urlencode(asked).encode(), headers=self._headers
@@ -143,19 +144,18 @@ class PrometheusSource:
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - same
                 data = json.loads(answer.read(MOST_BYTES))
-            result = data["data"]["result"]
+            result = [(dict(row["metric"]), _values(row)) for row in data["data"]["result"]]
         except urllib.error.HTTPError as error:
             why = f"it answers {error.code} {error.reason}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, "reason", None) or error
             why = str(reason) if isinstance(error, OSError) else "it does not answer as Prometheus does"
         else:
-            return list(result)
+            return result
         raise SourceLostError(f"{self.title} does not answer: {why}")
 
-    def _add(self, result: Sequence[Any]) -> None:
-        for row in result:
-            labels = dict(row["metric"])
+    def _add(self, result: Sequence[tuple[dict[str, str], list[tuple[float, float]]]]) -> None:
+        for labels, values in result:
             metric = labels.pop("__name__", "")
             for record in self._records.get(metric, ()):
                 if any(labels.get(name) != value for name, value in MATCHER.findall(record.labels)):
@@ -165,11 +165,10 @@ class PrometheusSource:
                 if series is None:
                     window = LATENCY_WINDOW_S if record.kind == "histogram" else RATE_WINDOW_S
                     series = self._series[key] = _Series(record, labels, CounterRate(window))
-                for at_s, text in row.get("values", ()):
-                    value = float(text)
+                for at_s, value in values:
                     if at_s > series.last_s and value - value == 0:  # neither NaN nor infinite
-                        series.pending.append((float(at_s), value))
-                        series.last_s = float(at_s)
+                        series.pending.append((at_s, value))
+                        series.last_s = at_s
 
     def _reading(self, at_s: float) -> WatchReading | None:
         for series in self._series.values():
@@ -211,6 +210,11 @@ def _records() -> dict[str, list[MetricRecord]]:
 
 def _label_text(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _values(row: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Times and values of one series. Raises ValueError, TypeError: it is none."""
+    return [(float(at_s), float(text)) for at_s, text in row.get("values", ())]
 
 
 def _matcher(text: str) -> str:

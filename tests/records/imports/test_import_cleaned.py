@@ -134,3 +134,10 @@ def test_names_of_tools() -> None:
     assert meaning("system.gpu.3.powerWatts") == Meaning("power_w", device="3")
     both = meanings(["train/loss", "loss", "system/gpu.0.temp", "system/gpu.1.temp"], {})
     assert sorted(one.metric for one in both.values()) == ["loss", "temperature_c", "temperature_c"]
+
+
+def test_a_series_of_percents_is_one_throughout() -> None:
+    run = made([{"at": float(n), "step": n, "mfu": value} for n, value in enumerate([0.9, 1.2, 38.0, 40.0])])
+    assert values(run, "mfu_frac") == pytest.approx([0.009, 0.012, 0.38, 0.4])
+    shares = made([{"at": float(n), "step": n, "mfu": value} for n, value in enumerate([0.3, 0.4])])
+    assert values(shares, "mfu_frac") == pytest.approx([0.3, 0.4])

@@ -157,6 +157,8 @@ def _samples(
 ) -> Iterator[Sample]:
     """Samples of what can be; a stretch of values that are no numbers is an event."""
     dropped, previous_finite, strange = 0, True, 0
+    if meaning.metric in SHARES and any(1.5 < point.value * scale < math.inf for point in points):
+        scale /= 100.0  # a whole series of percents, its small values among them
     for point in points:
         value = point.value * scale
         assert point.at_s is not None
@@ -168,8 +170,6 @@ def _samples(
         elif value < 0 and meaning.metric not in SIGNED:
             dropped += 1
             continue
-        elif meaning.metric in SHARES and value > 1.5:
-            value /= 100.0
         previous_finite = math.isfinite(value)
         yield Sample(meaning.metric, point.at_s, value, point.step, meaning.device)
     if dropped:
