@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from flopwise.records.store import SampleColumns, Store
 FORMAT, VERSION = "flopwise-runs", 1
 LINE_SAMPLES = 10_000
 """Samples on one line of the file, at most."""
-BATCH = 100_000
 RUN_COLUMNS = "run_id name task started_at_s ended_at_s status source model gpu gpus host price_usd_per_hour budget_usd"
 
 
@@ -51,20 +50,12 @@ def _lines(store: Store, runs: Iterable[Run]) -> Iterator[Mapping[str, Any]]:
 def import_lines(store: Store, file: Path) -> list[Run]:
     """Write the runs of such a file to a store, but those that it has already; the runs that were new.
 
-    A run is marked as ended once all of it is there; nothing is written where the file is broken.
+    A run is written whole or not at all, and nothing where the file is broken.
 
     Raises:
         SpecError: with the line, what is wrong.
     """
-    new = list[Run]()
-    for run, samples, events in [*read_lines(file)]:
-        if store.add_run(replace(run, status="running", ended_at_s=None)):
-            for start in range(0, max(len(samples), 1), BATCH):
-                store.append(run.run_id, samples[start : start + BATCH], events if start == 0 else ())
-            if run.status != "running":
-                store.end_run(run.run_id, run.status, run.started_at_s if run.ended_at_s is None else run.ended_at_s)
-            new.append(run)
-    return new
+    return [run for run, samples, events in [*read_lines(file)] if store.add_run(run, samples, events)]
 
 
 def read_lines(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event]]]:

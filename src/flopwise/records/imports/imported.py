@@ -1,11 +1,10 @@
-"""Runs of files written to a store: each once, whole or to be gone on with. A format is a module and a line here."""
+"""Runs of files written to a store: each once, and whole. A format is a module and a line here."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,10 +67,6 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
     return kind, source, runs
 
 
-BATCH = 50_000
-"""Samples of one transaction."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRun:
     """A run of a file, ready to be written."""
@@ -132,7 +127,7 @@ def found_runs(paths: Sequence[Path], said: ImportSpec, gpus: int | None) -> lis
 
 
 def write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: bool) -> ImportedRun:
-    """Write a run with all its samples; nothing where it is there already, the rest where an import was broken off.
+    """Write a run with all its samples, or nothing where it is there already.
 
     With `several` of one given name the file's own names follow behind it.
 
@@ -140,16 +135,10 @@ def write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSp
         SpecError: the store cannot be written to.
     """
     one, run = found.cleaned, _run(found, planned, said, several=several)
-    new = store.add_run(_run_in_progress(run))
+    new = store.add_run(run, one.samples, one.events)
     if said.replace and not new:
         store.delete(run.run_id)
-        new = store.add_run(_run_in_progress(run))
-    new = new or store.run(run.run_id).status == "running"
-    if new:
-        for number, start in enumerate(range(0, max(len(one.samples), 1), BATCH)):
-            part = one.samples[start : start + BATCH]
-            store.append(run.run_id, part, one.events if start == 0 else (), batch=(run.run_id, number))
-        store.end_run(run.run_id, run.status, one.ended_at_s)
+        new = store.add_run(run, one.samples, one.events)
     return ImportedRun(
         run=run if new else store.run(run.run_id), path=str(found.path), samples=len(one.samples),
         metrics=tuple(dict.fromkeys(sample.metric for sample in one.samples)), left_out=one.left_out,
@@ -168,8 +157,3 @@ def _run(found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: boo
         source=found.format, model=said.model or raw.model, gpu=planned.gpu, gpus=planned.gpus, software=raw.software,
         settings=settings, price_usd_per_hour=planned.usd_per_hour, expected=planned.expected,
     )  # fmt: skip
-
-
-def _run_in_progress(run: Run) -> Run:
-    """The run as it is while its samples are written: an import that is broken off is known by it."""
-    return with_changes(run, status="running", ended_at_s=None)
