@@ -6,6 +6,9 @@ import csv
 import io
 import json
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +83,32 @@ def test_a_broken_file_is_refused_and_nothing_is_imported(line: int, text: str, 
     with pytest.raises(SpecError, match=message):
         list(import_export(other, file))
     assert other.runs() == []
+
+
+def test_an_import_that_is_killed_leaves_nothing_and_the_next_one_is_whole(where: str, tmp_path: Path) -> None:
+    store, run = _filled(tmp_path / "filled.db")
+    write_lines(store, store.runs(), file := tmp_path / "runs.jsonl")
+    code = f"""
+import os, signal
+from pathlib import Path
+from flopwise.records import store as stores
+from flopwise.records.imports.imported import import_export
+whole, calls = stores._append_samples, []
+def killed(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    whole(*arguments)
+stores._append_samples, stores.BATCH = killed, 1000
+list(import_export(stores.open_store({where!r}), Path({str(file)!r})))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    other = open_store(where)
+    assert other.runs() == []
+    assert [one.run.run_id for one in import_export(other, file) if one.new] == [run.run_id]
+    assert other.summaries(run.run_id) == store.summaries(run.run_id)
+    assert (other.run("out").status, other.run("out").ended_at_s) == (run.status, run.ended_at_s)
 
 
 def test_tables_hold_the_same(tmp_path: Path) -> None:

@@ -15,22 +15,31 @@ ALERTS = (0.5, 0.8, 0.95, 1.0)
 class RunBudget:
     """Money and hours, whichever is used up first."""
 
-    def __init__(self, spec: RecordingSpec, usd_per_hour: float | None) -> None:
-        """A budget in money without a price only warns: nobody knows what is spent."""
+    def __init__(
+        self, spec: RecordingSpec, usd_per_hour: float | None, *, earlier_usd: float = 0.0, earlier_s: float = 0.0
+    ) -> None:
+        """`earlier_usd`, `earlier_s`: what processes before this one used up of it.
+
+        A budget in money without a price only warns: nobody knows what is spent.
+        """
         self.stops = spec.on_budget in ("stop", "checkpoint")
         self._usd, self._hours, self._price = spec.budget_usd, spec.budget_hours, usd_per_hour
-        self._ahead = [] if spec.on_budget == "ignore" else list(ALERTS)
+        self._earlier_usd, self._earlier_s = earlier_usd, earlier_s
+        used = self.used_frac(0.0)
+        self._ahead = (
+            [] if spec.on_budget == "ignore" else [share for share in ALERTS if share > used or share == ALERTS[-1]]
+        )
         if self._usd is not None and usd_per_hour is None and spec.on_budget != "ignore":
             text = "flopwise: the budget in US dollars is not watched, as no price is known; give price_usd_per_hour"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
 
     def _used(self, elapsed_s: float) -> Iterator[tuple[float, str]]:
         if self._usd is not None and self._price is not None:
-            spent = self._price * elapsed_s / HOUR_S
+            spent = self._earlier_usd + self._price * elapsed_s / HOUR_S
             yield spent / self._usd, f"{format_usd(spent)} of {format_usd(self._usd)}"
         if self._hours is not None:
-            limit_s = self._hours * HOUR_S
-            yield elapsed_s / limit_s, f"{format_seconds(elapsed_s)} of {format_seconds(limit_s)}"
+            used_s, limit_s = self._earlier_s + elapsed_s, self._hours * HOUR_S
+            yield used_s / limit_s, f"{format_seconds(used_s)} of {format_seconds(limit_s)}"
 
     def used_frac(self, elapsed_s: float) -> float:
         """The share of the budget that is used up; 0 without one."""

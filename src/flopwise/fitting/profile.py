@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 import flopwise
 from flopwise.backtests.kinds import KINDS
@@ -68,7 +69,8 @@ class KindErrors:
     """Errors of one kind of measurement, as |predicted / measured - 1|.
 
     `median_left_out` and `p90_left_out` are of figures whose model or row the constants have not seen; None with too
-    few. `coverage_left_out` is the share of these that the `interval` (a factor either way) holds.
+    few. `interval` (a factor either way) is what new figures stay within, and `coverage_left_out` the share of figures
+    that such a factor of the other groups' figures holds.
     """
 
     kind: str
@@ -219,7 +221,8 @@ def _errors(found: Refit) -> Iterator[KindErrors]:
             p90_before=float(np.quantile(before, 0.9)), median_after=float(np.median(after)),
             p90_after=float(np.quantile(after, 0.9)),
         )  # fmt: skip
-        yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups)
+        groups = np.array([f.group if found.groups == "model" else str(id(f.row)) for f in figures])
+        yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups, groups[own])
 
 
 def own_band(unseen: Array) -> float | None:
@@ -244,14 +247,27 @@ def _bands(errors: Sequence[KindErrors], date: str) -> dict[str, Any]:
     return {"source": f"{SOURCE}: figures left out", "date": date, "bands": bands} if bands else {}
 
 
-def _with_left_out(one: KindErrors, unseen: Array, groups: str) -> KindErrors:
+def _with_left_out(one: KindErrors, unseen: Array, left_out: str, groups: NDArray[np.str_]) -> KindErrors:
     size = np.abs(np.expm1(unseen))
-    factor = own_band(unseen)
-    held = None if factor is None else float(np.mean(np.abs(unseen) <= np.log(factor) + 1e-12))
     return replace(
-        one, left_out=groups, median_left_out=float(np.median(size)), p90_left_out=float(np.quantile(size, 0.9)),
-        interval=factor, coverage_left_out=held,
+        one, left_out=left_out, median_left_out=float(np.median(size)), p90_left_out=float(np.quantile(size, 0.9)),
+        interval=own_band(unseen), coverage_left_out=own_coverage(unseen, groups),
     )  # fmt: skip
+
+
+def own_coverage(unseen: Array, groups: NDArray[np.str_]) -> float | None:
+    """Share of figures within the band that the figures of all other groups set; None where these are too few.
+
+    Source: Barber et al. 2021 (arXiv:1905.02928), the jackknife+: a figure is held against what has not seen it.
+    Assumes: groups are drawn alike, and the figures of one depend on one another.
+    """
+    within = list[bool]()
+    for name in dict.fromkeys(groups.tolist()):
+        factor = own_band(unseen[groups != name])
+        if factor is None:
+            return None
+        within += (np.abs(unseen[groups == name]) <= math.log(factor)).tolist()
+    return float(np.mean(within))
 
 
 def _notes(given: Measurements, fits: Sequence[Refit], skipped: Counter[str]) -> list[str]:
@@ -274,9 +290,9 @@ def _files(
         names = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE)
         files |= {n: path.read_bytes() for n in names if (path := facts.profile / n).is_file()}
     files[PARAMETERS_FILE] = _json([{name: getattr(p, name) for name in FIELDS} for p in parameters])
-    if devices:
-        files[ACCELERATORS.file] = _csv(list(devices.values()))
-        files[ALIASES.file] = _csv(_aliases(next(iter(devices)), facts))
+    if devices:  # beside those of the profile below; "here" is the new one
+        files[ACCELERATORS.file] = _laid_over(files.get(ACCELERATORS.file), list(devices.values()), "name")
+        files[ALIASES.file] = _laid_over(files.get(ALIASES.file), _aliases(next(iter(devices)), facts), "alias")
     if bands:
         old = json.loads(files[ERRORS_FILE])["bands"] if ERRORS_FILE in files else {}
         files[ERRORS_FILE] = _json({**bands, "bands": {**old, **bands["bands"]}})
@@ -297,9 +313,15 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
+def _laid_over(below: bytes | None, rows: Sequence[dict[str, Any]], key: str) -> bytes:
+    """A table with `rows` in place of those of the same key."""
+    old = [] if below is None else csv.DictReader(io.StringIO(below.decode()))
+    return _csv([*{str(row[key]): row for row in (*old, *rows)}.values()])
+
+
 def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, [*dict.fromkeys(name for row in rows for name in row)], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()

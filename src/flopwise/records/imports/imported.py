@@ -1,4 +1,4 @@
-"""Runs of files written to a store: each once, whole or to be gone on with. A format is a module and a line here."""
+"""Runs of files written to a store: each once, and whole. A format is a module and a line here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as with_changes
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,10 +73,6 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
     if not runs:
         raise SpecError(f"{path}: holds no values of any metric")
     return kind, source, runs
-
-
-BATCH = 50_000
-"""Samples of one transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,18 +163,13 @@ def _is_export(path: Path) -> bool:
 def import_export(store: Store, path: Path) -> Iterator[ImportedRun]:
     """Write the runs of a file of `export_runs` to a store, but those that it has already.
 
-    A run is marked as ended once all of it is there; nothing is written where the file is broken.
+    A run is written whole or not at all, and nothing where the file is broken.
 
     Raises:
         SpecError: with the line, what is wrong.
     """
     for run, samples, events in [*_lines_of_export(path)]:
-        new = store.add_run(_run_in_progress(run))
-        if new:
-            for start in range(0, max(len(samples), 1), BATCH):
-                store.append(run.run_id, samples[start : start + BATCH], events if start == 0 else ())
-            if run.status != "running":
-                store.end_run(run.run_id, run.status, run.started_at_s if run.ended_at_s is None else run.ended_at_s)
+        new = store.add_run(run, samples, events)
         metrics = tuple(dict.fromkeys(sample.metric for sample in samples))
         yield ImportedRun(
             run=run, path=str(path), samples=len(samples), metrics=metrics, left_out=(), notes=(), new=new
@@ -230,7 +220,7 @@ def _samples_of_line(held: Mapping[str, Any]) -> list[Sample]:
 
 
 def _write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: bool) -> ImportedRun:
-    """Write a run with all its samples; nothing where it is there already, the rest where an import was broken off.
+    """Write a run with all its samples, or nothing where it is there already.
 
     With `several` of one given name the file's own names follow behind it.
 
@@ -238,16 +228,10 @@ def _write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportS
         SpecError: the store cannot be written to.
     """
     one, run = found.cleaned, _run(found, planned, said, several=several)
-    new = store.add_run(_run_in_progress(run))
+    new = store.add_run(run, one.samples, one.events)
     if said.replace and not new:
         store.delete(run.run_id)
-        new = store.add_run(_run_in_progress(run))
-    new = new or store.run(run.run_id).status == "running"
-    if new:
-        for number, start in enumerate(range(0, max(len(one.samples), 1), BATCH)):
-            part = one.samples[start : start + BATCH]
-            store.append(run.run_id, part, one.events if start == 0 else (), batch=(run.run_id, number))
-        store.end_run(run.run_id, run.status, one.ended_at_s)
+        new = store.add_run(run, one.samples, one.events)
     return ImportedRun(
         run=run if new else store.run(run.run_id), path=str(found.path), samples=len(one.samples),
         metrics=tuple(dict.fromkeys(sample.metric for sample in one.samples)), left_out=one.left_out,
@@ -266,11 +250,6 @@ def _run(found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: boo
         source=found.format, model=said.model or raw.model, gpu=planned.gpu, gpus=planned.gpus, software=raw.software,
         settings=settings, price_usd_per_hour=planned.usd_per_hour, expected=planned.expected,
     )  # fmt: skip
-
-
-def _run_in_progress(run: Run) -> Run:
-    """The run as it is while its samples are written: an import that is broken off is known by it."""
-    return with_changes(run, status="running", ended_at_s=None)
 
 
 SIGNED = {"loss", "eval_loss"}
