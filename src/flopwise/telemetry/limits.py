@@ -19,7 +19,6 @@ CLEAR_S = 60.0
 XID_FOR_S = 900.0
 """An error of a device is shown for so long."""
 LOST_FOR_S = 30.0
-ENDED_RUN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
