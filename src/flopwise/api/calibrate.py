@@ -71,7 +71,16 @@ def remove_calibration(name: str) -> Path:
 
     Raises:
         UnknownNameError: there is none of that name.
+        SpecError: it cannot be removed.
     """
-    from flopwise.fitting.profile import remove_profile
+    import shutil
 
-    return remove_profile(name)
+    from flopwise.errors import SpecError
+    from flopwise.facts.profiles import profile_path
+
+    folder = profile_path(name)
+    try:
+        shutil.rmtree(folder)
+    except OSError as fault:
+        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
+    return folder

@@ -24,7 +24,6 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
-from flopwise.ops.weights import weight_bytes
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
@@ -173,14 +172,3 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         return reading_bytes(row, row_memory(row, facts)), band
 
     return prediction_of(row, UNIT, "peak_bytes", figure)
-
-
-def predict_weights(row: Row, facts: Facts) -> Prediction:
-    """Bytes of all weights of one row in its format, with their interval."""
-
-    def figure() -> tuple[float, ErrorBand]:
-        model = named_model(row.get("model", ""), facts)
-        nbytes = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
-        return nbytes, error_band("weights", facts.calibration)
-
-    return prediction_of(row, "bytes", "stored_bytes", figure)

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -361,18 +360,3 @@ def read_profile(name: str) -> CalibrationProfile:
     if (found.format, found.version) != (FORMAT, VERSION):
         raise SpecError(f"{file}: format {found.format[:40]!r} {found.version}; this flopwise reads {FORMAT} {VERSION}")
     return found
-
-
-def remove_profile(name: str) -> Path:
-    """Remove a profile; its folder, which is gone then.
-
-    Raises:
-        UnknownNameError: there is none.
-        SpecError: it cannot be removed.
-    """
-    folder = profiles.profile_path(name)
-    try:
-        shutil.rmtree(folder)
-    except OSError as fault:
-        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
-    return folder
