@@ -12,6 +12,7 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.models.sizes import size_of
 from flopwise.training.layout import TARGET_SETS
 
 Row = Mapping[str, str]
@@ -141,6 +142,8 @@ def named_model(text: str, facts: Facts) -> Model:
     failure: SpecError | None = None
     for name in spellings:
         if "/" in name or name.lower().endswith(".gguf"):
+            continue
+        if size_of(name) is not None and size_of(text) is None:  # what is left of a name is no model of that size
             continue
         try:
             return facts.model(name, offline=True)
