@@ -12,6 +12,7 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.files import write_whole
+from flopwise.observations.readings import Reading
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.observations.watching import Watched
 from flopwise.serving.sim.trace import read_trace_columns
@@ -22,6 +23,8 @@ SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "e2e": "e2e_s"}
 _HISTOGRAMS = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "latency": "e2e"}
 """Figures by the meanings of metrics; where an engine has both, `itl` is the finer one."""
+COUNTS = ("requests", "latency", "output_lengths", "ttft")
+"""What counts answers, best first: a counter of requests, or histograms that have one observation of each."""
 FROM_ENGINE, FROM_LOAD = "engine", "load generator"
 
 
@@ -139,7 +142,11 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
     if watched.older_than is not None:
         notes.append(f"by its names of metrics the engine is older than {watched.engine} {watched.older_than}")
     if watched.restarts:
-        notes.append(f"the engine began anew {watched.restarts} times: what it counted just before that is not known")
+        lost = sum(_in_flight(r) for r, step in zip(watched.readings, watched.growth, strict=False) if step.restarted)
+        notes.append(
+            f"the engine began anew {watched.restarts} times: what it counted just before that is not known, and "
+            f"{lost:,.0f} requests that were in flight were lost"
+        )
     if watched.missed:
         notes.append(f"{watched.missed} of {watched.missed + len(watched.readings)} readings could not be had")
     grown, numbers = watched.histograms, watched.numbers
@@ -164,8 +171,7 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
         found["preemptions"] = round(numbers["preemptions"])
     if "steps" in grown and grown["steps"].count > 0:
         found["tokens_per_step"] = grown["steps"].mean
-        busy = sum(end - begin for begin, end, step in watched.growth if step.get("steps"))
-        found["step_s"] = busy / grown["steps"].count
+        found["step_s"] = _busy_s(watched) / grown["steps"].count
     return found
 
 
@@ -189,11 +195,30 @@ def _means(watched: Watched) -> dict[str, Any]:
     return found
 
 
+def _in_flight(reading: Reading) -> float:
+    """Requests that an engine runs or queues."""
+    return reading.numbers.get("running", 0.0) + reading.numbers.get("waiting", 0.0)
+
+
+def _busy_s(watched: Watched) -> float:
+    """Seconds in which the engine made steps, or a little more.
+
+    Between two readings at which nothing was in flight, all that ran began and ended: the engine was busy for no longer
+    than its requests were in prefill and decode together, nor than the intervals in which it made steps.
+    """
+    busy = stepped = stayed = 0.0
+    for step, after in zip(watched.growth, watched.readings[1:], strict=True):
+        stepped += (step.end_s - step.begin_s) * (step.count("steps") > 0)
+        stayed += sum(step.histograms[name].total for name in ("prefill", "decode") if name in step.histograms)
+        if not _in_flight(after):
+            busy += min(stepped, stayed) if {"prefill", "decode"} <= {*step.histograms} else stepped
+            stepped = stayed = 0.0
+    return busy + stepped  # requests that are still in flight have not told how long they stay
+
+
 def _num_answered(watched: Watched) -> float:
     """Requests that were answered: by their own counter, else as many as one of the histograms has."""
-    counts = [
-        watched.histograms[name].count for name in ("latency", "ttft", "output_lengths") if name in watched.histograms
-    ]
+    counts = [watched.histograms[name].count for name in COUNTS if name in watched.histograms]
     return watched.numbers.get("requests", 0.0) or max(counts, default=0.0)
 
 
@@ -222,7 +247,7 @@ def _cached_tokens(prompt: np.ndarray, watched: Watched) -> np.ndarray:
 def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns | None:
     """Arrivals by the growth of counters, lengths by histograms or means."""
     last = watched.readings[-1]
-    if "requests" not in last.numbers and not {"latency", "ttft", "output_lengths"} & {*last.histograms}:
+    if not {*COUNTS} & {*last.numbers, *last.histograms}:
         notes.append(
             f"{watched.engine} counts tokens and no requests: no trace; a load generator's file (--load) is one"
         )
@@ -230,15 +255,13 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
     rng = np.random.default_rng(seed)
     times: list[float] = []
     begin, owed = watched.readings[0].at_s, 0.0
-    running = {
-        reading.at_s: sum(reading.numbers.get(n, 0.0) for n in ("running", "waiting")) for reading in watched.readings
-    }
-    name = "requests" if any("requests" in step for *_, step in watched.growth) else "latency"
-    for start, end, step in watched.growth:
-        owed += step.get(name, 0.0) + running[end] - running[start]
+    name = next((n for n in COUNTS if any(step.count(n) for step in watched.growth)), COUNTS[0])
+    for step, before, after in zip(watched.growth, watched.readings, watched.readings[1:], strict=False):
+        left = 0.0 if step.restarted else _in_flight(before)  # those of an engine that began anew are lost
+        owed += step.count(name) + _in_flight(after) - left
         count = max(round(owed), 0)
         owed -= count
-        times += (start - begin + (end - start) * np.sort(rng.random(count))).tolist()
+        times += (step.begin_s - begin + (step.end_s - step.begin_s) * np.sort(rng.random(count))).tolist()
     answered = _num_answered(watched)
     if not times or not answered:
         raise SpecError(

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.metrics import MetricRecord
-from flopwise.observations.histograms import Histogram, histogram
+from flopwise.records.histograms import Histogram, histogram
 
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
-"""Engines that can be observed: exporters of data/metrics.csv."""
 SHARES = frozenset({"cache"})
 """Gauges that are shares of a device, of which several replicas' mean is taken; others are counts."""
 
@@ -29,6 +27,44 @@ class Reading:
     numbers: Mapping[str, float] = field(default_factory=dict)  # gauges and counters
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     started_s: float | None = None  # when the process began, by its own clock
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What an engine's counters and histograms grew by between two readings."""
+
+    begin_s: float
+    end_s: float
+    numbers: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+    restarted: bool  # the engine began anew in between: what it counted before that is not known
+
+    def count(self, name: str) -> float:
+        """Growth of a counter, or observations of a histogram; 0 where there is none."""
+        return self.histograms[name].count if name in self.histograms else self.numbers.get(name, 0.0)
+
+
+def growth(before: Reading, now: Reading, counters: frozenset[str]) -> Growth:
+    """What was counted between two readings of one engine; `counters`: the numbers that only grow.
+
+    An engine that has another start time, or a counter of which fell, has begun anew: all that it counts since then.
+    A counter that was not there has counted nothing: some appear with their first event.
+    """
+    held = {name: one.count for name, one in now.histograms.items()}
+    held |= {name: value for name, value in now.numbers.items() if name in counters}
+    old = {**before.numbers, **{name: one.count for name, one in before.histograms.items()}}
+    later = before.started_s is not None and now.started_s is not None and now.started_s > before.started_s + 1
+    restarted = later or any(value < old[name] for name, value in held.items() if name in old)
+    known = Reading(before.at_s) if restarted else before
+    return Growth(
+        before.at_s, now.at_s, {n: now.numbers[n] - known.numbers.get(n, 0.0) for n in counters & {*now.numbers}},
+        {n: h.since(known.histograms[n]) if n in known.histograms else h for n, h in now.histograms.items()}, restarted,
+    )  # fmt: skip
+
+
+def engines(facts: Facts) -> list[str]:
+    """Engines that can be observed: exporters that know of requests in a batch."""
+    return list(dict.fromkeys(record.exporter for record in facts.metric_records if record.meaning == "running"))
 
 
 def page_series(text: str) -> Series:
@@ -55,13 +91,14 @@ def engine_of(series: Series, facts: Facts) -> str:
     Raises:
         SpecError: none that is known; says what stands there instead.
     """
-    names = {engine: _present(engine, series, facts) for engine in ENGINES}
-    best = max(ENGINES, key=lambda engine: names[engine])
+    known = engines(facts)
+    names = {engine: _present(engine, series, facts) for engine in known}
+    best = max(known, key=lambda engine: names[engine])
     if not names[best]:
         others = sorted({name.partition("_")[0].partition(":")[0] for name in series})[:6]
         seen = f"its metrics begin with: {', '.join(others)}" if others else "the page holds no metrics"
         raise SpecError(
-            f"no engine that can be observed ({seen}); known are {', '.join(ENGINES)}. Is it the engine's own address, "
+            f"no engine that can be observed ({seen}); known are {', '.join(known)}. Is it the engine's own address, "
             f"and are its metrics switched on (SGLang: --enable-metrics, llama.cpp: --metrics)?"
         )
     return best
@@ -77,9 +114,10 @@ def _stands(name: str, series: Series) -> bool:
 
 
 def _names(record: MetricRecord, facts: Facts) -> list[str]:
-    """Today's name, then those of older versions."""
+    """Today's name, then those of older versions; the parser calls every counter `_total`, whatever the page does."""
     key = (record.exporter, record.meaning)
-    return [record.metric, *(f.former for f in facts.former_metrics if (f.exporter, f.meaning) == key)]
+    names = [record.metric, *(f.former for f in facts.former_metrics if (f.exporter, f.meaning) == key)]
+    return [*names, *(f"{name}_total" for name in names if record.kind == "counter")]
 
 
 def older_than(series: Series, engine: str, facts: Facts) -> str | None:

@@ -36,8 +36,8 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 def command(*, url: str | None, output: Path | None, facts: Path | None, **given: Any) -> None:
     """Latencies, load and cache of a running engine, and its traffic as a trace.
 
-    URL is the address of vLLM, SGLang, TensorRT-LLM or llama.cpp; its metrics are read again and again. Without URL a
-    load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what
+    URL is the address of vLLM, SGLang, TensorRT-LLM, TGI or llama.cpp; its metrics are read again and again. Without
+    URL a load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what
     `flopwise simulate --replay seen` runs and compares.
     """
     from flopwise.api import observe as api
