@@ -12,9 +12,9 @@ from flopwise.backtests.prediction import (
     choice,
     flag,
     lora_targets,
-    named_model,
     number,
     prediction_of,
+    stated_model,
     whole,
 )
 from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
@@ -69,9 +69,9 @@ def row_model(row: Row, facts: Facts) -> Model:
         SpecError: a cell of the shape is no number, or the name is not known.
     """
     shape = tuple(whole(row, column, 0) for column in ("hidden", "num_layers", "num_heads"))
-    if all(shape) and "bloom" in row.get("model", "").lower():
+    if all(shape) and not row.get("config") and "bloom" in row.get("model", "").lower():
         return _bloom(*shape)
-    return named_model(row.get("model", ""), facts)
+    return stated_model(row, facts)
 
 
 def row_layout(row: Row) -> Layout:
@@ -179,7 +179,7 @@ def predict_weights(row: Row, facts: Facts) -> Prediction:
     """Bytes of all weights of one row in its format, with their interval."""
 
     def figure() -> tuple[float, ErrorBand]:
-        model = named_model(row.get("model", ""), facts)
+        model = stated_model(row, facts)
         nbytes = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
         return nbytes, error_band("weights", facts.calibration)
 

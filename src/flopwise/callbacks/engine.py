@@ -13,8 +13,17 @@ from urllib.parse import urlsplit
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
-from flopwise.observations.readings import Reading, engines, growth, page_series, reading
-from flopwise.observations.watching import counters_of, engine_page, page_text, page_urls
+from flopwise.observations.readings import (
+    Reading,
+    counters_of,
+    engine_page,
+    engines,
+    growth,
+    page_series,
+    page_text,
+    page_urls,
+    reading,
+)
 from flopwise.pages import shown_address
 from flopwise.records.model import Run, RunStatus
 from flopwise.units import HOUR_S

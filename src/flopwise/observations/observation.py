@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from flopwise.errors import SpecError
+from flopwise.facts.rows import each_row
 from flopwise.files import write_whole
-from flopwise.observations.readings import Reading
-from flopwise.observations.requests import MeasuredRequests
+from flopwise.observations.readings import Growth, Reading
+from flopwise.observations.requests import MeasuredRequests, read_requests
 from flopwise.observations.watching import Watched
 from flopwise.serving.sim.trace import read_trace_columns
 
@@ -25,6 +26,8 @@ _HISTOGRAMS = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "latency": "e2e"}
 """Figures by the meanings of metrics; where an engine has both, `itl` is the finer one."""
 COUNTS = ("requests", "latency", "output_lengths", "ttft")
 """What counts answers, best first: a counter of requests, or histograms that have one observation of each."""
+MEASURED = ("ttft_s", "e2e_s")
+"""Columns of a trace file that are no requests' but their answers'."""
 FROM_ENGINE, FROM_LOAD = "engine", "load generator"
 
 
@@ -87,6 +90,8 @@ class TraceColumns:
     prompt: np.ndarray
     output: np.ndarray
     cached: np.ndarray  # tokens of the prompt that begin as others' do
+    ttft_s: np.ndarray  # as measured; of a drawn trace the means of the interval, NaN where that has none
+    e2e_s: np.ndarray
 
 
 def observation(
@@ -234,7 +239,7 @@ def _trace_of_load(load: MeasuredRequests, watched: Watched | None, notes: list[
         notes.append("prompts have their mean length: the load generator's file does not say each")
     if watched is not None and not np.any(cached):
         cached = _cached_tokens(prompt, watched)
-    return TraceColumns(load.arrival_s, prompt, load.output, np.minimum(cached, prompt))
+    return TraceColumns(load.arrival_s, prompt, load.output, np.minimum(cached, prompt), load.ttft_s, load.e2e_s)
 
 
 def _cached_tokens(prompt: np.ndarray, watched: Watched) -> np.ndarray:
@@ -254,6 +259,7 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
         return None
     rng = np.random.default_rng(seed)
     times: list[float] = []
+    means: list[tuple[float, float]] = []  # of a first token, and of a further one
     begin, owed = watched.readings[0].at_s, 0.0
     name = next((n for n in COUNTS if any(step.count(n) for step in watched.growth)), COUNTS[0])
     for step, before, after in zip(watched.growth, watched.readings, watched.readings[1:], strict=False):
@@ -262,6 +268,7 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
         count = max(round(owed), 0)
         owed -= count
         times += (step.begin_s - begin + (step.end_s - step.begin_s) * np.sort(rng.random(count))).tolist()
+        means += [(_mean_of(step, "ttft"), _mean_of(step, "itl", "tpot"))] * count
     answered = _num_answered(watched)
     if not times or not answered:
         raise SpecError(
@@ -283,7 +290,16 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
         "the trace is drawn: arrivals spread over each interval between readings, lengths by the engine's histograms; "
         "a load generator's file (--load) has the requests themselves"
     )
-    return TraceColumns(np.array(times), lengths[0], lengths[1], _cached_tokens(lengths[0], watched))
+    first, gap = np.array(means).T
+    whole = first + np.where(lengths[1] > 1, gap * (lengths[1] - 1), 0.0)
+    return TraceColumns(
+        np.array(times), lengths[0], lengths[1], _cached_tokens(lengths[0], watched), first, np.maximum(whole, first)
+    )
+
+
+def _mean_of(step: Growth, *names: str) -> float:
+    """The mean of the first of these histograms that grew; NaN where none did."""
+    return next((step.histograms[n].mean for n in names if n in step.histograms and step.count(n) > 0), math.nan)
 
 
 def write_observation(folder: Path, found: Observation, trace: TraceColumns | None) -> None:
@@ -298,11 +314,12 @@ def write_observation(folder: Path, found: Observation, trace: TraceColumns | No
         (folder / TRACE_FILE).unlink(missing_ok=True)  # of an earlier observation
         return
     shared = bool(np.any(trace.cached))
-    lines = ["arrival_s,prompt_tokens,output_tokens" + (",prefix,prefix_tokens" if shared else "")]
-    for row in zip(trace.arrival_s, trace.prompt, trace.output, trace.cached, strict=True):
-        arrival, prompt, output, cached = row
-        prefix = f",{'shared' if cached else ''},{cached}" if shared else ""
-        lines.append(f"{arrival:.6f},{prompt},{output}{prefix}")
+    lines = ["arrival_s,prompt_tokens,output_tokens," + ("prefix,prefix_tokens," if shared else "") + "ttft_s,e2e_s"]
+    for row in zip(trace.arrival_s, trace.prompt, trace.output, trace.cached, trace.ttft_s, trace.e2e_s, strict=True):
+        arrival, prompt, output, cached, *measured = row
+        prefix = f"{'shared' if cached else ''},{cached}," if shared else ""
+        times = ",".join(f"{seconds:.6f}" if math.isfinite(seconds) else "" for seconds in measured)
+        lines.append(f"{arrival:.6f},{prompt},{output},{prefix}{times}")
     write_whole(folder / TRACE_FILE, ("\n".join(lines) + "\n").encode())
 
 
@@ -328,6 +345,33 @@ def read_observation(folder: Path) -> Observation:
     if (folder / TRACE_FILE).exists():
         read_trace_columns(folder / TRACE_FILE)
     return _from_document({k: v for k, v in document.items() if k not in {"format", "version"}}, path)
+
+
+def measured_requests(path: Path) -> MeasuredRequests:
+    """The requests of an observation (its folder, or its `observation.json`), or of a load generator's file.
+
+    Raises:
+        SpecError: there are none, or they cannot be read; says why.
+    """
+    folder = path.parent if path.name == OBSERVATION_FILE else path
+    if not folder.is_dir():
+        return read_requests(path)
+    seen, file = read_observation(folder), folder / TRACE_FILE
+    if not file.exists():
+        raise SpecError(f"{folder}: an observation without a trace: the engine counts no requests; observe it --load")
+    columns = read_trace_columns(file)
+    try:
+        ttft_s, e2e_s = np.array([
+            [float(row[name] or "nan") for name in MEASURED] for row in each_row(file, MEASURED)
+        ]).T  # fmt: skip
+    except ValueError as fault:
+        raise SpecError(f"{file}: {', '.join(MEASURED)} cannot be read ({fault}); observe the service again") from None
+    count = len(ttft_s)
+    return MeasuredRequests(
+        arrival_s=columns["arrival_s"], prompt=columns["prompt_tokens"], output=columns["output_tokens"],
+        cached=columns.get("prefix_tokens", np.zeros(count, dtype=np.int64)), ttft_s=ttft_s, e2e_s=e2e_s,
+        began_at_s=seen.began_at_s, failed=seen.failed, drawn=seen.trace_from == FROM_ENGINE,
+    )  # fmt: skip
 
 
 def _from_document(document: dict[str, Any], path: Path) -> Observation:

@@ -46,6 +46,7 @@ class MeasuredRequests:
     e2e_s: NDArray[np.float64]
     began_at_s: float  # seconds since 1970; or of another clock, where the file says no date
     failed: int = 0  # requests that got no whole answer; they stand in no column
+    drawn: bool = False  # from an engine's counters: the times are the means of their interval, NaN where it has none
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -3,87 +3,28 @@
 from __future__ import annotations
 
 import time
-import urllib.error
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit, urlunsplit
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.observations.readings import (
     Growth,
+    Page,
     Reading,
-    Series,
-    engine_of,
-    engines,
+    counters_of,
+    engine_page,
     growth,
     older_than,
     page_series,
+    page_text,
+    page_urls,
     reading,
 )
-from flopwise.pages import http_address, page_bytes, shown_address
+from flopwise.pages import shown_address
 from flopwise.records.histograms import Histogram
 
-TIMEOUT_S = 5.0
-MOST_BYTES = 64 * 2**20
-"""Of one page."""
 LEAST_INTERVAL_S = 0.05
-
-Page = Callable[[str], str]
-
-
-def page_text(url: str) -> str:
-    """A page by HTTP.
-
-    Raises:
-        OSError: it cannot be had.
-    """
-    body = page_bytes(url, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, headers={"Accept": "text/plain"})
-    return body.decode("utf-8", "replace")
-
-
-def page_urls(url: str, facts: Facts) -> list[str]:
-    """Where an engine at `url` may have its metrics: the address itself where it names a page, else known paths.
-
-    Raises:
-        SpecError: no address of HTTP.
-    """
-    address = http_address(url, "the engine")
-    parts = urlsplit(address)
-    if parts.path.strip("/") and parts.path.strip("/") != "v1":
-        return [address]
-    known = engines(facts)
-    paths = dict.fromkeys(e.path for e in facts.exporters if e.name in known)
-    return [urlunsplit(parts._replace(path=path, query="", fragment="")) for path in paths]
-
-
-def engine_page(urls: Sequence[str], facts: Facts, page: Page = page_text) -> tuple[str, str, Series]:
-    """(address, engine, its metrics) of the first page that an engine has its metrics on.
-
-    Raises:
-        SpecError: none answers, or none with the metrics of an engine that is known; says why of each.
-    """
-    missing, strange = list[str](), list[str]()
-    for url in urls:
-        shown = shown_address(url)
-        try:
-            series = page_series(page(url))
-            return url, engine_of(series, facts), series
-        except urllib.error.HTTPError as fault:
-            missing.append(f"{shown} answers {fault.code}")
-        except OSError as fault:
-            reason = getattr(fault, "reason", None) or fault.strerror or fault
-            missing.append(f"{shown} cannot be reached ({reason})")
-        except SpecError as fault:
-            strange.append(f"{shown}: {fault}")
-    if strange:
-        raise SpecError("; ".join(strange))
-    raise SpecError(f"no metrics: {'; '.join(missing)}. Is the engine up, and are its metrics switched on?")
-
-
-def counters_of(engine: str, facts: Facts) -> frozenset[str]:
-    """The numbers of an engine that only grow."""
-    return frozenset(r.meaning for r in facts.metric_records if r.exporter == engine and r.kind == "counter")
 
 
 @dataclass(slots=True)

@@ -71,7 +71,8 @@ def _report(seen: Observation, out: Path | None, paper: Screen) -> Iterator[str]
         ("preempted", f"{seen.preemptions or 0:,}", seen.preemptions),
     )  # fmt: skip
     yield pairs([(name, text) for name, text, there in shown if there], paper)
-    yield bullets("Notes", seen.notes)
+    if seen.notes:
+        yield bullets("Notes", seen.notes)
     if out is not None:
         yield f"Written to {out}; run it again by: flopwise simulate MODEL --gpu GPU --replay {out}"
 
