@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flopwise.backtests import gpu_hours, io, memory, serving, training
 from flopwise.backtests.kernels import Predictor
-from flopwise.backtests.prediction import Prediction, Row, named_model, prediction_of
+from flopwise.backtests.prediction import Prediction, Row, prediction_of, stated_model
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
@@ -42,7 +42,7 @@ def predict_weights(row: Row, facts: Facts) -> Prediction:
     """Bytes of all weights of one row in its format, with their interval."""
 
     def figure() -> tuple[float, ErrorBand]:
-        model = named_model(row.get("model", ""), facts)
+        model = stated_model(row, facts)
         nbytes = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
         return nbytes, error_band("weights", facts.calibration)
 

@@ -12,9 +12,9 @@ from flopwise.backtests.prediction import (
     choice,
     flag,
     lora_targets,
-    named_model,
     number,
     prediction_of,
+    stated_model,
     whole,
 )
 from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
@@ -68,9 +68,9 @@ def row_model(row: Row, facts: Facts) -> Model:
         SpecError: a cell of the shape is no number, or the name is not known.
     """
     shape = tuple(whole(row, column, 0) for column in ("hidden", "num_layers", "num_heads"))
-    if all(shape) and "bloom" in row.get("model", "").lower():
+    if all(shape) and not row.get("config") and "bloom" in row.get("model", "").lower():
         return _bloom(*shape)
-    return named_model(row.get("model", ""), facts)
+    return stated_model(row, facts)
 
 
 def row_layout(row: Row) -> Layout:

@@ -132,6 +132,15 @@ def model_spellings(text: str) -> list[str]:
     return list(dict.fromkeys(n for n in names if n))
 
 
+def stated_model(row: Row, facts: Facts) -> Model:
+    """The model of a row: of the configuration that it names, else the one that its `model` names.
+
+    Raises:
+        SpecError: there is no such configuration, or as `named_model`.
+    """
+    return facts.model(row["config"], offline=True) if row.get("config") else named_model(row.get("model", ""), facts)
+
+
 def named_model(text: str, facts: Facts) -> Model:
     """The model that `text` names, offline.
 
