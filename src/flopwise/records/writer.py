@@ -193,7 +193,7 @@ class Writer:
             while self._write_batch():
                 pass
             if self._ended is not None:
-                self._open_store().end_run(self.run_id, *self._ended)
+                self._open_store().set_status(self.run_id, *self._ended)
                 self._ended = None
         except UnknownNameError:
             with self._lock:
@@ -223,7 +223,7 @@ class Writer:
 
             store = open_store(self._where)
             if not store.add_run(self._run) and not self._is_copy:
-                store.resume_run(self.run_id)
+                store.set_status(self.run_id, "running")
             self._store = store
         return self._store
 
