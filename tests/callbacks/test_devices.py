@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from flopwise.callbacks import devices as module
-from flopwise.callbacks.clock import StepClock
 from flopwise.callbacks.devices import CounterMeter, EnergyMeter, LocalDevices, PowerMeter
-from flopwise.callbacks.recorder import _number_soon
+from flopwise.callbacks.recorder import StepClock, _number_soon
 from flopwise.facts.catalog import load_facts
 from flopwise.probes import machine
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.probed import probed_facts
+from flopwise.fitting.measured import probed_facts
 from flopwise.probes.file import ProbedDevice
 from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fitting.measured import MeasuredRow, Measurements, read_measurements
-from flopwise.fitting.probed import probed_facts
-from flopwise.fitting.profile import MadeProfile, make_profile, own_band, own_coverage, write_profile
-from flopwise.fitting.refit import Refit, no_worse, predicted_figures, refits
+from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts, read_measurements
+from flopwise.fitting.profile import MadeProfile, make_profile, own_band, own_coverage, predicted_figures, write_profile
+from flopwise.fitting.refit import Refit, no_worse, refits
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
 

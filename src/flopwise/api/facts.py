@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import UnknownNameError
-from flopwise.facts.accelerators import Accelerator
-from flopwise.facts.catalog import Resolution, load_facts
+from flopwise.facts.accelerators import KINDS, Accelerator
+from flopwise.facts.catalog import Resolution, load_facts, one_of
 from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
@@ -37,13 +37,23 @@ def gpus(
     facts: Path | str | None = None,
     calibration: str | None = None,
 ) -> tuple[Accelerator, ...]:
-    """The accelerators that fit every given condition.
+    """The accelerators that fit every given condition, in the order of the catalog.
 
     Raises:
         UnknownNameError: no accelerator has such a vendor, architecture or kind.
     """
-    catalog = load_facts(facts, calibration)
-    return catalog.accelerators_for(vendor=vendor, architecture=architecture, kind=kind, min_hbm_bytes=min_hbm_bytes)
+    rows = load_facts(facts, calibration).accelerators.values()
+    vendor = one_of("vendor", vendor, (a.vendor for a in rows))
+    architecture = one_of("architecture", architecture, (a.architecture for a in rows))
+    kind = one_of("kind of accelerator", kind, KINDS)
+    return tuple(
+        a
+        for a in rows
+        if vendor in (None, a.vendor)
+        and architecture in (None, a.architecture)
+        and kind in (None, a.kind)
+        and a.hbm_bytes >= min_hbm_bytes
+    )
 
 
 def largest_models(*names: str, facts: Path | str | None = None, calibration: str | None = None) -> list[LargestModels]:

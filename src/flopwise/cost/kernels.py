@@ -178,7 +178,7 @@ def matmul_s(
         compute_s, moved = _product(rates, way, m, n, k, 1.0, slower)
         memory_s = read_s(rates, moved, cold=cold)
         timing = overlap_timing(rates, compute_s, memory_s, rates.value["kernel_s"])
-        if not p.quantised:
+        if not p.quantised or act_bytes <= p.act_bits / 8:  # what comes in has so few bits already
             return timing
         extra_s = _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold)
         return Timing(timing.seconds + extra_s, compute_s, memory_s)

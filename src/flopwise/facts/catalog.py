@@ -293,32 +293,6 @@ class Facts:
             else self.with_tables(accelerators=accelerators, offers=tuple(offers))
         )
 
-    def accelerators_for(
-        self,
-        *,
-        vendor: str | None = None,
-        architecture: str | None = None,
-        kind: str | None = None,
-        min_hbm_bytes: float = 0.0,
-    ) -> tuple[Accelerator, ...]:
-        """Return the accelerators that fit every given condition, in the order of the catalog.
-
-        Raises:
-            UnknownNameError: no accelerator has such a vendor or architecture, or there is no such kind.
-        """
-        rows = self.accelerators.values()
-        vendor = _one_of("vendor", vendor, (a.vendor for a in rows))
-        architecture = _one_of("architecture", architecture, (a.architecture for a in rows))
-        kind = _one_of("kind of accelerator", kind, KINDS)
-        return tuple(
-            a
-            for a in rows
-            if vendor in (None, a.vendor)
-            and architecture in (None, a.architecture)
-            and kind in (None, a.kind)
-            and a.hbm_bytes >= min_hbm_bytes
-        )
-
     grades: tuple[GradeRecord, ...] = _all_rows("accelerators.GRADE_RECORDS")  # what accelerators are made for
 
     def grade(self, accelerator: str) -> GradeRecord:
@@ -389,13 +363,13 @@ class Facts:
                 or kind.
             SpecError: no such purchase option.
         """
-        provider = _one_of("provider", provider, (o.provider for o in self.offers))
+        provider = one_of("provider", provider, (o.provider for o in self.offers))
         types = dict.fromkeys(o.instance for o in self.offers)
         named = types if instance is None else {t for t in types if names_instance(instance, t)}
         if not named:
             raise UnknownNameError("instance", str(instance), types)
-        kind = _one_of("kind of accelerator", kind, KINDS)
-        vendor = _one_of("vendor", vendor, (a.vendor for a in self.accelerators.values()))
+        kind = one_of("kind of accelerator", kind, KINDS)
+        vendor = one_of("vendor", vendor, (a.vendor for a in self.accelerators.values()))
         canonical = None if accelerator is None else self.accelerator(accelerator).name
         own = region is not None and any(o.region.lower() == region.lower() for o in self.offers)
         if region is not None and not own and not known_region(region, regions := region_names(self.offers)):
@@ -626,7 +600,7 @@ def _by_name(rows: Mapping[Key, R]) -> dict[str, R]:
     return {name: row for (name,), row in rows.items()}
 
 
-def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
+def one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     """The spelling in `known` of what was `given`, whatever its case; UnknownNameError where there is none."""
     if given is None:
         return None

@@ -18,21 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flopwise
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.prediction import Prediction
+from flopwise.backtests.training import row_job
+from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts import profiles
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES
 from flopwise.facts.calibration import FIELDS, Parameter
 from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
 from flopwise.fitting.constants import Array, Constant
-from flopwise.fitting.measured import Measurements
-from flopwise.fitting.probed import ALIASES as NAMES_OF_DEVICE
-from flopwise.fitting.probed import PROBED, ProbedFacts
+from flopwise.fitting.measured import ALIASES as NAMES_OF_DEVICE
+from flopwise.fitting.measured import PROBED, MeasuredRow, Measurements, ProbedFacts
 from flopwise.fitting.refit import (
     MOVING,
+    PARTS,
     Advance,
+    MeasuredFigure,
     Refit,
+    family_of,
     figure_errors,
-    predicted_figures,
     refits,
     with_parameters,
 )
@@ -141,6 +145,32 @@ def make_profile(
         notes=tuple(_notes(given, fits, skipped)),
     )  # fmt: skip
     return MadeProfile(profile=profile, files=_files(profile, facts, list(own.values()), devices, _bands(errors, date)))
+
+
+def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:
+    """The figures that can be predicted, and why others cannot, with how often."""
+    predict = {kind: KINDS[kind].predictor(facts) for kind in {row.kind for row in rows}}
+    figures, skipped = list[MeasuredFigure](), Counter[str]()
+    for place, row in enumerate(rows):
+        for one in predict[row.kind](row.row):
+            if one.predicted is None:
+                skipped[one.skipped or "no prediction"] += 1
+            elif one.measured:
+                figures.append(_figure(row, one, one.measured, facts, place))
+    return figures, skipped
+
+
+def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, place: int) -> MeasuredFigure:
+    try:
+        family = family_of(facts.accelerator(row.row.get("gpu", "")))
+    except FlopwiseError:  # a weights file names no device
+        family = ""
+    name = one.band.asked or one.band.name if one.band is not None else row.kind
+    parts = name.partition("@")[0].split(".")
+    band = ".".join(parts[: 2 if parts[0] == "serving" else 1])
+    group = row.row.get("model") or f"part {place % PARTS}"
+    job = row_job(row.row, facts) if row.kind == "training" else None
+    return MeasuredFigure(row, one.quantity, measured, family, band, group, job)
 
 
 def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:

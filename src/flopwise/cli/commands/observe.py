@@ -17,7 +17,6 @@ from flopwise.observations.spec import ObserveSpec
 from flopwise.options import FILE
 
 if TYPE_CHECKING:
-    from flopwise.observations.comparison import ReplayComparison
     from flopwise.observations.observation import Observation, ObservedLatency
 
 TITLES = {"ttft": "TTFT", "itl": "between tokens", "e2e": "whole request"}
@@ -95,37 +94,3 @@ def _cells(latency: ObservedLatency) -> list[str | None]:
 
 def _with_most(mean: float | None, most: float | None, what: str) -> str:
     return f"{mean or 0:,.3g} {what} on average, {most or 0:,.3g} at most"
-
-
-def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:
-    """An observation beside the same traffic simulated."""
-    yield heading("Measured against simulated", paper)
-    rows = []
-    for one in compared.figures:
-        timed = one.name.split()[0] in TITLES
-        text = units.format_seconds if timed else _number
-        name = " ".join([TITLES[one.name.split()[0]], *one.name.split()[1:]]) if timed else one.name
-        band = "" if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
-        gap = None if one.difference is None else f"{one.difference:+.1%}".replace("%", " %")
-        rows.append([name, text(one.measured), text(one.predicted), gap, band])
-    yield table(["", ">measured", ">simulated", ">difference", "80 % interval"], rows, paper)
-    second = units.format_seconds
-    for of in dict.fromkeys(term.of for term in compared.terms):
-        yield heading(f"A mean {of}", paper)
-        terms = [term for term in compared.terms if term.of == of]
-        cells = [
-            [t.name, None if t.measured_s is None else _seconds_text(t.measured_s), second(t.predicted_s)]
-            for t in terms
-        ]
-        yield table(["", ">measured", ">simulated"], cells, paper)
-    yield bullets("What differs", compared.findings)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.3g}"
-
-
-def _seconds_text(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return units.format_seconds(seconds) if seconds >= 0 else f"-{units.format_seconds(-seconds)}"

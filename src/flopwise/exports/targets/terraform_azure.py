@@ -9,12 +9,14 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.hcl import Expression, HclBlock, block
 from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool, short_name
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
     APPLY,
+    Expression,
+    HclBlock,
     Variable,
+    block,
     name_variable,
     pool_tags,
     region_files,

@@ -22,7 +22,7 @@ from flopwise.facts.architecture import Attend, Model, ModelKind, Published
 from flopwise.facts.models.config import model_from_config, named_format
 from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassDefaults
 from flopwise.facts.models.hub import hub_config
-from flopwise.facts.models.sizes import size_of, typical_model
+from flopwise.facts.models.sizes import VOCAB, size_of, typical_config
 from flopwise.facts.tables import read_json_object
 
 MODELS_FILE, ALIASES_FILE = "models.jsonl", "model_aliases.json"
@@ -305,3 +305,15 @@ def _row(record: Record, model: Model) -> dict[str, Any]:
         **{name: getattr(model, name) for name in ("source", "date", "confidence")},
         "notes": record.get("notes") or "",
     }  # fmt: skip
+
+
+def typical_model(spec: str, size: float) -> Model:
+    """The model of `typical_config`, with a note that says it is a typical architecture, not a particular one."""
+    config = typical_config(size)
+    model = model_from_config(config, name=spec.strip())
+    note = (
+        f"{spec.strip()} is a size, not a model: a typical Llama-like decoder is assumed "
+        f"({config['num_hidden_layers']} layers of width {config['hidden_size']}, "
+        f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} key-value heads, vocabulary {VOCAB:,})"
+    )
+    return replace(model, source="typical architecture for the size", confidence="low", notes=(*model.notes, note))
