@@ -15,7 +15,6 @@ from flopwise.errors import SpecError
 from flopwise.telemetry.expected import ELSEWHERE, Expected
 from flopwise.telemetry.limits import QUANTITIES
 from flopwise.telemetry.money import KeptState, spend
-from flopwise.telemetry.prometheus import bucket_quantile
 from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import Watcher, WatchStatus
@@ -278,15 +277,6 @@ def test_a_counter_that_begins_anew_grows_by_what_it_shows() -> None:
     rate.add(-5000, 10)
     rate.add(-4990, 20)
     assert rate.per_s == 1.0, "a clock that was set back begins anew"
-
-
-def test_quantiles_of_buckets_are_those_of_prometheus() -> None:
-    counts = {0.1: 10.0, 0.5: 60.0, 1.0: 95.0, float("inf"): 100.0}
-    assert bucket_quantile(0.5, counts) == pytest.approx(0.1 + 0.4 * (50 - 10) / 50)
-    assert bucket_quantile(0.99, counts) == 1.0
-    assert bucket_quantile(0.05, counts) == pytest.approx(0.05)
-    assert bucket_quantile(0.5, {0.1: 0.0, float("inf"): 0.0}) is None
-    assert bucket_quantile(0.5, {0.1: 5.0}) is None
 
 
 def test_what_is_kept_is_kept(tmp_path: Path) -> None:

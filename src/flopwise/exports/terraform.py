@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flopwise.errors import InfeasibleError
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import comment_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
+from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool
+from flopwise.exports.spec import ExportSettings
 
 WIDTH = 100
 """Columns from which a list is written over several lines."""
@@ -223,6 +228,57 @@ def region_files(folders: Mapping[str, Mapping[str, str]], assumptions: Sequence
     files = {f"{region}/{path}": text for region, made in folders.items() for path, text in made.items()}
     apply = tuple(f"(cd {region} && {command})" for region in folders for command in APPLY)
     return Files(files=files, apply=apply, assumptions=tuple(assumptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolModule:
+    """What a cloud's target writes: node pools of a cluster that exists, as a module for each of its regions.
+
+    `nodes`, `cluster`: what the cloud calls them. `unknown`: why it has no such nodes, None where it has.
+    """
+
+    provider: str
+    cloud: str
+    nodes: str
+    cluster: str
+    files: Callable[[str, Sequence[NodePool], ExportSettings], dict[str, str]]
+    notes: Callable[[Sequence[NodePool]], Iterator[str]]
+    unknown: Callable[[NodePool], str | None] = lambda _: None
+
+    def refusals(self, deployment: Deployment) -> Iterator[str]:
+        """Why no node pool can be made."""
+        if deployment.candidate.provider != self.provider:
+            yield f"the plan is for {deployment.candidate.provider}; plan again with --provider {self.provider}"
+        elif (why := self.unknown(plan_pool(deployment))) is not None:
+            yield why
+
+    def export(self, deployment: Deployment) -> Files:
+        """The node pool of a plan."""
+        pool = plan_pool(deployment)
+        files = self.files(f"{self.nodes} of {self.cluster} for {deployment.title}.", [pool], deployment.settings)
+        return Files(files=files, apply=APPLY, assumptions=tuple(self.notes([pool])))
+
+    def export_fleet(self, fleet: FleetDeployment) -> Files:
+        """The node pools of all workloads, a folder for each region, which has a cluster of its own.
+
+        Raises:
+            InfeasibleError: nothing stands on this cloud, or it has no such nodes.
+        """
+        regions = fleet_pools(fleet, self.provider)
+        pools = [pool for own in regions.values() for pool in own]
+        if not pools:
+            why = [f"no machine of the plan is one of {self.cloud}"]
+            raise InfeasibleError(f"terraform-{self.provider} has nothing to write", why)
+        if reasons := [reason for pool in pools if (reason := self.unknown(pool))]:
+            raise InfeasibleError(f"terraform-{self.provider} cannot express the plan", reasons)
+        within = self.cluster.partition(" ")[2]
+        folders = {
+            region: self.files(
+                f"{self.nodes}s of the {within} in {region} for {fleet.assessment.name}.", own, fleet.settings
+            )
+            for region, own in regions.items()
+        }
+        return region_files(folders, list(self.notes(pools)))
 
 
 def resource_label(name: str) -> str:

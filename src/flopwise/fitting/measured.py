@@ -15,13 +15,15 @@ from flopwise.backtests.columns import our_columns
 from flopwise.backtests.kinds import KINDS, MeasurementKind
 from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.run import printed_rows
-from flopwise.cost.kernels import QUERY_BLOCK
+from flopwise.cost.kernels import touched_keys
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
 from flopwise.probes.file import Measurement, Probe, ProbedDevice
+from flopwise.probes.kinds.elementwise import WRITTEN
+from flopwise.training.step_table import MAPPED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ class _Figures:
     peak: float  # FLOP/s of the best fp32 product
     streamed: float  # B/s read and written by the largest copy
     fill_s: float  # that a small product loses, a tile
-    passed: float | None  # B/s of elementwise operations with their backward pass
+    passed: float | None  # B/s of elementwise operations with their backward pass, in memory that was used before
+    fresh: float | None  # B/s at which the system hands out new memory, and takes it back
     attention: float | None  # FLOP/s of attention with its backward pass, as the formulas count it
     operation_s: float | None  # fixed time of one
 
@@ -178,7 +181,7 @@ def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
         for m, n, k in [(shape["m"], shape["n"], shape["k"])]
         if m * n * k <= SMALL and min(m, n, k) >= NARROW
     ]
-    passed = [_best_value(one, v) for one, v in probe.values("elementwise_training", device.id, "fp32")]
+    passed, fresh = _elementwise(probe, device)
     attended = [
         _best_value(one, v) * _formula_ratio(one.shape)
         for one, v in probe.values("attention_training", device.id, "fp32")
@@ -186,18 +189,43 @@ def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
     fixed = [_best_value(one, v) for one, v in probe.values("launch_autograd", device.id)]
     return _Figures(
         peak=peak, streamed=max(copies)[1], fill_s=statistics.median(small) if small else 0.0,
-        passed=statistics.geometric_mean(passed) if passed else None,
+        passed=passed, fresh=fresh,
         attention=statistics.geometric_mean(attended) if attended else None, operation_s=min(fixed, default=None),
     )  # fmt: skip
+
+
+def _elementwise(probe: Probe, device: ProbedDevice) -> tuple[float | None, float | None]:
+    """B/s of elementwise operations with their backward pass on memory used before; and of new memory besides.
+
+    Tensors from `MAPPED_BYTES` on are mapped anew each time: what they take beyond the rate of the smaller ones is the
+    system's, for as many tensors as the operations write.
+
+    Source: glibc, mallopt(3); the operations of `flopwise.probes.kinds.elementwise`.
+    """
+    measured = [
+        (4.0 * one.shape["elements"], 4.0 * one.shape["elements"] * one.shape["passes"], _best_value(one, v))
+        for one, v in probe.values("elementwise_training", device.id, "fp32")
+    ]
+    used = [rate for nbytes, _, rate in measured if nbytes < MAPPED_BYTES]
+    if not used:
+        return (statistics.geometric_mean(rate for _, _, rate in measured) if measured else None), None
+    passed = statistics.geometric_mean(used)
+    beyond = [
+        WRITTEN * nbytes / (moved / rate - moved / passed)
+        for nbytes, moved, rate in measured
+        if nbytes >= MAPPED_BYTES and rate < passed
+    ]
+    return passed, statistics.geometric_mean(beyond) if beyond else None
 
 
 def _formula_ratio(shape: Mapping[str, int]) -> float:
     """Operations as the formulas count them over those that the mask lets through.
 
-    They add half a block of queries on the diagonal and run the backward pass at `BACKWARD_RATE` of the forward one's.
+    They add half a block of keys on the diagonal and run the backward pass at `BACKWARD_RATE` of the forward one's.
     """
     keys = (shape["seq"] + 1) / 2
-    return (keys + QUERY_BLOCK / 2) / keys * (1 + BACKWARD / BACKWARD_RATE) / (1 + BACKWARD)
+    computed = float(touched_keys(keys, shape["seq"], is_host=True))
+    return computed / keys * (1 + BACKWARD / BACKWARD_RATE) / (1 + BACKWARD)
 
 
 def _threads(device: ProbedDevice) -> int:
@@ -251,6 +279,8 @@ def _cpu_parameters(probe: Probe, device: ProbedDevice, figures: _Figures) -> It
     if figures.passed is not None:
         meaning = "Norms and activations with their backward pass over a copy."
         counted["pointwise_frac"] = (figures.passed / figures.streamed, frac, meaning)
+    if figures.fresh is not None:
+        counted["fresh_bytes_per_s"] = (figures.fresh, "B/s", "What the system hands out anew, and takes back.")
     if figures.attention is not None:
         for name in ("attention_frac", "train_attention_frac.fa2"):
             counted[name] = (figures.attention / figures.peak, share, "Flash attention, forward and backward.")

@@ -6,9 +6,8 @@ import csv
 import io
 import json
 import math
-import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from flopwise.facts import profiles
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES
 from flopwise.facts.calibration import FIELDS, Parameter
 from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
+from flopwise.facts.software import ENGINES
 from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import ALIASES as NAMES_OF_DEVICE
 from flopwise.fitting.measured import PROBED, MeasuredRow, Measurements, ProbedFacts
@@ -122,7 +122,6 @@ def make_profile(
         SpecError: none of the rows can be predicted, and no probe brings a device.
     """
     base = None if facts.profile is None else facts.profile.name
-    known = [p for p in facts.calibration.parameters if base is not None and p.profile == base]
     probed = [one for one in given.probed if one.parameters]
     devices = {row["name"]: row for one in probed for row in one.devices}
     with_probe = _with_probes(facts, probed)
@@ -134,17 +133,19 @@ def make_profile(
     still = [f for f in figures if f.row.kind not in MOVING]
     fits = [*refits(moving, with_probe, advance)]
     moved = [_parameter(c, v, one, with_probe, date) for one in fits for c, v in one.values.items()]
-    own = {(p.name, p.scope): p for p in (*known, *(p for one in probed for p in one.parameters), *moved)}
+    new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
     fixed = figure_errors(still, with_probe)
     untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
     errors = [one for found in (*fits, untouched) for one in _errors(found)]
     profile = CalibrationProfile(
         name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
         devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
-        constants=tuple(_constant(p, fits, facts) for p in own.values() if base is None or p not in known),
+        constants=tuple(_constant(p, fits, facts) for p in new.values()),
         notes=tuple(_notes(given, fits, skipped)),
     )  # fmt: skip
-    return MadeProfile(profile=profile, files=_files(profile, facts, list(own.values()), devices, _bands(errors, date)))
+    return MadeProfile(
+        profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
+    )
 
 
 def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:
@@ -281,18 +282,29 @@ def _notes(given: Measurements, fits: Sequence[Refit], skipped: Counter[str]) ->
     return notes
 
 
-def _files(
-    profile: CalibrationProfile, facts: Facts, parameters: list[Parameter], devices: dict[str, Any], bands: Any
-) -> dict[str, bytes]:
-    """The files of the folder: those of the profile that it is based on, with what is new laid over them."""
+def profile_files(
+    profile: CalibrationProfile, facts: Facts, new: Sequence[Parameter], devices: dict[str, Any], bands: Any,
+    engines: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, bytes]:  # fmt: skip
+    """The files of the folder: those of the profile that it is based on, with what is new laid over them.
+
+    `engines`: constants of engines by name, with their source and date.
+    """
     files = {profiles.PROFILE_FILE: _json(asdict(profile))}
     if facts.profile is not None:
-        names = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE)
+        names = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
         files |= {n: path.read_bytes() for n in names if (path := facts.profile / n).is_file()}
+    below = [p for p in facts.calibration.parameters if facts.profile is not None and p.profile == facts.profile.name]
+    parameters = {(p.name, p.scope): p for p in (*below, *new)}.values()
     files[PARAMETERS_FILE] = _json([{name: getattr(p, name) for name in FIELDS} for p in parameters])
     if devices:  # beside those of the profile below; "here" is the new one
         files[ACCELERATORS.file] = _laid_over(files.get(ACCELERATORS.file), list(devices.values()), "name")
         files[ALIASES.file] = _laid_over(files.get(ALIASES.file), _aliases(next(iter(devices)), facts), "alias")
+    if engines:
+        records = json.loads(files[ENGINES.file]) if ENGINES.file in files else {}
+        for engine, own in engines.items():
+            records[engine] = {"fitted": {**records.get(engine, {}).get("fitted", {}), **own}}
+        files[ENGINES.file] = _json(records)
     if bands:
         old = json.loads(files[ERRORS_FILE])["bands"] if ERRORS_FILE in files else {}
         files[ERRORS_FILE] = _json({**bands, "bands": {**old, **bands["bands"]}})
@@ -339,7 +351,7 @@ def write_profile(made: MadeProfile, *, force: bool) -> Path:
         raise SpecError(
             f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
         )
-    known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE)
+    known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
     write_folder(folder, made.files, stale=lambda to: [n for n in known if n not in made.files and (to / n).is_file()])
     load_facts(None, name)  # what could not be read would be told here, not by the next estimate
     return folder
@@ -361,18 +373,3 @@ def read_profile(name: str) -> CalibrationProfile:
     if (found.format, found.version) != (FORMAT, VERSION):
         raise SpecError(f"{file}: format {found.format[:40]!r} {found.version}; this flopwise reads {FORMAT} {VERSION}")
     return found
-
-
-def remove_profile(name: str) -> Path:
-    """Remove a profile; its folder, which is gone then.
-
-    Raises:
-        UnknownNameError: there is none.
-        SpecError: it cannot be removed.
-    """
-    folder = profiles.profile_path(name)
-    try:
-        shutil.rmtree(folder)
-    except OSError as fault:
-        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
-    return folder

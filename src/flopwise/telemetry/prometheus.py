@@ -9,11 +9,11 @@ import urllib.error
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
 from flopwise.pages import http_address, page_bytes, shown_address
+from flopwise.records.histograms import histogram
 from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 
 if TYPE_CHECKING:
@@ -254,28 +254,9 @@ def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
         job["tokens_per_s"] += job["output_tokens_per_s"]
     yield from job.items()
     for meaning, counts in buckets.items():
-        values = ((percent, bucket_quantile(percent / 100, counts)) for percent in PERCENTS)
-        yield from ((f"{meaning}_p{percent}_s", value) for percent, value in values if value is not None)
-
-
-def bucket_quantile(share: float, counts: Mapping[float, float]) -> float | None:
-    """A quantile of a histogram's cumulative counts by the upper ends of buckets; None of an empty one.
-
-    Source: Prometheus documentation, histogram_quantile. Assumes: values lie evenly within a bucket; those beyond the
-    last finite end count as that end.
-    """
-    ends = sorted(counts)
-    if len(ends) < 2 or ends[-1] != float("inf") or counts[ends[-1]] <= 0:
-        return None
-    wanted = share * counts[ends[-1]]
-    for below, end in pairwise([0.0, *ends]):
-        if counts[end] >= wanted:
-            if end == float("inf"):
-                return below
-            before = counts.get(below, 0.0)
-            inside = counts[end] - before
-            return below + (end - below) * (wanted - before) / inside if inside > 0 else end
-    return None
+        held = histogram([*counts.items()], 0.0, 0.0)
+        values = ((percent, held.quantile(percent / 100)) for percent in PERCENTS)
+        yield from ((f"{meaning}_p{percent}_s", bound.value) for percent, bound in values if bound is not None)
 
 
 def _host(series: Sequence[_Series]) -> Iterator[tuple[str, float]]:

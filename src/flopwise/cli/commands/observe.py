@@ -35,8 +35,8 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 def command(*, url: str | None, output: Path | None, facts: Path | None, **given: Any) -> None:
     """Latencies, load and cache of a running engine, and its traffic as a trace.
 
-    URL is the address of vLLM, SGLang, TensorRT-LLM or llama.cpp; its metrics are read again and again. Without URL a
-    load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what
+    URL is the address of vLLM, SGLang, TensorRT-LLM, TGI or llama.cpp; its metrics are read again and again. Without
+    URL a load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what
     `flopwise simulate --replay seen` runs and compares.
     """
     from flopwise.api import observe as api
@@ -70,7 +70,8 @@ def _report(seen: Observation, out: Path | None, paper: Screen) -> Iterator[str]
         ("preempted", f"{seen.preemptions or 0:,}", seen.preemptions),
     )  # fmt: skip
     yield pairs([(name, text) for name, text, there in shown if there], paper)
-    yield bullets("Notes", seen.notes)
+    if seen.notes:
+        yield bullets("Notes", seen.notes)
     if out is not None:
         yield f"Written to {out}; run it again by: flopwise simulate MODEL --gpu GPU --replay {out}"
 

@@ -220,7 +220,7 @@ def _samples_of_line(held: Mapping[str, Any]) -> list[Sample]:
 
 
 def _write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: bool) -> ImportedRun:
-    """Write a run with all its samples; nothing where it is there already.
+    """Write a run with all its samples, or nothing where it is there already.
 
     With `several` of one given name the file's own names follow behind it.
 
