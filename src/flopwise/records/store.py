@@ -80,14 +80,14 @@ class Store:
             return True
 
     def set_status(self, run_id: str, status: RunStatus, ended_at_s: float | None = None) -> None:
-        """Say that a run goes on, or how it ended and when. Raises UnknownNameError."""
-        runs, begun = schema.runs, schema.runs.c.started_at_s
-        values: dict[str, Any] = {"status": status, "ended_at_s": ended_at_s}
-        if ended_at_s is not None:  # a clock that was set back ends no run before it began
-            values["ended_at_s"] = case((begun > ended_at_s, begun), else_=ended_at_s)
+        """Say how a run ended, and when, or that it goes on. Raises UnknownNameError."""
+        runs = schema.runs
+        begun = runs.c.started_at_s
+        # a clock that was set back ends no run before it began
+        end_s = None if ended_at_s is None else case((begun > ended_at_s, begun), else_=ended_at_s)
         with self._database.transaction() as connection:
-            done = connection.execute(update(runs).where(runs.c.run_id == run_id).values(values))
-            if not done.rowcount:
+            own = update(runs).where(runs.c.run_id == run_id)
+            if not connection.execute(own.values(status=status, ended_at_s=end_s)).rowcount:
                 raise UnknownNameError("run", run_id, [])
 
     def append(

@@ -119,8 +119,8 @@ class Writer:
         except Exception as fault:  # noqa: BLE001 - same
             self._warn("value", f"an event cannot be recorded ({type(fault).__name__}: {fault})")
 
-    def flush(self, timeout_s: float = EXIT_WAIT_S) -> bool:
-        """Write what is held now; whether all of it is written within that time."""
+    def flush(self, timeout_s: float = EXIT_WAIT_S, *, retry: bool = True) -> bool:
+        """Write what is held now; whether all of it is written within that time, at the first try without `retry`."""
         until = time.monotonic() + timeout_s
         while not self._is_empty():
             self._idle.clear()
@@ -128,7 +128,7 @@ class Writer:
             self._due.set()
             self._idle.wait(max(until - time.monotonic(), 0.0))
             with self._lock:
-                if self._is_empty() or time.monotonic() >= until:
+                if self._is_empty() or time.monotonic() >= until or (self._failures and not retry):
                     return self._is_empty()
             time.sleep(RETRY_S)
         return True
