@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flopwise.api.probe import probe as run_probe
 from flopwise.facts.calibration import FIELDS
-from flopwise.fitting.probed import probed_facts
+from flopwise.fitting.measured import probed_facts
 from flopwise.probes.file import Probe
 
 KINDS = ("matmul", "memory", "attention", "elementwise", "launch")

@@ -31,7 +31,8 @@ from flopwise.backtests.run import measurements, run_backtest
 from flopwise.cost.rates import families
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import COVERAGE_FILE, Facts, load_facts
-from flopwise.fitting.robust import even_weights, weighted_quantile
+from flopwise.fitting.campaign import weighted_quantile
+from flopwise.fitting.robust import even_weights
 
 COVERED = ("training", "serving")
 GENERAL = "NVIDIA"

@@ -24,8 +24,9 @@ import numpy as np
 from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 
 from flopwise.facts.calibration import FEW_ROWS, FEW_SOURCES
+from flopwise.fitting.campaign import weighted_quantile
 from flopwise.fitting.constants import Array
-from flopwise.fitting.robust import even_weights, weighted_quantile
+from flopwise.fitting.robust import even_weights
 
 TARGET = 0.8
 FLOOR = {"weights": 0.003, "memory": 0.05}

@@ -24,7 +24,7 @@ _HOMES = {
         "api.facts": "gpus instances largest_models models",
         "api.io": "io",
         "api.memory": "memory",
-        "api.observe": "calibrate_deployment observe replay",
+        "api.observe": "observe replay",
         "api.plan": "plan",
         "api.prices": "prices import_prices list_prices remove_prices refresh_prices",
         "api.probe": "probe",

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,9 @@ def _flag(value: object, what: str) -> bool:
     return value
 
 
-def _wholes(value: object, what: str) -> tuple[int, ...]:
+def _wholes(value: object, what: str, *, low: int = 1) -> tuple[int, ...]:
     parts = value if isinstance(value, list | tuple) else str(value).split(",")
-    return tuple(units.parse_whole(str(part).strip(), what, high=10**6) for part in parts)
+    return tuple(units.parse_whole(str(part).strip(), what, low=low, high=10**6) for part in parts)
 
 
 def _names(value: object, what: str) -> tuple[str, ...]:
@@ -150,6 +150,7 @@ BATCH = whole(high=10**7)
 TOKENS = whole(high=10**8)
 DEGREE = whole(high=10**6)
 WHOLES = ValueKind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})
+WHOLES_OR_ZERO = replace(WHOLES, parse=partial(_wholes, low=0))
 NAMES = ValueKind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
 FLAG = ValueKind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
 FILE = ValueKind("path", _path)

@@ -6,6 +6,7 @@ import pytest
 
 from flopwise.backtests import memory
 from flopwise.backtests.columns import SOFTWARE, our_columns
+from flopwise.backtests.kinds import predict_weights
 from flopwise.training.layout import TARGET_SETS
 from named import FACTS
 
@@ -96,12 +97,12 @@ def test_what_cannot_be_predicted_is_skipped_with_a_reason(changes: dict[str, st
 )
 def test_published_sizes_are_met(model: str, form: str, published: int) -> None:
     row = {"id": "w", "model": model, "format": form, "stored_bytes": str(published)}
-    found = memory.predict_weights(row, FACTS)
+    found = predict_weights(row, FACTS)
     assert found.error == pytest.approx(0, abs=0.002)
 
 
 def test_a_size_of_an_unknown_format_is_skipped() -> None:
-    found = memory.predict_weights({"id": "w", "model": "Llama-3.1-8B", "format": "Q99"}, FACTS)
+    found = predict_weights({"id": "w", "model": "Llama-3.1-8B", "format": "Q99"}, FACTS)
     assert "format" in (found.skipped or "")
 
 

@@ -238,3 +238,11 @@ def test_a_whole_request_is_predicted_beside_its_parts() -> None:
         assert getattr(whole, end) == pytest.approx(getattr(first, end) + 127 * getattr(each, end))
     printed = our_columns("serving", {"n_gpus": "1", "mode": "fixed_batch", "e2e_latency_ms": "2438.06"})
     assert printed["latency_s"] == "2.43806"
+
+
+def test_what_is_left_of_an_unknown_name_is_no_model_of_that_size() -> None:
+    """T0_3B is a T5 of another name: without its first part it would be any decoder of 3B."""
+    assert "3B" in model_spellings("T0_3B")
+    with pytest.raises(UnknownNameError):
+        named_model("T0_3B", FACTS)
+    assert "3B" in named_model("3B", FACTS).name

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from flopwise.callbacks import devices as module
-from flopwise.callbacks.clock import StepClock
 from flopwise.callbacks.devices import CounterMeter, EnergyMeter, LocalDevices, PowerMeter
-from flopwise.callbacks.recorder import _number_soon
+from flopwise.callbacks.recorder import StepClock, _number_soon
 from flopwise.facts.catalog import load_facts
+from flopwise.probes import machine
 
 
 class FakeEvent:
@@ -227,7 +227,7 @@ def test_a_cpu_counts_in_the_share_of_its_cores_that_may_be_used(
 ) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: AMD EPYC 9R14\nsiblings\t: 4\ncpu cores\t: 2\n")
-    monkeypatch.setattr(module, "CPU_INFO", info)
+    monkeypatch.setattr(machine, "CPUINFO", info)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     found = LocalDevices.of(load_facts())

@@ -264,6 +264,73 @@ def test_a_run_goes_on_in_the_same_one_or_in_one_of_its_own(store: Path) -> None
     assert saved.run.status == "finished"
 
 
+def test_a_run_that_goes_on_is_found_by_its_name_with_all_that_it_used_up(store: Path) -> None:
+    options: dict[str, Any] = {"store": store, "price_usd_per_hour": 3600, "watts": 100}
+    with record(name="long run", **options) as first:
+        for _ in range(5):
+            busy(0.04)
+            first.step(tokens=100)
+    spent = Recorded.of(store).values("cost_usd")[-1]
+    assert spent > 0.2
+    with record(resume="long run", budget_usd=spent + 1.0, total_tokens=1e4, **options) as second:
+        second.begin_steps(5)
+        second.step(tokens=100)
+        second._writer.flush()
+        midway = Recorded.of(store)
+        assert (midway.run.run_id, midway.run.status, midway.run.ended_at_s) == (first.run_id, "running", None)
+        busy(0.05)
+        second.step(tokens=100)
+        assert second.cost_usd is not None
+        assert second.cost_usd > spent
+        assert second.budget.used_frac(second.elapsed_s) > spent / (spent + 1.0)
+    saved = Recorded.of(store)
+    assert saved.run.name == "long run"
+    assert saved.run.started_at_s == second.run.started_at_s == first.run.started_at_s
+    assert saved.texts("resumed") == [f"goes on from run {first.run_id}"]
+    assert saved.values("tokens")[-1] == 700
+    for metric in ("cost_usd", "energy_joules", "elapsed_s", "tokens"):
+        values = saved.values(metric)
+        assert (values[1:] >= values[:-1]).all(), metric
+    # what is over before the first step ends the run with it
+    with (
+        pytest.raises(BudgetReachedError),
+        record(resume=first.run_id[:8], budget_usd=spent, on_budget="stop", **options) as third,
+    ):
+        third.step()
+    assert third.steps == 1
+    assert Recorded.of(store).run.status == "stopped"
+    assert len(Recorded.of(store).store.runs()) == 1
+
+
+def test_hours_of_a_budget_go_on_where_there_is_no_price(store: Path) -> None:
+    with record(store=store, name="hours") as first:
+        first.step()
+        busy(0.2)
+    with record(store=store, resume="hours", budget_hours=0.2 / 3600, on_budget="checkpoint") as second:
+        assert not second.should_stop
+        second.step()
+        assert second.should_stop
+
+
+def test_a_run_that_is_not_there_cannot_go_on_but_an_id_may_be_new(store: Path) -> None:
+    with record(store=store, name="mine"):
+        pass
+    with pytest.raises(UnknownNameError, match="mine"), record(store=store, resume="nine"):
+        raise AssertionError
+    with record(store=store, resume="ab" * 16) as run:
+        run.step()
+    assert run.run_id == "ab" * 16
+    assert Recorded.of(store, "ab" * 16).texts("resumed") == []
+
+
+def test_a_run_goes_on_where_its_store_is_away(tmp_path: Path) -> None:
+    warned = pytest.warns(RuntimeWarning, match="used up so far is not known")
+    with warned, record(store=tmp_path, resume="x") as run:
+        run.step(loss=1.0)
+        run._writer.end = lambda *_: None  # waits for the store to come back
+    assert run.steps == 1
+
+
 def test_ranks_but_the_first_record_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

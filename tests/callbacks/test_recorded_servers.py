@@ -245,8 +245,24 @@ def test_engines_are_told_by_their_names_and_pages_of_others_are_none(exporter: 
 
 @pytest.mark.parametrize("url", ["ftp://x", "file:///etc/passwd", "http://", ""])
 def test_addresses_that_are_none_are_refused(url: str) -> None:
-    with pytest.raises(SpecError, match="no http address"):
+    with pytest.raises(SpecError, match="is none of HTTP"):
         EngineRecorder(url)
+
+
+def test_a_password_stands_in_no_record(exporter: Exporter, tmp_path: Path) -> None:
+    engine = EngineRecorder(exporter.url.replace("//", "//an:secret@"), store=tmp_path / "runs.db")
+    engine.begin()
+    exporter.page = None
+    engine.scrape()
+    engine.end()
+    saved = Recorded.of(tmp_path / "runs.db")
+    assert "secret" not in repr((saved.run, saved.events))
+
+
+def test_names_of_older_versions_are_known(exporter: Exporter, tmp_path: Path) -> None:
+    engine = EngineRecorder(exporter.url, store=tmp_path / "runs.db")
+    exporter.page = page(10, 100, 0.1).replace("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    assert engine.scrape()["cache_frac"] == pytest.approx(0.3)
 
 
 def test_unknown_engines_and_intervals_are_refused() -> None:

@@ -72,6 +72,50 @@ def test_runs_teach_a_profile_and_the_wide_interval_narrows(probed: Path, capsys
     assert backtest["summary"]["median_abs_error"] == pytest.approx(errors["median_after"], rel=0.05)
 
 
+def test_rows_that_runs_export_writes_teach_as_the_runs_do(probed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store()
+    settings = {"global_batch": 4, "micro_batch": 4, "precision": "fp32", "stack": "hf-trainer-2026"}
+    for number, seq in enumerate((64, 128, 256)):
+        run_ = Run(
+            run_id=f"{number + 1:032x}", name=f"run-{seq}", task="pretrain", started_at_s=1e9, model="100M",
+            gpu="Test CPU 9000", gpus=1, settings=settings | {"seq": seq},
+        )  # fmt: skip
+        store.add_run(run_)
+        steps = enumerate([60.0, *[seq / 32] * 20])
+        store.append(run_.run_id, [Sample("step_s", 1e9 + n, s, n) for n, s in steps])
+    file = str(probed / "rows.csv")
+    code, _, err = run(capsys, "runs", "export", "run-64", "run-128", "run-256", "--rows", "training", "-o", file)
+    assert code == 0, err
+    of_file = answer(capsys, "calibrate", file, "--calibration", "mycpu", "--name", "a", "--dry-run")
+    of_runs = answer(capsys, "calibrate", "run-64", "run-128", "run-256", "--calibration", "mycpu", "--dry-run")
+    assert of_file["errors"][0]["rows"] == 3
+    assert of_file["errors"] == of_runs["errors"]
+    assert of_file["constants"] == of_runs["constants"]
+    assert of_file["errors"][0]["median_after"] < of_file["errors"][0]["median_before"]
+
+
+def test_a_config_beside_the_rows_is_their_model(probed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model of no catalog, once by the path beside the file: as the same model in a folder of facts would be."""
+    config = {
+        "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1024,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+    }  # fmt: skip
+    (probed / "ours").mkdir()
+    (probed / "ours" / "config.json").write_text(json.dumps(config))
+    shape = "gpu,gpus,seq_len,micro_batch,global_batch,precision,software,tokens_per_s_per_gpu"
+    values = "Test CPU 9000 (probed),1,128,4,4,fp32,hf-trainer-2026,4000"
+    header, row = f"id,model,config,{shape}", f"r,tiny,{{}},{values}"
+    (probed / "own.csv").write_text(f"{header}\n{row.format('ours/config.json')}\n")
+    found = answer(capsys, "backtest", "training", str(probed / "own.csv"), "--calibration", "mycpu")
+    assert found["summary"]["median_abs_error"] > 0
+    told = answer(capsys, "calibrate", str(probed / "own.csv"), "--calibration", "mycpu", "--name", "own", "--dry-run")
+    assert (told["errors"][0]["rows"], told["skipped"]) == (1, [])
+    (probed / "own.csv").write_text(f"{header}\n{row.format('gone/config.json')}\n")
+    code, _, err = run(capsys, "calibrate", str(probed / "own.csv"), "--calibration", "mycpu", "--dry-run")
+    assert code == 2
+    assert "nothing to calibrate with" in err
+
+
 def test_profiles_are_listed_shown_and_removed(probed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [p["name"] for p in answer(capsys, "calibrate", "--list")] == ["mycpu"]
     shown = answer(capsys, "calibrate", "--show", "mycpu")

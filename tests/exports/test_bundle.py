@@ -23,9 +23,9 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports.emit import markdown_text, yaml_text
 from flopwise.exports.exported import Exported
 from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.kustomize import ENVIRONMENTS
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_assessment
+from flopwise.exports.targets.bundle import ENVIRONMENTS
 from flopwise.facts.catalog import load_facts
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "textnlp.yaml"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.exports.hcl import Expression, HclBlock, block, hcl_text, string_text, values_text
+from flopwise.exports.terraform import Expression, HclBlock, block, hcl_text, string_text, values_text
 
 TERRAFORM = shutil.which("terraform")
 needs_terraform = pytest.mark.skipif(TERRAFORM is None, reason="terraform is not installed")

@@ -18,9 +18,9 @@ from test_hcl import terraform as run_terraform
 from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Exported
-from flopwise.exports.hcl import string_text
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_assessment, exported_plan
+from flopwise.exports.terraform import string_text
 from flopwise.facts.catalog import load_facts
 
 TARGETS = ("terraform-aws", "terraform-gcp", "terraform-azure")

@@ -24,7 +24,7 @@ from flopwise.exports.exported import Exported
 from flopwise.exports.hugging_face import loader_workers
 from flopwise.exports.step_counts import step_counts
 from flopwise.exports.targets import exported_plan
-from flopwise.exports.targets.megatron import stage_layers
+from flopwise.exports.targets.megatron import chunk_layers
 from flopwise.exports.training_command import training_command
 from flopwise.facts.catalog import load_facts
 from flopwise.training.goodput import daly_interval_s
@@ -204,7 +204,7 @@ def test_layers_lie_where_the_plan_has_them() -> None:
     facts = load_facts()
     recipe = Recipe(seq_len=2048, global_batch=64, optimizer=facts.optimizer("adamw"), stack=facts.stack("megatron-te"))
     for layers, stages in ((30, 4), (31, 4), (61, 8), (22, 4), (7, 2)):
-        sizes = stage_layers(layers, stages)
+        sizes = chunk_layers(layers, stages, 1)
         assert (len(sizes), sum(sizes)) == (stages, layers)
         model = facts.model("Llama-3.1-8B")
         stack = model.stacks[0]
@@ -215,6 +215,19 @@ def test_layers_lie_where_the_plan_has_them() -> None:
         assert int(planned[-1].layers) == sizes[-1]
         if stages > 2:
             assert max(int(stage.layers) for stage in planned) == max(sizes)
+
+
+def test_virtual_stages_hold_whole_layers_embedding_or_head() -> None:
+    """Llama 3 (arXiv:2407.21783) section 3.3.2: the first chunk has the embedding alone, the last the head."""
+    sizes = chunk_layers(126, 16, 8)
+    assert (len(sizes), sizes[0], sizes[-1], set(sizes[1:-1])) == (128, 0, 0, {1})
+    assert chunk_layers(94, 32, 3) == [0, *[1] * 94, 0]
+    assert chunk_layers(32, 2, 2) == [8, 8, 8, 8]
+    layout = {"stack": "megatron-te", "dp": 1, "tp": 1, "pp": 8, "zero": 0, "interleave": 2}
+    found = arguments_of(spread(layout, document=PRETRAIN | {"model": "Llama-3.2-3B"}))  # 28 layers
+    stages = "Et*1|t*2|t*2|t*2|t*2|t*2|t*2|t*2|t*2|t*2|t*2|t*2|t*2|t*1|t*1|t*1L"
+    assert found["--pipeline-model-parallel-layout"] == [stages]
+    assert "--num-virtual-stages-per-pipeline-rank" not in found
 
 
 def test_torchtitan_is_told_the_degrees() -> None:

@@ -21,9 +21,9 @@ from test_training import arguments_of
 from tools import RefusedError, accepted, need
 from training_samples import DATA_PARALLEL, FINETUNE, FULL, PRETRAIN, deployment_of, spread
 
-from flopwise.exports.adapters import adapter_config
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Exported
+from flopwise.exports.hugging_face import adapter_config
 from flopwise.exports.targets import exported_plan
 from flopwise.exports.training_command import training_command
 from flopwise.facts.catalog import load_facts

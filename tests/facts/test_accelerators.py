@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flopwise.api.facts import gpus
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import DTYPES, KINDS, Accelerator
 from flopwise.facts.catalog import load_facts
@@ -102,7 +103,7 @@ def test_nvidia_fp32_rate_is_lanes_times_clock(chip: Accelerator) -> None:
 
 
 def test_cpus_are_accelerators_with_their_arithmetic_in_the_notes() -> None:
-    cpus = load_facts().accelerators_for(kind="cpu")
+    cpus = gpus(kind="cpu")
     assert len(cpus) >= 8
     wide = [c for c in cpus if "AMX" in c.notes or "AVX-512" in c.notes]
     assert len(wide) >= 8

@@ -173,12 +173,12 @@ def test_names_that_are_no_names(wrong: str) -> None:
 
 
 def test_filters() -> None:
-    hopper = FACTS.accelerators_for(vendor="nvidia", architecture="hopper", min_hbm_bytes=90e9)
+    hopper = flopwise.gpus(vendor="nvidia", architecture="hopper", min_hbm_bytes=90e9)
     assert {"H200-SXM-141", "GH200-96"} <= {chip.name for chip in hopper}
     assert all(chip.architecture == "Hopper" and chip.hbm_bytes >= 90e9 for chip in hopper)
-    assert len(FACTS.accelerators_for()) == len(FACTS.accelerators) >= 100
+    assert len(flopwise.gpus()) == len(FACTS.accelerators) >= 100
     with pytest.raises(UnknownNameError, match="unknown vendor 'nvidea'; nearest: NVIDIA"):
-        FACTS.accelerators_for(vendor="nvidea")
+        flopwise.gpus(vendor="nvidea")
 
 
 def test_facts_need_nothing_heavy() -> None:

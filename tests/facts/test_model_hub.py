@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
-from flopwise.facts.models import hub
-from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models import catalog
+from flopwise.facts.models.catalog import hub_config, load_model
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -142,10 +142,10 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_quietly(
 
 def test_a_hub_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub, "WHOLE_S", 0.05)
-    monkeypatch.setattr(hub, "_download", lambda _: time.sleep(0.5))
+    monkeypatch.setattr(catalog, "WHOLE_S", 0.05)
+    monkeypatch.setattr(catalog, "_download", lambda _: time.sleep(0.5))
     started = time.monotonic()
     with pytest.raises(SpecError, match=r"the hub cannot be reached \(TimeoutError\)"):
-        hub.hub_config("somebody/a-model-that-is-not-cached")
+        hub_config("somebody/a-model-that-is-not-cached")
     assert time.monotonic() - started < 0.4
     time.sleep(0.6)  # others fork: no thread may be left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flopwise.api.facts import instances
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import PURCHASES, Offer
@@ -154,7 +155,7 @@ def test_a_cpu_instance_has_cores_of_a_socket_and_the_ram_it_is_sold_with() -> N
 
 
 def test_a_cpu_offer_never_has_more_cores_than_its_vcpus() -> None:
-    cpu_offers = FACTS.offers_for(kind="cpu")
+    cpu_offers = instances(kind="cpu")
     assert len(cpu_offers) >= 50
     for offer in cpu_offers:
         cores = FACTS.accelerators[offer.accelerator].figure("num_sms") * offer.count * offer.accelerator_share
@@ -164,9 +165,7 @@ def test_a_cpu_offer_never_has_more_cores_than_its_vcpus() -> None:
 
 
 def test_filters_agree_with_a_plain_scan() -> None:
-    found = FACTS.offers_for(
-        provider="AWS", region="us-east-1", accelerator="h100", purchase="spot", max_usd_per_hour=30
-    )
+    found = instances(provider="AWS", region="us-east-1", accelerator="h100", purchase="spot", max_usd_per_hour=30)
     assert found == tuple(
         o
         for o in OFFERS
@@ -176,8 +175,8 @@ def test_filters_agree_with_a_plain_scan() -> None:
         and o.spot_usd_per_hour is not None
         and o.spot_usd_per_hour <= 30
     )
-    assert {o.instance for o in FACTS.offers_for(instance="P5.48XLARGE")} == {"p5.48xlarge"}
-    assert all((o.on_demand_usd_per_hour or 9) <= 1 for o in FACTS.offers_for(max_usd_per_hour=1))
+    assert {o.instance for o in instances("P5.48XLARGE")} == {"p5.48xlarge"}
+    assert all((o.on_demand_usd_per_hour or 9) <= 1 for o in instances(max_usd_per_hour=1))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +185,10 @@ def test_filters_agree_with_a_plain_scan() -> None:
         ({"provider": "awz"}, "unknown provider 'awz'; nearest: aws"),
         ({"region": "westeurop"}, "unknown region 'westeurop'; nearest: westeurope"),
         ({"accelerator": "h1000"}, "unknown accelerator 'h1000'; nearest"),
-        ({"instance": "p5.48xlarg"}, "unknown instance 'p5.48xlarg'; nearest: p5.48xlarge"),
+        ({"name": "p5.48xlarg"}, "unknown instance 'p5.48xlarg'; nearest: p5.48xlarge"),
         ({"kind": "fpga"}, "unknown kind of accelerator 'fpga'"),
     ],
 )
 def test_a_filter_that_fits_nothing_known_names_the_nearest(filters: dict[str, str], message: str) -> None:
     with pytest.raises(UnknownNameError, match=message):
-        FACTS.offers_for(**filters)  # type: ignore[arg-type]
+        instances(**filters)  # type: ignore[arg-type]

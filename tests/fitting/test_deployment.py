@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import flopwise
+from flopwise import cli
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
@@ -26,9 +27,15 @@ from flopwise.fitting.deployment import (
     parts,
     simulated_run,
 )
+from flopwise.observations.observation import measured_requests, observation, write_observation
+from flopwise.observations.readings import Reading
 from flopwise.observations.requests import MeasuredRequests
+from flopwise.observations.watching import Watched
+from flopwise.records.histograms import histogram
 from flopwise.serving.deployment import replica_of
 from flopwise.serving.job import ServeJob
+from flopwise.serving.sim.result import SimulatedRun
+from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
 from named import FACTS
 
@@ -126,30 +133,173 @@ def test_too_few_requests_are_refused(job: ServeJob) -> None:
         fit_deployment([], FACTS)
 
 
-def test_a_profile_lays_the_constants_over_the_shipped_ones(
-    job: ServeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_tokens_that_were_cached_are_not_computed_again(job: ServeJob) -> None:
+    """Nine of ten tokens of each prompt were found: beside the host's time, first tokens take less than a third."""
+    requests = replace(asked(40), prompt=np.full(40, 1000))
+    load = ServedLoad(job=job, requests=requests, users=1)
+    hits = replace(load, requests=replace(requests, cached=np.full(40, 900)))
+    whole, rest = (float(np.median(simulated_run(one, job).ttft_s)) for one in (load, hits))
+    assert rest - job.engine.request_s < (whole - job.engine.request_s) / 3
+    none = replace(load, requests=replace(requests, cached=np.full(40, 2000)))
+    assert np.all(np.isfinite(simulated_run(none, job).ttft_s)), "no more than the prompt"
+
+
+def watched_by_counters(run: SimulatedRun) -> Watched:
+    """What an engine that served the run counts, read once a second."""
+    seen = Watched("vllm", "http://engine")
+    length, start_s = run.trace.output, run.trace.arrival_ps / PS
+    first, last = start_s + run.ttft_s, start_s + run.e2e_s
+    for now in np.arange(-1.0, float(last.max()) + 2):
+        told, done = first <= now, last <= now
+        gaps = (length - 1)[done].sum()
+        sizes = {
+            "ttft": (told.sum(), run.ttft_s[told].sum()), "itl": (gaps, (run.tpot_s * (length - 1))[done].sum()),
+            "prompt_lengths": (done.sum(), run.trace.prompt[done].sum()),
+            "output_lengths": (done.sum(), length[done].sum()), "latency": (done.sum(), run.e2e_s[done].sum()),
+        }  # fmt: skip
+        held = {name: histogram([], float(total), float(count)) for name, (count, total) in sizes.items()}
+        flying = float(np.sum((start_s <= now) & ~done))
+        seen.add(Reading(now, {"running": flying, "requests": float(done.sum())}, held), frozenset({"requests"}))
+    return seen
+
+
+def test_an_engines_counters_alone_say_what_it_is(job: ServeJob, tmp_path: Path) -> None:
+    """No load generator: means of stretches of time, of requests that are drawn."""
+    true = moved_job(job, truth(job))
+    run = simulated_run(ServedLoad(job=true, requests=asked(240)), true)
+    found, trace = observation(watched_by_counters(run), None)
+    write_observation(tmp_path, found, trace)
+    requests = measured_requests(tmp_path / "observation.json")
+    assert requests.drawn
+    assert float(np.nanmean(requests.ttft_s)) == pytest.approx(float(run.ttft_s.mean()), rel=0.05)
+    fitted = fit_deployment([ServedLoad(job=job, requests=requests)], FACTS)
+    assert fitted.figures == 6
+    assert max(fitted.left_out.values()) < 0.5 * min(fitted.before.values())
+    for users, seed in ((1, 5), (6, 6)):
+        other = answered_by(true, asked(80, seed), users=users)
+        want = median_figures(measured_columns(other.requests), np.arange(80))
+        again = answered_by(moved_job(job, fitted.values), asked(80, seed), users=users)
+        assert median_figures(measured_columns(again.requests), np.arange(80)) == pytest.approx(want, rel=0.2)
+
+
+def test_errors_left_out_are_of_stretches_that_the_constants_have_not_seen(job: ServeJob) -> None:
+    """One stretch of six is twice as slow: it is what no fit to the others can say, and most of the rest is."""
+    load = answered_by(moved_job(job, truth(job)), asked(240))
+    slow = np.where(np.arange(240) // 40 == 2, 2.0, 1.0)
+    requests = replace(load.requests, ttft_s=load.requests.ttft_s * slow, e2e_s=load.requests.e2e_s * slow)
+    found = fit_deployment([replace(load, job=job, requests=requests)], FACTS)
+    for name in FIGURES:
+        assert found.p90_left_out[name] > 0.4
+        assert found.left_out[name] < 0.4 * found.p90_left_out[name]
+        assert 0.5 < found.inside[name] < 1.0
+
+
+@pytest.fixture
+def seen(job: ServeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an observation of the true deployment, and profiles in a folder of their own."""
     monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(tmp_path / "profiles"))
     load = answered_by(moved_job(job, truth(job)), asked(120)).requests
-    document = {
-        "start_times": load.arrival_s.tolist(), "ttfts": load.ttft_s.tolist(), "input_lens": load.prompt.tolist(),
-        "itls": [[gap] * (n - 1) for gap, n in zip(load.itl_s.tolist(), load.output.tolist(), strict=True)],
-        "output_lens": load.output.tolist(),
-    }  # fmt: skip
-    file = tmp_path / "load.json"
-    file.write_text(json.dumps(document))
-    how = {"gpu": "EPYC 9R45", "engine": "vllm", "max_batch": 64}
-    found = flopwise.calibrate_deployment("Qwen3-0.6B", file, name="here", **how)
-    values = {c.name: v for c, v in found.values.items()}
+    write_observation(tmp_path / "seen", *observation(None, load))
+    return tmp_path / "seen"
+
+
+HOW = {"gpu": "EPYC 9R45", "engine": "vllm", "max_batch": 64}
+
+
+def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path) -> None:
+    made = flopwise.calibrate(seen, model="Qwen3-0.6B", name="here", **HOW)
+    values = {c.name: c.after for c in made.constants}
     facts = load_facts(None, "here")
     assert facts.engines["vllm"].request_s == pytest.approx(values["request_s"], rel=1e-3)
     before, after = (
-        flopwise.simulate("Qwen3-0.6B", rate=3.0, requests=60, input_tokens=200, output_tokens=50, **how, **more)
+        flopwise.simulate("Qwen3-0.6B", rate=3.0, requests=60, input_tokens=200, output_tokens=50, **HOW, **more)
         for more in ({}, {"calibration": "here"})
     )
     assert after.job.engine.step_s == pytest.approx(values["step_s"], rel=1e-3)
     low, high = after.intervals["tpot_s"]
-    assert high / low == pytest.approx(found.spread["itl_s"] ** 2, rel=0.01)
+    (spread,) = (one.interval for one in made.errors if one.kind == "serving.tpot")
+    assert spread is not None
+    assert high / low == pytest.approx(spread**2, rel=0.01)
     assert before.summary.tpot_s.p50 != after.summary.tpot_s.p50
     with pytest.raises(SpecError, match="there already"):
-        flopwise.calibrate_deployment("Qwen3-0.6B", file, name="here", **how)
+        flopwise.calibrate(seen, model="Qwen3-0.6B", name="here", **HOW)
+
+
+def test_a_profile_stays_below_the_one_that_is_made_on_it(seen: Path) -> None:
+    flopwise.calibrate(seen, model="Qwen3-0.6B", name="first", **HOW)
+    made = flopwise.calibrate(
+        seen, model="Qwen3-0.6B", name="second", calibration="first", **{**HOW, "engine": "sglang"}
+    )
+    assert made.based_on == "first"
+    facts, first = load_facts(None, "second"), load_facts(None, "first")
+    assert facts.engines["vllm"].request_s == first.engines["vllm"].request_s != load_facts().engines["vllm"].request_s
+    assert facts.engines["sglang"].request_s != first.engines["sglang"].request_s
+
+
+def test_the_command_fits_shows_and_removes_a_deployment(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["calibrate", str(seen), "--model", "Qwen3-0.6B", "--gpu", "EPYC 9R45", "--max-batch", "64"]
+    assert cli.main([*base, "--name", "svc", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "left out" in shown
+    assert "serving.ttft" in shown
+    assert cli.main(["calibrate", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert cli.main([*base, "--name", "svc", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    errors = {one["kind"]: one for one in told["errors"]}
+    assert errors["serving.ttft"]["median_after"] < 0.1 < errors["serving.ttft"]["median_before"]
+    assert {one["left_out"] for one in errors.values()} == {"stretch"}
+    assert cli.main(["calibrate", "--show", "svc", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["constants"] == told["constants"]
+    ask = [
+        "--gpu",
+        "EPYC 9R45",
+        "--max-batch",
+        "64",
+        "--json",
+        "--concurrency",
+        "1",
+        "--input",
+        "200",
+        "--output",
+        "50",
+    ]
+    served = []
+    for more in ([], ["--calibration", "svc"]):
+        assert cli.main(["serve", "Qwen3-0.6B", *ask, *more]) == 0
+        served.append(json.loads(capsys.readouterr().out)["ttft_s"])
+    assert served[0] != served[1]
+    assert cli.main(["calibrate", "--remove", "svc"]) == 0
+    capsys.readouterr()
+    assert cli.main(["serve", "Qwen3-0.6B", *ask, "--calibration", "svc"]) == 2
+
+
+def test_a_plan_uses_the_calibrated_deployment(seen: Path) -> None:
+    flopwise.calibrate(seen, model="Qwen3-0.6B", name="plan", **HOW)
+    wanted = {
+        "name": "chat", "model": "Qwen3-0.6B", "task": "serve",
+        "traffic": {"requests_per_s": 0.5, "input_tokens": 200, "output_tokens": 50},
+        "constraints": {"gpus": ["EPYC 9R45"], "engine": "vllm"},
+    }  # fmt: skip
+    before, after = (flopwise.plan(wanted, calibration=name) for name in (None, "plan"))
+    assert before.plans[0].seconds != after.plans[0].seconds
+
+
+def test_what_says_too_little_of_a_deployment_is_refused(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SpecError, match=r"an observation of a service: say what it serves \(--model\)"):
+        flopwise.calibrate(seen)
+    with pytest.raises(SpecError, match="without the model"):
+        flopwise.calibrate(seen, gpu="l40s")
+    with pytest.raises(SpecError, match="no accelerator is given"):
+        flopwise.calibrate(seen, model="Qwen3-0.6B")
+    assert cli.main(["calibrate", "x.csv", "--gpu", "l40s", "--users", "3"]) == 2
+    assert "--gpu, --users: says nothing without --model" in capsys.readouterr().err
+    (seen / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n")
+    with pytest.raises(SpecError, match="ttft_s"):
+        flopwise.calibrate(seen, model="Qwen3-0.6B", **HOW)
+    (seen / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,e2e_s\n0,10,10,soon,2\n")
+    with pytest.raises(SpecError, match="observe the service again"):
+        flopwise.calibrate(seen, model="Qwen3-0.6B", **HOW)
+    (seen / "trace.csv").unlink()
+    with pytest.raises(SpecError, match="without a trace"):
+        flopwise.calibrate(seen, model="Qwen3-0.6B", **HOW)

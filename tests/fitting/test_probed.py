@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.probed import probed_facts
+from flopwise.fitting.measured import probed_facts
 from flopwise.probes.file import ProbedDevice
 from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
 
@@ -29,10 +29,29 @@ def test_constants_of_a_cpu_by_hand() -> None:
     assert found["tile_fill_s"] == pytest.approx(lost_s * 2 / 4, rel=1e-3)
     assert found["pointwise_frac"] == 0.5  # 10 of 20 GB/s
     assert found["kernel_s"] == 2e-6
-    # the mask lets 256 keys through on average; blocks of 128 queries see 64 more, and the backward pass (2.5 times the
-    # operations) runs at 0.8 of the rate: 35 x 320 / 256 x (1 + 3.125) / 3.5 of 100 GFLOP/s
-    assert found["train_attention_frac.fa2"] == pytest.approx(0.35 * 320 / 256 * 4.125 / 3.5, rel=1e-3)
+    # the mask lets 256 of 511 keys through on average; a CPU's kernel takes 512 keys at once and so computes all 511;
+    # the backward pass (2.5 times the operations) runs at 0.8 of the rate: 35 x 511 / 256 x (1 + 3.125) / 3.5 of 100
+    assert found["train_attention_frac.fa2"] == pytest.approx(0.35 * 511 / 256 * 4.125 / 3.5, rel=1e-3)
     assert found["matmul_frac.bf16"] == 1.0
+
+
+def test_new_memory_is_told_from_elementwise_operations() -> None:
+    """8 tensors of 32 MiB, which the system maps anew, at 4 GB/s beside 23 passes over them at 10 GB/s."""
+    assert "fresh_bytes_per_s" not in {p.name for p in probed_facts(cpu_probe()).parameters}  # nothing so large
+    seconds = 23 * 2**25 / 10e9 + 8 * 2**25 / 4e9
+    large = measurement("elementwise_training", "B/s", 23 * 2**25 / seconds, elements=2**23, passes=23)
+    probe = replace(cpu_probe(), measurements=(*cpu_probe().measurements, large))
+    found = {p.name: p.value for p in probed_facts(probe).parameters}
+    assert found["pointwise_frac"] == 0.5  # of the small ones alone
+    assert found["fresh_bytes_per_s"] == pytest.approx(4e9, rel=1e-3)
+
+
+def test_elementwise_operations_on_large_tensors_alone_say_nothing_of_new_memory() -> None:
+    kept = [one for one in cpu_probe().measurements if one.name != "elementwise_training"]
+    large = measurement("elementwise_training", "B/s", 5e9, elements=2**23, passes=23)
+    found = {p.name: p.value for p in probed_facts(replace(cpu_probe(), measurements=(*kept, large))).parameters}
+    assert found["pointwise_frac"] == 0.25
+    assert "fresh_bytes_per_s" not in found
 
 
 def test_a_gpu_of_the_catalog_brings_rows_and_one_of_none_a_note() -> None:

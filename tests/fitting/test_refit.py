@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fitting.measured import MeasuredRow, Measurements, read_measurements
-from flopwise.fitting.probed import probed_facts
-from flopwise.fitting.profile import MadeProfile, make_profile, own_band, write_profile
-from flopwise.fitting.refit import Refit, no_worse, predicted_figures, refits
+from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts, read_measurements
+from flopwise.fitting.profile import MadeProfile, make_profile, own_band, own_coverage, predicted_figures, write_profile
+from flopwise.fitting.refit import Refit, no_worse, refits
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
 
@@ -83,6 +83,17 @@ def test_a_band_of_errors_left_out_by_hand() -> None:
     assert own_band(nine) == pytest.approx(math.exp(0.08))  # the 8th of 9
 
 
+def test_coverage_is_of_bands_that_have_not_seen_the_figure_by_hand() -> None:
+    nine = np.array([0.01, 0.02, 0.03, 0.04, -0.05, 0.06, -0.07, 0.08, 0.09])
+    # without the largest the other eight's band is their 8th, 0.08, which does not hold 0.09; without 0.08 it is 0.09,
+    # which does; the own band, of the 8th of 9, would hold 8 of the 9 whatever the errors are
+    assert own_coverage(nine, np.array(list("abcdefghi"))) == pytest.approx(8 / 9)
+    far = np.array([0.01] * 7 + [5.0, 6.0])
+    assert own_coverage(far, np.array(list("abcdefghi"))) == pytest.approx(8 / 9)
+    assert own_coverage(far, np.array(list("abcdefghh"))) == pytest.approx(7 / 9), "two of one model: neither is held"
+    assert own_coverage(nine[:4], np.array(list("abcd"))) is None
+
+
 def test_families_and_links_that_share_nothing_are_fitted_apart() -> None:
     facts = load_facts()
     base = {"op": "gemm", "m": "512", "n": "512", "k": "512", "dtype": "bf16", "seconds": "1e-5"}
@@ -116,6 +127,17 @@ def test_with_few_rows_the_wide_interval_stays(facts: Facts, tmp_path: Path) -> 
     assert done.profile.errors[0].interval is None
     assert "intervals.json" not in done.files
     assert any("too few rows" in note or "none was moved" in note for note in done.profile.notes)
+
+
+def test_a_profile_on_another_has_the_devices_of_both(facts: Facts) -> None:
+    probe = cpu_probe()
+    other = replace(probe, devices=tuple(replace(one, name="Another CPU") for one in probe.devices))
+    given = Measurements(rows=(), probed=(probed_facts(other),), files=("other.json",))
+    write_profile(make_profile(given, facts, "two", "2026-11-22"), force=False)
+    both, first = load_facts(None, "two"), facts.accelerator("here").name
+    assert both.accelerator("here").name == "Another CPU probed"
+    assert both.accelerator(first).peak == facts.accelerator(first).peak
+    assert both.accelerator(first.removesuffix(" probed")).name == first
 
 
 def test_a_profile_on_another_keeps_what_it_does_not_move(facts: Facts, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,12 +55,15 @@ def watched(pages: Sequence[str | Exception], seconds: float | None = None) -> W
 
 
 @contextmanager
-def exporter(pages: Sequence[str], path: str = "/metrics") -> Iterator[str]:
-    """A server on loopback that gives the pages one after the other; its address."""
+def exporter(pages: Sequence[str], path: str = "/metrics", user: str = "") -> Iterator[str]:
+    """A server on loopback that gives the pages one after the other, to `user` (name:password) alone; its address."""
     left = list(pages)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if user and self.headers.get("Authorization") != f"Basic {b64encode(user.encode()).decode()}":
+                self.send_error(401)
+                return
             if self.path != path:
                 self.send_error(404)
                 return

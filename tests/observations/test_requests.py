@@ -11,6 +11,7 @@ import pytest
 
 from flopwise.errors import SpecError
 from flopwise.observations.requests import read_requests
+from flopwise.records.imports.imported import read_file
 
 
 def written(folder: Path, document: Any, name: str = "load.json") -> Path:
@@ -72,7 +73,7 @@ def test_aiperf_lines_and_genai_perf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["", "{", "[1, 2]", "{}", '{"benchmarks": [{"metrics": {}}]}', '{"ttfts": 3}', "\x00\x01"]
+    "document", ["{", "[1, 2]", "{}", '{"benchmarks": [{"metrics": {}}]}', '{"ttfts": 3}', "\x00\x01"]
 )
 def test_what_holds_no_requests_is_refused(tmp_path: Path, document: str) -> None:
     with pytest.raises(SpecError, match="no requests with their times"):
@@ -80,8 +81,37 @@ def test_what_holds_no_requests_is_refused(tmp_path: Path, document: str) -> Non
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is empty"):
+        read_requests(written(tmp_path, ""))
     with pytest.raises(SpecError, match="cannot be read"):
         read_requests(tmp_path / "none.json")
+
+
+def test_what_is_observed_and_what_is_imported_are_the_same_requests(tmp_path: Path) -> None:
+    """vLLM's own times of whole answers hold before sums of gaps; AIPerf's lines are a run, too."""
+    bench = written(tmp_path, {
+        "start_times": [12.0, 10.0, 11.0], "ttfts": [0.2, 0.1, 0.3], "itls": [[0.05], [0.02] * 3, []],
+        "input_lens": [7, 9, 8], "output_lens": [2, 4, 1], "latencies": [0.26, 0.17, 0.0], "errors": ["", "", "no"],
+        "completed": 2, "duration": 3.0, "request_throughput": 0.7,
+    })  # fmt: skip
+    line = {
+        "metadata": {"request_start_ns": 2_000_000_000},
+        "metrics": {
+            "time_to_first_token": {"value": 50, "unit": "ms"}, "request_latency": {"value": 150, "unit": "ms"},
+            "output_sequence_length": {"value": 11, "unit": "tokens"},
+            "input_sequence_length": {"value": 30, "unit": "tokens"},
+        },
+    }  # fmt: skip
+    lines = written(tmp_path, f"{json.dumps(line)}\n{json.dumps(line)}\n", "a.jsonl")
+    for path, form in ((bench, "vllm-bench"), (lines, "genai-perf")):
+        kind, _, [run] = read_file(path, "auto")
+        assert kind == form
+        seen = read_requests(path)
+        for name in ("ttft_s", "itl_s", "e2e_s"):
+            stored = sorted(point.value for point in run.series[name])
+            assert stored == pytest.approx(sorted(getattr(seen, name).tolist()))
+    assert read_requests(bench).e2e_s.tolist() == [0.17, 0.26]
+    assert run.settings == {"output_tokens": 11, "input_tokens": 30}
 
 
 def test_requests_stand_by_their_arrival(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import price_files
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
-from flopwise.price_import import imports, layouts
+from flopwise.price_import import imports
 from flopwise.price_import.age import age_notes, ages, days_old
-from flopwise.price_import.layouts import PriceRows
+from flopwise.price_import.imports import PriceRows
 
 KEY = ("aws", "p5.48xlarge", "us-east-1")
 GPUHUNT = "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size\n"
@@ -35,7 +35,7 @@ def imported(
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    table = layouts.read_prices(path, load_facts(), day="2026-11-01", skip_unknown=skip, provider=provider)
+    table = imports.read_prices(path, load_facts(), day="2026-11-01", skip_unknown=skip, provider=provider)
     imports.write_prices("mine", table.rows)
     return table
 
@@ -145,7 +145,7 @@ def test_files_of_other_systems_are_read(tmp_path: Path, ends: str) -> None:
     text = '"instance_name","location",price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size\n' + GOOD
     path = tmp_path / "aws.csv"
     path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", ends).encode())
-    table = layouts.read_prices(path, load_facts(), day="2026-11-01")
+    table = imports.read_prices(path, load_facts(), day="2026-11-01")
     assert [row["on_demand_usd_per_hour"] for row in table.rows] == [50.0]
 
 
@@ -337,9 +337,9 @@ def test_prices_to_come_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(OWN + "aws,p5.48xlarge,us-east-1,,,40,2036-01-01,s\n", encoding="utf-8")
     with pytest.raises(SpecError, match=r"row 2, column price_date: got '2036-01-01'; .*days up to 2026-11-21"):
-        layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21")
+        imports.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21")
     path.write_text(OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-11-21,s\n", encoding="utf-8")
-    assert layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21").rows
+    assert imports.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21").rows
 
 
 @pytest.mark.parametrize(

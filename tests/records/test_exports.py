@@ -6,6 +6,9 @@ import csv
 import io
 import json
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,8 @@ import pytest
 from recorded import run_named
 
 from flopwise.errors import SpecError
-from flopwise.records.exports import import_lines, write_lines, write_tables
+from flopwise.records.exports import write_lines, write_tables
+from flopwise.records.imports.imported import import_export
 from flopwise.records.model import Event, Expectation, ExpectedFigure, Run, Sample
 from flopwise.records.store import Store, open_store
 
@@ -40,8 +44,8 @@ def test_json_lines_come_back_whole(where: str, tmp_path: Path) -> None:
     for line in file.read_text().splitlines():
         json.loads(line, parse_constant=pytest.fail)  # every reader of JSON takes it
     other = open_store(tmp_path / "other.db")
-    [new] = import_lines(other, file)
-    assert new.run_id == run.run_id
+    [one] = import_export(other, file)
+    assert (one.run.run_id, one.new) == (run.run_id, True)
     for name in ("expected", "software", "status", "ended_at_s", "gpus", "name"):
         assert getattr(other.run("out"), name) == getattr(run, name), name
     assert other.events(run.run_id) == store.events(run.run_id)
@@ -50,7 +54,7 @@ def test_json_lines_come_back_whole(where: str, tmp_path: Path) -> None:
         before, after = store.samples(run.run_id, metric, device), other.samples(run.run_id, metric, device)
         for name in ("at_s", "step", "value"):
             np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
-    assert import_lines(other, file) == []  # it is there already
+    assert [again.new for again in import_export(other, file)] == [False]  # it is there already
     assert other.summaries(run.run_id) == store.summaries(run.run_id)
 
 
@@ -77,8 +81,34 @@ def test_a_broken_file_is_refused_and_nothing_is_imported(line: int, text: str, 
     file.write_text("\n".join(lines))
     other = open_store(tmp_path / "other.db")
     with pytest.raises(SpecError, match=message):
-        import_lines(other, file)
+        list(import_export(other, file))
     assert other.runs() == []
+
+
+def test_an_import_that_is_killed_leaves_nothing_and_the_next_one_is_whole(where: str, tmp_path: Path) -> None:
+    store, run = _filled(tmp_path / "filled.db")
+    write_lines(store, store.runs(), file := tmp_path / "runs.jsonl")
+    code = f"""
+import os, signal
+from pathlib import Path
+from flopwise.records import store as stores
+from flopwise.records.imports.imported import import_export
+whole, calls = stores._append_samples, []
+def killed(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    whole(*arguments)
+stores._append_samples, stores.BATCH = killed, 1000
+list(import_export(stores.open_store({where!r}), Path({str(file)!r})))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    other = open_store(where)
+    assert other.runs() == []
+    assert [one.run.run_id for one in import_export(other, file) if one.new] == [run.run_id]
+    assert other.summaries(run.run_id) == store.summaries(run.run_id)
+    assert (other.run("out").status, other.run("out").ended_at_s) == (run.status, run.ended_at_s)
 
 
 def test_tables_hold_the_same(tmp_path: Path) -> None:

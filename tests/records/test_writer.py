@@ -357,6 +357,32 @@ def test_what_waits_is_bounded_thinned_and_said(tmp_path: Path, monkeypatch: pyt
     assert int(thinned.text.split()[0].replace(",", "")) == 50_000 - steps.size + 20
 
 
+def test_kinds_of_values_that_alternate_are_thinned_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MOST_HELD", 1000)
+    blocker = tmp_path / "away"
+    blocker.write_text("x")
+    writer = Writer(blocker / "runs.db", run := run_named("two kinds"), interval_s=0.01)
+    for step in range(5000):
+        writer.add(float(step), {"loss": 1.0}, step=step)
+        writer.add(float(step), {"peak_memory_bytes": 1.0}, step=step, device="cuda:0")
+    blocker.unlink()
+    assert writer.end(timeout_s=SOON_S)
+    store = open_store(blocker / "runs.db")
+    losses, peaks = (store.samples(run.run_id, *key).step for key in (("loss",), ("peak_memory_bytes", "cuda:0")))
+    assert losses.size == pytest.approx(peaks.size, abs=20)
+    assert 500 < losses.size + peaks.size <= 1000
+    assert max(losses[0], peaks[0]) < 2500, "something is left of what came first of both"
+
+
+def test_values_of_which_no_two_are_of_a_kind_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MOST_HELD", 100)
+    writer = Writer(tmp_path, run_named("odd"), interval_s=0.01)
+    for step in range(1000):
+        writer.add(float(step), {"loss": 1.0}, device=str(step))
+        assert len(writer._held) <= 100
+    writer.end(timeout_s=0.0)
+
+
 def test_a_store_that_is_moved_aside_is_made_anew(tmp_path: Path) -> None:
     where = tmp_path / "runs.db"
     writer = Writer(where, run := run_named("moved"), interval_s=0.01)

@@ -30,8 +30,7 @@ from flopwise.search.layout_search import (
     timed_layouts,
 )  # fmt: skip
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
-from flopwise.search.plan_training import floor_flops, floor_gpu_s
+from flopwise.search.plan_training import OFFLOADS, Offloads, copying_is_quicker, floor_flops, floor_gpu_s, with_offload
 from flopwise.search.run_job import candidate_job, recipes
 from flopwise.search.space import EVERY, LayoutLimits, layouts
 from flopwise.search.workload import merged_onto

@@ -10,7 +10,14 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
-from flopwise.cost.kernels import decode_attention_s, grouped_matmul_s, matmul_s, pointwise_s, prefill_attention_s
+from flopwise.cost.kernels import (
+    decode_attention_s,
+    grouped_matmul_s,
+    matmul_s,
+    pointwise_s,
+    prefill_attention_s,
+    touched_keys,
+)
 from flopwise.facts.catalog import load_facts
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
@@ -127,6 +134,25 @@ def test_a_prompt_goes_by_blocks_of_128_queries() -> None:
     found = prefill_attention_s(RATES, pairs, 1, tokens, heads, 8, tokens, qk_dim=128, v_dim=128)
     expected = VALUE["attention_s"] + overlapped(compute_s, memory_s, "overlap_loss.attention")
     assert float(np.asarray(found.seconds)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_query_touches_more_keys_than_there_are() -> None:
+    """An encoder's 512 queries see all 512 keys: no diagonal, so no half block beside them."""
+    tokens, heads = 512, 64
+    per_key_s = 2 * 128 * 256 * CORES / (PEAK * VALUE["attention_frac"])
+    compute_s = waved(4 * heads, VALUE["attention_tail"]) * tokens * per_key_s
+    compute_s += VALUE["attention_block_s"] * math.ceil(4 * heads / CORES)
+    memory_s = tokens * (2 * heads) * 256 * 2 / READ
+    found = prefill_attention_s(RATES, tokens * tokens, 1, tokens, heads, heads, tokens, qk_dim=128, v_dim=128)
+    expected = VALUE["attention_s"] + overlapped(compute_s, memory_s, "overlap_loss.attention")
+    assert float(np.asarray(found.seconds)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_processor_touches_keys_in_blocks_of_512() -> None:
+    """PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: kvSplitSize is 512."""
+    assert touched_keys(1000.5, 2000, is_host=True) == 1256.5  # half a block on the diagonal
+    assert touched_keys(128.5, 256, is_host=True) == 256  # one block has them all
+    assert touched_keys(128.5, 256, is_host=False) == 192.5
 
 
 def test_passes_over_memory_take_their_bytes() -> None:

@@ -9,8 +9,8 @@ import pytest
 from flopwise.api.serve import serve
 from flopwise.facts.catalog import load_facts
 from flopwise.search.plan import plan
+from flopwise.search.serving_option import RequestLinkNeed, request_network_needs
 from flopwise.search.workload_file import workload_from
-from flopwise.serving.network import RequestLinkNeed, request_network_needs
 
 SHAPE: dict[str, Any] = {"input_tokens": 1000, "output_tokens": 101}
 TOKENS = 1100

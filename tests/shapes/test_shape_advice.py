@@ -109,9 +109,10 @@ def test_nanogpt_pads_the_vocabulary_with_profit() -> None:
     assert not [a for a in advise(padded, gpu="a100", batch=12, seq=1024).advice if a.what == "lm_head"]
 
 
-def test_gpt3_13b_has_the_width_that_everybody_wonders_about() -> None:
-    """Brown et al. 2020, table 2.1: a width of 5,140 with 40 heads of 128; others train 5,120."""
-    found = advise("GPT-3 13B", gpu="a100-80gb").advice[0]
+def test_the_width_that_brown_et_al_print_for_gpt3_13b() -> None:
+    """Brown et al. 2020, table 2.1: a width of 5,140 with 40 heads of 128, a misprint of 5,120."""
+    printed = built(GPT2, n_embd=5140, n_layer=40, n_head=40, head_dim=128, n_inner=4 * 5140, model_type="gpt3")
+    found = advise(printed, gpu="a100-80gb").advice[0]
     assert (found.now, found.better) == ("5,140", "5,144")
     assert found.gain_frac > 0.1
 

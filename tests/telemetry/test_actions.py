@@ -81,12 +81,14 @@ def test_a_refusal_is_not_tried_again() -> None:
 def test_a_command_runs_once_without_a_shell(tmp_path: Path) -> None:
     said: list[str] = []
     proof = tmp_path / "a b; touch c"
-    state = KeptState(tmp_path / "job.json", ())
+    state = KeptState(tmp_path / "job.json")
     command = BudgetCommand(f"{sys.executable} -c 'import sys; open(sys.argv[1], \"a\").write(\"x\")' '{proof}'",
                             state, said.append)  # fmt: skip
-    assert command.run()
-    assert not command.run()
-    assert not BudgetCommand("true", KeptState(tmp_path / "job.json", ()), said.append).run(), "nor after a restart"
+    command.run()
+    command.run()
+    BudgetCommand("true", KeptState(tmp_path / "job.json"), said.append).run()
+    assert [text for text in said if "runs" in text] == said, "nor after a restart"
+    assert len(said) == 1
     assert until(lambda: proof.exists() and proof.read_text() == "x")
     assert not (tmp_path / "c").exists()
 
@@ -98,6 +100,32 @@ def test_a_command_runs_once_without_a_shell(tmp_path: Path) -> None:
     for wrong in ("no-such-program-anywhere x", "unbalanced 'quote", " "):
         with pytest.raises(SpecError, match="--exec-on-budget"):
             BudgetCommand(wrong, state, said.append)
+
+
+def test_a_command_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    program_file = tmp_path / "stop"
+    program_file.write_text("")
+    program_file.chmod(0o755)
+    program_file.write_bytes(b"\x7fELF no program")
+    state = KeptState(tmp_path / "job.json")
+    command = BudgetCommand(str(program_file), state, said.append)
+    command.run()
+    command.run()
+    assert len(said) == 1
+    assert "does not start" in said[0]
+    program_file.write_text("#!/bin/sh\nexit 3\n")
+    command.run()
+    assert said[-1].endswith("stop runs")
+
+    def ended() -> bool:
+        command.check()
+        return len(said) == 3
+
+    assert until(ended)
+    assert said[-1].endswith("exit code 3")
+    BudgetCommand(str(program_file), state, said.append).run()
+    assert len(said) == 3
 
 
 def test_a_recorded_run_is_played_back_with_its_alerts(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,7 @@ from flopwise.errors import SpecError
 from flopwise.telemetry.expected import ELSEWHERE, Expected
 from flopwise.telemetry.limits import QUANTITIES
 from flopwise.telemetry.money import KeptState, spend
-from flopwise.telemetry.prometheus import bucket_quantile
-from flopwise.telemetry.readings import CounterRate, WatchReading
+from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import Watcher, WatchStatus
 
@@ -52,6 +53,12 @@ def play(watcher: Watcher, *readings: WatchReading) -> list[tuple[str, bool, flo
     """(alert, whether it fires, when) of everything that changes."""
     statuses = [status for reading in readings for status in watcher.take(reading)]
     return [(c.limit.name, c.firing, c.at_s) for status in statuses for c in status.changes]
+
+
+def reap(watcher: Watcher) -> None:
+    """Wait for the stop command."""
+    if watcher._command is not None and watcher._command._process is not None:
+        watcher._command._process.wait(60)
 
 
 def memory(at_s: float, frac: float) -> WatchReading:
@@ -176,6 +183,89 @@ def test_a_budget_fires_when_it_is_spent() -> None:
     assert found == [("DayBudgetSpent", True, 60.0), ("BudgetSpent", True, 110.0)]
 
 
+def test_a_budget_is_kept_while_nothing_can_be_read(tmp_path: Path) -> None:
+    """A dollar a second: the source is silent from the start, and is said to be lost after a minute."""
+    clock, spec = [0.0], WatchSpec(price=3600.0, budget=100.0, exec_on_budget=f"touch {tmp_path / 'stopped'}")
+    source, silent = Played(), [SourceLostError("away"), SourceLostError("away"), SourceLostError("away")]
+
+    def readings() -> list[WatchReading]:
+        if clock[0]:
+            raise silent.pop()
+        return [memory(0, 0.5)]
+
+    source.readings = readings  # type: ignore[method-assign]
+    watcher = Watcher(source, Expected.of(spec, None, None), spec, started_at_s=0.0, now=lambda: clock[0])
+    assert watcher.look().changes == ()
+    clock[0] = 50.0
+    early = watcher.look()
+    assert (early.spend.total_usd, early.changes) == (50.0, ())
+    clock[0] = 101.0
+    late = watcher.look()
+    assert {change.limit.name for change in late.changes} == {"SourceLost", "BudgetSpent"}
+    assert late.spend.total_usd == 101.0
+    assert any("runs" in text for text in late.said)
+    reap(watcher)
+    clock[0] = 150.0
+    assert watcher.look().changes == (), "once an episode"
+
+
+def test_a_budget_goes_on_in_the_quiet_between_two_readings() -> None:
+    clock, spec = [0.0], WatchSpec(price=3600.0, budget=100.0)
+    source, handed = Played(), [[memory(0, 0.5)], [], [], [memory(120, 0.5)]]
+    source.readings = lambda: handed.pop(0)  # type: ignore[method-assign]
+    watcher = Watcher(source, Expected.of(spec, None, None), spec, started_at_s=0.0, now=lambda: clock[0])
+    found = []
+    for clock[0] in (0.0, 99.0, 101.0, 121.0):
+        status = watcher.look()
+        assert status.source_lost == ""
+        found.append([(change.limit.name, change.at_s) for change in status.changes])
+    assert found == [[], [], [("BudgetSpent", 101.0)], []]
+
+
+def test_alerts_of_a_device_that_is_gone_end() -> None:
+    """Two machines: one is given back, after which nobody names its GPU, not even as one that is lost."""
+
+    def both(at_s: float, *gone: str, lost: str = "") -> WatchReading:
+        values = {"memory_total_bytes": 80.0 * GIB, "memory_used_bytes": 72.0 * GIB}
+        devices = {name: values for name in ("a/0", "b/0") if name not in (*gone, lost)}
+        return WatchReading(at_s=at_s, devices=devices, lost=frozenset({lost} - {""}))
+
+    watcher = watched()
+    rows = [both(t) for t in range(0, 330, 30)]
+    rows += [both(t, lost="b/0") for t in range(330, 2130, 30)]  # for half an hour: its alerts stay
+    rows += [both(t, "b/0") for t in range(2130, 3300, 30)]
+    statuses = [status for row in rows for status in watcher.take(row)]
+    found = [(c.limit.name, c.device, c.firing, c.at_s) for status in statuses for c in status.changes]
+    assert found == [
+        ("MemoryHigh", "a/0", True, 300.0), ("MemoryHigh", "b/0", True, 300.0), ("DeviceLost", "b/0", True, 360.0),
+        ("MemoryHigh", "b/0", False, 3000.0), ("DeviceLost", "b/0", False, 3000.0),  # 15 minutes after 2100
+    ]  # fmt: skip
+    assert [change.device for change in statuses[-1].firing] == ["a/0"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_job_begins_with_its_own_watch_unless_its_file_says_otherwise(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven days lie between two jobs on the same machine, at a cent a second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("flopwise.telemetry.watcher.open_source", lambda _: Played())
+    clock = [0.0]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    state = Path("job.json") if own else None
+    spec = WatchSpec(price=36.0, budget=1.0, exec_on_budget=f"touch {tmp_path / 'stopped'}", state=state)
+    first = Watcher.of(spec, None)
+    assert play(first, memory(1.0, 0.1), memory(120.0, 0.1)) == [("BudgetSpent", True, 120.0)]
+    reap(first)
+    clock[0] = 1e6
+    second = Watcher.of(spec, None)
+    found = play(second, memory(1e6 + 1, 0.1), memory(1e6 + 2, 0.1))
+    assert found == ([("BudgetSpent", True, 1e6 + 1)] if own else []), "the file is of the same job"
+    assert play(second, memory(1e6 + 150, 0.1)) == ([] if own else [("BudgetSpent", True, 1e6 + 150)])
+    reap(second)
+
+
 def test_a_counter_that_begins_anew_grows_by_what_it_shows() -> None:
     rate = CounterRate(60.0)
     for at_s, total in ((0, 1000), (10, 1500), (20, 100), (30, 600)):
@@ -189,24 +279,23 @@ def test_a_counter_that_begins_anew_grows_by_what_it_shows() -> None:
     assert rate.per_s == 1.0, "a clock that was set back begins anew"
 
 
-def test_quantiles_of_buckets_are_those_of_prometheus() -> None:
-    counts = {0.1: 10.0, 0.5: 60.0, 1.0: 95.0, float("inf"): 100.0}
-    assert bucket_quantile(0.5, counts) == pytest.approx(0.1 + 0.4 * (50 - 10) / 50)
-    assert bucket_quantile(0.99, counts) == 1.0
-    assert bucket_quantile(0.05, counts) == pytest.approx(0.05)
-    assert bucket_quantile(0.5, {0.1: 0.0, float("inf"): 0.0}) is None
-    assert bucket_quantile(0.5, {0.1: 5.0}) is None
-
-
 def test_what_is_kept_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "watch" / "job.json"
-    state = KeptState(path, ())
+    state = KeptState(path)
     assert state.started_at_s() is None
     state.start(123.0)
-    assert KeptState(path, ()).started_at_s() == 123.0
+    assert KeptState(path).started_at_s() == 123.0
     assert state.claim_run()
-    assert not KeptState(path, ()).claim_run()
-    assert KeptState(path, (), anew=True).claim_run()
+    assert not KeptState(path).claim_run()
+    state.note_run(begun=False)
+    assert KeptState(path).claim_run(), "what did not begin may be tried again"
+    claim = path.with_name("job.json.ran")
+    os.utime(claim, (time.time() - 61, time.time() - 61))
+    assert KeptState(path).claim_run(), "the watch that claimed it was killed"
+    state.note_run(begun=True)
+    os.utime(claim, (time.time() - 61, time.time() - 61))
+    assert not KeptState(path).claim_run()
+    assert KeptState(path, anew=True).claim_run()
     path.write_text("{")
     with pytest.raises(SpecError, match="--anew"):
         state.started_at_s()

@@ -43,6 +43,16 @@ def test_a_recipe_that_runs_as_it_is_stays_the_same() -> None:
     assert recipe_on(recipe, FACTS.accelerator("h100"))[0] is recipe
 
 
+@pytest.mark.parametrize(
+    ("gpu", "precision"), [("h100", "fp8_block"), ("rtx-4090", "fp8_block"), ("b200", "mxfp8"), ("mi355x", "mxfp8")]
+)
+def test_scales_of_32_elements_need_units_for_them(gpu: str, precision: str) -> None:
+    """OCP Microscaling Formats 1.0: Blackwell and CDNA 4 have the units; Hopper and Ada scale whole blocks."""
+    recipe, notes = recipe_on(asked("megatron-te", precision="mxfp8"), FACTS.accelerator(gpu))
+    assert recipe.precision == precision
+    assert any("no units for mxfp8" in note for note in notes) == (precision != "mxfp8")
+
+
 def test_fp16_names_loss_scaling_and_keeps_fp32_masters() -> None:
     """A stack of pure 16-bit weights has 2 bytes a parameter; in fp16 an fp32 copy stands beside: 2 + 4."""
     pure = replace(FACTS.stack("fsdp-compile"), weights_dtype="compute", master_weights=False)

@@ -4,42 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flopwise.fitting.profile import CalibrationProfile
+    from flopwise.fitting.profile import CalibrationProfile, MadeProfile
 
 
 def calibrate(
     *files: str | Path,
     name: str | None = None,
+    model: Any = None,
+    users: int | None = None,
     facts: str | Path | None = None,
     calibration: str | None = None,
     dry_run: bool = False,
     force: bool = False,
     advance: Callable[[float, float | None], None] | None = None,
+    **deployment: Any,
 ) -> CalibrationProfile:
     """Refit the constants that measurements can decide into the profile `name` (default: as the first file).
 
-    `files`: what `flopwise probe` wrote, CSV files as `flopwise backtest` reads them, or names of recorded runs.
-    `calibration`: the profile to start from, instead of the shipped constants. `dry_run`: write nothing; `force`: over
-    a profile of the same name. `advance(done, whole)` is called as the fit goes.
+    `files`: what `flopwise probe` wrote, CSV files as `flopwise backtest` reads them, or names of recorded runs. With
+    a `model` they are observations that `flopwise observe` wrote (or results of a load generator) of its deployment,
+    which `deployment` says: keywords of `MachineSpec` and `ServingSpec`; `users`: of a closed loop, None where
+    requests came at the times that the file says. `calibration`: the profile to start from, instead of the shipped
+    constants. `dry_run`: write nothing; `force`: over a profile of the same name. `advance(done, whole)` is called as
+    the fit goes.
 
     Raises:
-        SpecError: a file is broken or of no known kind, nothing in them can be predicted, or the name is taken.
+        SpecError: a file is broken or of no known kind, nothing in them can be predicted, requests are too few, or the
+            name is taken.
     """
     from flopwise.api.prices import today
+    from flopwise.errors import SpecError
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.profiles import checked_name
     from flopwise.fitting.measured import read_measurements
     from flopwise.fitting.profile import make_profile, write_profile
+    from flopwise.observations.observation import OBSERVATION_FILE
 
-    given = read_measurements([Path(file) for file in files])
-    chosen = checked_name(name or Path(given.files[0]).stem)
-    made = make_profile(given, load_facts(facts, calibration), chosen, today().isoformat(), advance)
+    paths, date = [Path(file) for file in files], today().isoformat()
+    if model is not None and paths:
+        chosen = checked_name(name or paths[0].resolve().stem)
+        made = _of_deployment(model, paths, chosen, date, users, facts=facts, calibration=calibration, **deployment)
+    else:
+        if strays := sorted([*deployment, *(["users"] if users is not None else [])]):
+            raise SpecError(f"{', '.join(strays)}: say nothing without the model that the deployment serves")
+        if seen := next((p for p in paths if p.is_dir() or p.name == OBSERVATION_FILE), None):
+            raise SpecError(f"{seen} is an observation of a service: say what it serves (--model) and on what (--gpu)")
+        given = read_measurements(paths)
+        chosen = checked_name(name or Path(given.files[0]).stem)
+        made = make_profile(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
         write_profile(made, force=force or calibration == chosen)
     return made.profile
+
+
+def _of_deployment(
+    model: Any, paths: list[Path], name: str, date: str, users: int | None, **keywords: Any
+) -> MadeProfile:
+    """The profile of a deployment that was observed."""
+    from flopwise.cost.spec import MachineSpec
+    from flopwise.facts.spec import SourceSpec
+    from flopwise.fitting.deployment import ServedLoad, deployment_profile, fit_deployment
+    from flopwise.observations.observation import measured_requests
+    from flopwise.options import take
+    from flopwise.serving.deployment import replica_of
+    from flopwise.serving.spec import ServingSpec, TechniqueRequest
+
+    machines, served, source = take(keywords, MachineSpec, ServingSpec, SourceSpec)
+    job, _ = replica_of(source.model_with_layers(model), served, machines, TechniqueRequest(), source)
+    loads = [ServedLoad(job=job, requests=measured_requests(path), users=users) for path in paths]
+    found = fit_deployment(loads, source.catalog)
+    return deployment_profile(found, job, source.catalog, name, [str(path) for path in paths], date)
 
 
 def calibrations() -> list[CalibrationProfile]:
@@ -71,7 +108,16 @@ def remove_calibration(name: str) -> Path:
 
     Raises:
         UnknownNameError: there is none of that name.
+        SpecError: it cannot be removed.
     """
-    from flopwise.fitting.profile import remove_profile
+    import shutil
 
-    return remove_profile(name)
+    from flopwise.errors import SpecError
+    from flopwise.facts.profiles import profile_path
+
+    folder = profile_path(name)
+    try:
+        shutil.rmtree(folder)
+    except OSError as fault:
+        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
+    return folder

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import UnknownNameError
-from flopwise.facts.accelerators import Accelerator
-from flopwise.facts.catalog import Resolution, load_facts
+from flopwise.facts.accelerators import KINDS, Accelerator
+from flopwise.facts.catalog import Resolution, load_facts, one_of
 from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
@@ -37,13 +37,23 @@ def gpus(
     facts: Path | str | None = None,
     calibration: str | None = None,
 ) -> tuple[Accelerator, ...]:
-    """The accelerators that fit every given condition.
+    """The accelerators that fit every given condition, in the order of the catalog.
 
     Raises:
         UnknownNameError: no accelerator has such a vendor, architecture or kind.
     """
-    catalog = load_facts(facts, calibration)
-    return catalog.accelerators_for(vendor=vendor, architecture=architecture, kind=kind, min_hbm_bytes=min_hbm_bytes)
+    rows = load_facts(facts, calibration).accelerators.values()
+    vendor = one_of("vendor", vendor, (a.vendor for a in rows))
+    architecture = one_of("architecture", architecture, (a.architecture for a in rows))
+    kind = one_of("kind of accelerator", kind, KINDS)
+    return tuple(
+        a
+        for a in rows
+        if vendor in (None, a.vendor)
+        and architecture in (None, a.architecture)
+        and kind in (None, a.kind)
+        and a.hbm_bytes >= min_hbm_bytes
+    )
 
 
 def largest_models(*names: str, facts: Path | str | None = None, calibration: str | None = None) -> list[LargestModels]:
@@ -71,15 +81,29 @@ def instances(
     max_usd_per_hour: float | None = None,
     facts: Path | str | None = None,
 ) -> tuple[Offer, ...]:
-    """The offers that fit every given condition; with `name` those of one instance type.
+    """The offers that fit every given condition, in the order of the catalog; with `name` those of one instance type.
+
+    With `purchase` only those with a known price for it; `max_usd_per_hour` holds for that price, else for the
+    on-demand one.
 
     Raises:
         UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or vendor.
+        SpecError: no such purchase option.
     """
-    return load_facts(facts).offers_for(
-        provider=provider, region=region, accelerator=accelerator, instance=name, vendor=vendor, kind=kind,
-        purchase=purchase, max_usd_per_hour=max_usd_per_hour,
-    )  # fmt: skip
+    catalog = load_facts(facts)
+    chips = catalog.accelerators
+    offers = catalog.offers_for(provider=provider, region=region, accelerator=accelerator, instance=name)
+    kind = one_of("kind of accelerator", kind, KINDS)
+    vendor = one_of("vendor", vendor, (a.vendor for a in chips.values()))
+    priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
+    limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
+    return tuple(
+        o
+        for o in offers
+        if kind in (None, chips[o.accelerator].kind)
+        and vendor in (None, chips[o.accelerator].vendor)
+        and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
+    )
 
 
 def models(

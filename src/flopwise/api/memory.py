@@ -90,12 +90,13 @@ def _serving(
     """Memory of serving `concurrency` sequences of `context` tokens."""
     from flopwise.cost.rates import rates
     from flopwise.facts.models.positions import check_length
+    from flopwise.serving.deployment import on_its_engine
     from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import generates, serving_memory
     from flopwise.serving.memory_answer import memory_answer
     from flopwise.serving.precision import conversion_note
 
-    spec, format_notes = spec.in_its_format(model)
+    spec, format_notes = on_its_engine(spec, model, chip, facts)
     software, layout, each = spec.software(facts), spec.layout(), -(-concurrency // spec.dp)
     check_layout(model, layout)
     tokens = context or DataSpec().seq_len(model)

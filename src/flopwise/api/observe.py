@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from flopwise.options import take
 
 if TYPE_CHECKING:
-    from flopwise.fitting.deployment import DeploymentFit
     from flopwise.observations.comparison import ReplayComparison
     from flopwise.observations.observation import Observation
     from flopwise.serving.sim.answer import SimulateAnswer
@@ -75,41 +74,3 @@ def replay(model: Any, folder: Path | str, **keywords: Any) -> Replay:
     answer = simulate(model, trace=Path(folder) / TRACE_FILE, **keywords)
     compared = compare(seen, answer.simulated, answer.job, dict(answer.intervals))
     return Replay(answer=answer, observation=seen, comparison=compared)
-
-
-def calibrate_deployment(
-    model: Any,
-    load: Path | str,
-    *,
-    name: str,
-    users: int | None = None,
-    dry_run: bool = False,
-    force: bool = False,
-    **keywords: Any,
-) -> DeploymentFit:
-    """Fit the constants of a deployment to requests that it answered, into the calibration profile `name`.
-
-    `load`: a load generator's file; `users`: of its closed loop, None: requests came at the times that it says. Further
-    keywords are those of `ServingSpec`, `MachineSpec` and `SourceSpec`. `dry_run`: write nothing; `force`: over a
-    profile of the same name.
-
-    Raises:
-        SpecError: too few requests, a file that cannot be read, or the name is taken.
-    """
-    from flopwise.api.prices import today
-    from flopwise.cost.spec import MachineSpec
-    from flopwise.facts.profiles import checked_name
-    from flopwise.facts.spec import SourceSpec
-    from flopwise.fitting.deployment import ServedLoad, deployment_profile, fit_deployment
-    from flopwise.fitting.profile import write_profile
-    from flopwise.observations.requests import read_requests
-    from flopwise.serving.deployment import replica_of
-    from flopwise.serving.spec import ServingSpec, TechniqueRequest
-
-    machines, deployment, source = take(keywords, MachineSpec, ServingSpec, SourceSpec)
-    job, _ = replica_of(source.model(model), deployment, machines, TechniqueRequest(), source)
-    found = fit_deployment([ServedLoad(job=job, requests=read_requests(Path(load)), users=users)], source.catalog)
-    made = deployment_profile(found, job, source.catalog, checked_name(name), [str(load)], today().isoformat())
-    if not dry_run:
-        write_profile(made, force=force)
-    return found

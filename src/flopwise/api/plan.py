@@ -25,11 +25,11 @@ def workload(source: str | Path | dict[str, Any], changes: dict[str, Any] | None
     Raises:
         SpecError: what is wrong, and where.
     """
-    from flopwise.search.workload_file import load_workload, workload_from
+    from flopwise.search.workload_file import parse_workload, read_text, workload_from
 
     if isinstance(source, dict):
         return workload_from({**source, **(changes or {})})
-    return load_workload(source, changes)
+    return parse_workload(read_text(source), str(source), changes)
 
 
 def plan(

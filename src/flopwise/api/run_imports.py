@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,8 @@ from flopwise.training.spec import DataSpec, TrainingSpec
 if TYPE_CHECKING:
     from flopwise.records.imports.imported import FoundRun, ImportedRun, PlannedRun
     from flopwise.records.model import Expectation
-    from flopwise.records.store import Store
+    from flopwise.serving.answer import ServeAnswer
 
-EXPORT = "flopwise-runs"
-"""The format of what `export_runs` writes."""
 TRAINING, SERVING = (DataSpec, TrainingSpec), (RequestSpec, ServingSpec)
 """Options of what was run, beside those of its machines."""
 
@@ -38,8 +36,7 @@ def import_runs(
     Raises:
         SpecError: a file that cannot be read, or an option that is not of its kind of run; nothing is written then.
     """
-    from flopwise.records.imports.imported import found_runs, write_run
-    from flopwise.records.store import open_store
+    from flopwise.records.imports.imported import import_files
 
     if not files:
         raise SpecError("no file to import; give one that a tool has exported")
@@ -47,36 +44,11 @@ def import_runs(
     about = {name: value for name, value in options.items() if name in names}
     said, machines, source = take(about, ImportSpec, MachineSpec, SourceSpec)
     rest = {name: value for name, value in options.items() if name not in names and value is not None}
-    paths = [Path(file) for file in files]
-    own = [path for path in paths if said.format in ("auto", EXPORT) and _is_export(path)]
-    found = found_runs([path for path in paths if path not in own], said, gpus)
-    planned = [_planned_run(one, said, machines, source, gpus, _settings(one, rest)) for one in found]
-    opened, several = open_store(store), len(found) > 1
-    written = [write_run(opened, one, plan, said, several=several) for one, plan in zip(found, planned, strict=True)]
-    return [*(run for path in own for run in _runs_of_export(opened, path)), *written]
 
+    def planned_run(one: FoundRun) -> PlannedRun:
+        return _planned_run(one, said, machines, source, gpus, _settings(one, rest))
 
-def _is_export(path: Path) -> bool:
-    """Whether a file is one that `export_runs` wrote."""
-    try:
-        with path.open("rb") as file:
-            return f'"{EXPORT}"'.encode() in file.readline(200)
-    except OSError:
-        return False
-
-
-def _runs_of_export(store: Store, path: Path) -> Iterator[ImportedRun]:
-    """The runs of such a file, those that the store did not have written to it."""
-    from flopwise.records.exports import import_lines, read_lines
-    from flopwise.records.imports.imported import ImportedRun
-
-    new = {run.run_id for run in import_lines(store, path)}
-    for run, samples, _ in read_lines(path):
-        metrics = tuple(dict.fromkeys(sample.metric for sample in samples))
-        yield ImportedRun(
-            run=run, path=str(path), samples=len(samples), metrics=metrics, left_out=(), notes=(),
-            new=run.run_id in new,
-        )  # fmt: skip
+    return import_files([Path(file) for file in files], said, gpus, planned_run, store)
 
 
 def _settings(one: FoundRun, rest: Mapping[str, Any]) -> dict[str, object]:
@@ -141,14 +113,47 @@ def _expectation(
     )
     if verb == "serve":
         from flopwise.api.serve import serve
-        from flopwise.records.serving_expectation import serving_expectation
 
         answer = serve(model, gpus=gpus, machines=machines, source=source, **settings)
         each = answer.estimate.job.cluster.usd_per_gpu_hour
-        return None if each is None else each * answer.num_gpus, serving_expectation(answer, line)
+        return None if each is None else each * answer.num_gpus, _serving_expectation(answer, line)
     from flopwise.api.train import train
     from flopwise.records.expectation import ExpectedTraining
 
     trained = train(model, gpus=gpus or 1, machines=machines, source=source, **settings)
     plan = ExpectedTraining.of_answer(trained, line, settings)
     return plan.price_usd_per_hour, plan.expected
+
+
+def _serving_expectation(answer: ServeAnswer, question: str) -> Expectation:
+    """Latencies of a request and rates of all replicas, with 80 % intervals; `question`: the command of the answer.
+
+    Under a rate the latencies are those of the mean request under that load, where replicas keep up; their intervals
+    are as wide as those without. A request's terms are its first token and the further ones.
+    """
+    from flopwise import __version__
+    from flopwise.records.explanation import FIRST, FURTHER
+    from flopwise.records.model import Expectation, ExpectedFigure
+
+    estimate, load = answer.estimate, answer.under_load
+    figures: dict[str, tuple[float, float, float]] = {}
+    first = estimate.ttft_s
+    figures["ttft_s"] = first.value, first.low, first.high
+    if estimate.tpot_s is not None:
+        figures["itl_s"] = estimate.tpot_s.value, estimate.tpot_s.low, estimate.tpot_s.high
+    figures["e2e_s"] = estimate.e2e_s, estimate.e2e_low, estimate.e2e_high
+    if load is None:
+        rates = {"requests_per_s": estimate.throughput, "tokens_per_s": estimate.output_tokens_per_s}
+        for name, rate in rates.items():
+            if rate is not None:
+                figures[name] = rate.value * answer.replicas, rate.low * answer.replicas, rate.high * answer.replicas
+    terms = {FIRST: first.value}
+    if estimate.e2e_s > first.value:
+        terms[FURTHER] = estimate.e2e_s - first.value
+    return Expectation(
+        figures={
+            name: ExpectedFigure(metric=name, value=float(value), low=float(low), high=float(high))
+            for name, (value, low, high) in figures.items()
+        },
+        terms=terms, question=question, version=__version__,
+    )  # fmt: skip

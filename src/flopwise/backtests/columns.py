@@ -73,7 +73,8 @@ def our_columns(kind: str, row: Row) -> Row:
     """The row in our columns; as it is where none of its columns is one of published tables alone."""
     if kind not in _PUBLISHED or not _PUBLISHED[kind] & row.keys():
         return row
-    return {name: _cell(row, origin) for name, origin in COLUMNS[kind].items()}
+    own = {"config": row["config"]} if row.get("config") else {}
+    return {name: _cell(row, origin) for name, origin in COLUMNS[kind].items()} | own
 
 
 def _cell(row: Row, origin: Origin) -> str:

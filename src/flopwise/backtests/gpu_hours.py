@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from flopwise.backtests.prediction import Prediction, Row, choice, named_model, number, prediction_of, whole
+from flopwise.backtests.prediction import Prediction, Row, choice, number, prediction_of, stated_model, whole
 from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import ErrorBand, error_band
@@ -119,7 +119,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         tokens = number(row, "tokens")
         if tokens is None:
             raise SpecError("the number of tokens (tokens) is missing")
-        gpus, model = whole(row, "gpus", DEFAULT_GPUS), named_model(row.get("model", ""), facts)
+        gpus, model = whole(row, "gpus", DEFAULT_GPUS), stated_model(row, facts)
         gpu, recipe = facts.resolve(row.get("gpu", "")), row_recipe(row, model, facts, gpus)
         steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
         band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from flopwise.backtests import gpu_hours, io, memory, serving, training
 from flopwise.backtests.kernels import Predictor
-from flopwise.backtests.prediction import Prediction, Row
+from flopwise.backtests.prediction import Prediction, Row, prediction_of, stated_model
+from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
+from flopwise.ops.weights import weight_bytes
 
 Predict = Callable[[Row], Sequence[Prediction]]
 
@@ -36,9 +38,20 @@ def _kernels(facts: Facts) -> Predict:
     return lambda row: [predictor.predict(row)]
 
 
+def predict_weights(row: Row, facts: Facts) -> Prediction:
+    """Bytes of all weights of one row in its format, with their interval."""
+
+    def figure() -> tuple[float, ErrorBand]:
+        model = stated_model(row, facts)
+        nbytes = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
+        return nbytes, error_band("weights", facts.calibration)
+
+    return prediction_of(row, "bytes", "stored_bytes", figure)
+
+
 _KINDS = (
     MeasurementKind(
-        "weights", ("model", "format"), ("stored_bytes",), ("source",), ("form",), _single(memory.predict_weights),
+        "weights", ("model", "format"), ("stored_bytes",), ("source",), ("form",), _single(predict_weights),
     ),
     MeasurementKind(
         "memory", ("model",), ("peak_bytes",), ("study", "source"), ("method",), _single(memory.predict_row),

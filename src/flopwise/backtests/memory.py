@@ -12,9 +12,9 @@ from flopwise.backtests.prediction import (
     choice,
     flag,
     lora_targets,
-    named_model,
     number,
     prediction_of,
+    stated_model,
     whole,
 )
 from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
@@ -24,7 +24,6 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
-from flopwise.ops.weights import weight_bytes
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
@@ -69,9 +68,9 @@ def row_model(row: Row, facts: Facts) -> Model:
         SpecError: a cell of the shape is no number, or the name is not known.
     """
     shape = tuple(whole(row, column, 0) for column in ("hidden", "num_layers", "num_heads"))
-    if all(shape) and "bloom" in row.get("model", "").lower():
+    if all(shape) and not row.get("config") and "bloom" in row.get("model", "").lower():
         return _bloom(*shape)
-    return named_model(row.get("model", ""), facts)
+    return stated_model(row, facts)
 
 
 def row_layout(row: Row) -> Layout:
@@ -173,14 +172,3 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         return reading_bytes(row, row_memory(row, facts)), band
 
     return prediction_of(row, UNIT, "peak_bytes", figure)
-
-
-def predict_weights(row: Row, facts: Facts) -> Prediction:
-    """Bytes of all weights of one row in its format, with their interval."""
-
-    def figure() -> tuple[float, ErrorBand]:
-        model = named_model(row.get("model", ""), facts)
-        nbytes = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
-        return nbytes, error_band("weights", facts.calibration)
-
-    return prediction_of(row, "bytes", "stored_bytes", figure)

@@ -12,6 +12,7 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.models.sizes import size_of
 from flopwise.training.layout import TARGET_SETS
 
 Row = Mapping[str, str]
@@ -131,6 +132,15 @@ def model_spellings(text: str) -> list[str]:
     return list(dict.fromkeys(n for n in names if n))
 
 
+def stated_model(row: Row, facts: Facts) -> Model:
+    """The model of a row: of the configuration that it names, else the one that its `model` names.
+
+    Raises:
+        SpecError: there is no such configuration, or as `named_model`.
+    """
+    return facts.model(row["config"], offline=True) if row.get("config") else named_model(row.get("model", ""), facts)
+
+
 def named_model(text: str, facts: Facts) -> Model:
     """The model that `text` names, offline.
 
@@ -141,6 +151,8 @@ def named_model(text: str, facts: Facts) -> Model:
     failure: SpecError | None = None
     for name in spellings:
         if "/" in name or name.lower().endswith(".gguf"):
+            continue
+        if size_of(name) is not None and size_of(text) is None:  # what is left of a name is no model of that size
             continue
         try:
             return facts.model(name, offline=True)

@@ -53,12 +53,14 @@ class Backtest:
 def printed_rows(kind: MeasurementKind, file: Path) -> list[Row]:
     """The rows of a measurement file as they are: with our columns, or with those of published tables.
 
+    A `config` (of the model, a path beside the file) becomes a path from here.
+
     Raises:
         SpecError: the file cannot be read or lacks a column that the kind needs.
     """
     rows: list[Row] = [*each_row(file, ())]
     check_header(file, tuple(rows[0]), [_present_name(COLUMNS[kind.name][c], c, rows[0]) for c in kind.needed])
-    return rows
+    return [{**row, "config": str(file.parent / row["config"])} if row.get("config") else row for row in rows]
 
 
 def _present_name(origin: Origin, column: str, row: Row) -> str:

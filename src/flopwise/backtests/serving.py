@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, named_model, number, whole
+from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, number, stated_model, whole
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
@@ -182,7 +182,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     if row.get("prefill_replicas"):
         raise SpecError("replicas of their own for prompts (prefill_replicas) are not predicted")
     gpu = row_device(row, facts)
-    model = named_model(row.get("model", ""), facts)
+    model = stated_model(row, facts)
     software = row_engine(row, facts, device_year=gpu.accelerator.year, model_type=model.model_type)
     layout, replicas = row_layout(row, model, software)
     weights = row_format(row, software, facts)

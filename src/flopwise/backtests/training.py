@@ -10,9 +10,9 @@ from flopwise.backtests.prediction import (
     choice,
     flag,
     lora_targets,
-    named_model,
     number,
     prediction_of,
+    stated_model,
     whole,
 )
 from flopwise.cost.cluster import cluster
@@ -68,7 +68,7 @@ def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool) -> Model:
 
 
 def row_model(row: Row, facts: Facts) -> Model:
-    """The model of a row: by its printed shape when it is dense, by name otherwise.
+    """The model of a row: by its configuration, else its printed shape when it is dense, else by name.
 
     Raises:
         SpecError: a cell of the shape is no number, or the name is not known.
@@ -77,8 +77,8 @@ def row_model(row: Row, facts: Facts) -> Model:
     mixture = total is not None and active is not None and active < 0.9 * total
     heads = whole(row, "num_heads", 0)
     shape = tuple(whole(row, column, heads if column == "num_kv_heads" else 0) for column in SHAPE)
-    if mixture or not all(shape):
-        return named_model(row.get("model", ""), facts)
+    if mixture or not all(shape) or row.get("config"):
+        return stated_model(row, facts)
     return _dense_model(row.get("model", ""), shape, gated=flag(row, "gated", default=True))
 
 

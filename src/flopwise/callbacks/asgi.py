@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwise.records.model import Run
+from flopwise.units import HOUR_S
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -136,7 +137,7 @@ class RecordingMiddleware:
             values = {"requests_per_s": rate, "requests_running": float(self._running)}
             values["failed_requests"] = float(self._failed)
             if self._price is not None:
-                values["cost_usd"] = self._price * (now_s - self._start_s) / 3600
+                values["cost_usd"] = self._price * (now_s - self._start_s) / HOUR_S
             self._safely("add", self._at(now_s), values)
         for what, count in self._statuses.items():
             self._safely("event", "failed_requests", f"{count:,} requests failed: {what}", at_s=self._at(now_s))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import resource
 import sys
@@ -18,9 +17,10 @@ from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.errors import FlopwiseError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
+from flopwise.probes.machine import cpu_name, usable_cores
+from flopwise.records.metrics import counter_growth
 
 RAPL = Path("/sys/class/powercap")
-CPU_INFO = Path("/proc/cpuinfo")
 STATUS = Path("/proc/self/status")
 
 
@@ -38,27 +38,6 @@ def resident_peak_bytes() -> float:
             return float(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
-
-
-def cpu_name() -> str:
-    """What the processor calls itself."""
-    with contextlib.suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores that this process may use; two threads of a core are one."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError):
-        text = CPU_INFO.read_text(encoding="utf-8")
-        each = [re.search(rf"^{key}\s*:\s*(\d+)$", text, re.MULTILINE) for key in ("siblings", "cpu cores")]
-        if all(each):
-            siblings, cores = (int(found[1]) for found in each if found is not None)
-            return max(1, threads * cores // max(1, siblings))
-    return max(1, threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +137,7 @@ class CounterMeter(EnergyMeter):
         """Sum of what each counter grew; one that fell has started again, or is left out where nothing tells how."""
         now = self._read()
         for before, value in zip(self._last, now, strict=True):
-            grown = value - before
-            self._sum += grown if grown >= 0 else max(0.0, grown + self._wrap) if self._wrap else value
+            self._sum += counter_growth(before, value, self._wrap)
         self._last = now
         return self._sum * self._scale
 

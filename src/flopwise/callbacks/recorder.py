@@ -6,6 +6,7 @@ import atexit
 import math
 import os
 import platform
+import re
 import sys
 import threading
 import time
@@ -18,18 +19,17 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from flopwise.callbacks.budget import Agreement, RunBudget
-from flopwise.callbacks.clock import StepClock
-from flopwise.callbacks.devices import EnergyMeter, LocalDevices
+from flopwise.callbacks.budget import RunBudget
+from flopwise.callbacks.devices import EnergyMeter, LocalDevices, torch_cuda
 from flopwise.callbacks.settings import RecordingSpec
 from flopwise.callbacks.subject import trained_model
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import FlopwiseError
+from flopwise.errors import FlopwiseError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.records.expectation import ExpectedTraining
-from flopwise.records.model import Run, RunStatus
+from flopwise.records.model import RecordedRun, Run, RunStatus
 from flopwise.units import HOUR_S, format_percent, format_seconds, format_usd
 
 RECENT = 50
@@ -38,7 +38,105 @@ SETTLED = 5
 """Steps after which the first ones, which compile and allocate, no longer count."""
 SPIKE = 5.0
 """Times the median of its last values from which a gradient's norm is a spike."""
+USED_UP = ("elapsed_s", "cost_usd", "energy_joules", "tokens")
+"""Totals of a run that go on where another process left them."""
+ID = re.compile(r"[0-9a-f]{32}")
 PACKAGES = ("torch", "transformers", "accelerate", "lightning", "peft", "deepspeed")
+
+
+T = TypeVar("T")
+
+
+class StepClock(Generic[T]):
+    """Seconds of each step, as soon as they are known; what a caller gives with a step comes back with them.
+
+    On a GPU the host runs ahead: a step is between two events, which are read once the GPU has passed the second. No
+    call waits for it but the last.
+    """
+
+    def __init__(self) -> None:
+        """Start the first step now."""
+        self._cuda = torch_cuda()
+        self._waiting = deque[tuple[Any, Any, T]]()
+        self._start = self._mark()
+
+    def _mark(self) -> Any:
+        """Now, on the time line that steps are measured on."""
+        if self._cuda is None:
+            return time.perf_counter()
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def restart(self) -> None:
+        """What went on since the last step is no part of the next: an evaluation, a checkpoint."""
+        self._start = self._mark()
+
+    def end_step(self, extra: T) -> None:
+        """A step has ended, as far as the host sees, and the next begins."""
+        mark = self._mark()
+        self._waiting.append((self._start, mark, extra))
+        self._start = mark
+
+    def timed_steps(self, *, wait: bool = False) -> Iterator[tuple[float, T]]:
+        """Seconds and extras of the steps that have ended since the last call, oldest first; `wait`: of all."""
+        while self._waiting:
+            start, end, extra = self._waiting[0]
+            if self._cuda is None:
+                seconds = end - start
+            elif wait or end.query():
+                if wait:
+                    end.synchronize()
+                seconds = start.elapsed_time(end) / 1e3
+            else:
+                return
+            self._waiting.popleft()
+            yield seconds, extra
+
+
+ASK_EVERY = 10
+"""Steps after which a rank asks whether the run is to end; ranks are never as many steps apart."""
+
+
+class Agreement:
+    """All ranks end after the same step: one that stopped alone would leave the others waiting for it for ever.
+
+    Rank 0 writes the number of a step that none has reached into the store that ranks met at; every rank asks for it
+    now and then. That costs a message of the host, and no GPU waits.
+    """
+
+    _made = 0
+
+    def __init__(self, num_ranks: int, rank: int) -> None:
+        """Alone, a rank agrees with itself at once."""
+        self._num_ranks, self._rank = num_ranks, rank
+        Agreement._made += 1  # alike on all ranks, which make theirs in the same order
+        self._key = f"flopwise/last_step/{Agreement._made}"
+        self.last_step: int | None = None
+        """Of all ranks, once they have agreed."""
+
+    def _store(self) -> Any | None:
+        """Where the ranks met; None where they do not talk to one another."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return None
+        return torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no other way to it
+
+    def agree(self, step: int, *, wants_end: bool) -> None:
+        """After `step`: rank 0 names the last step where it wants the end, the others hear of it now and then."""
+        if self.last_step is not None:
+            return
+        if self._rank == 0 and wants_end:
+            store = self._store() if self._num_ranks > 1 else None
+            if store is None:
+                self.last_step = step
+            else:
+                self.last_step = (step // ASK_EVERY + 2) * ASK_EVERY
+                store.set(self._key, str(self.last_step))
+        elif self._rank and step % ASK_EVERY == 0:
+            store = self._store()
+            if store is not None and store.check([self._key]):
+                self.last_step = int(store.get(self._key))
 
 
 class BudgetReachedError(FlopwiseError):
@@ -90,12 +188,15 @@ class TrainingRecorder:
         self._peak = spec.peak or self.devices.peak_flops_per_s(self.precision)
         self._price, price_basis = self._hourly(facts)
         self._wall_s, self._start_s = time.time(), time.perf_counter()
-        self.started_at_s = self._wall_s
-        self.budget = RunBudget(spec, self._price)
+        earlier = _recorded_run(store, spec.resume) if spec.resume is not None and not self.rank else None
+        self._earlier = {name: earlier.figure(name) or 0.0 if earlier is not None else 0.0 for name in USED_UP}
+        self.budget = RunBudget(
+            spec, self._price, earlier_usd=self._earlier["cost_usd"], earlier_s=self._earlier["elapsed_s"]
+        )
         self._agreement = Agreement(self.num_ranks, self.rank)
         self.total_steps = spec.total_steps
         self.steps = self._first_step = 0
-        self._tokens, self._waits, self._pauses = 0.0, 0.0, 0.0
+        self._tokens, self._waits, self._pauses = self._earlier["tokens"], 0.0, 0.0
         self._recent = deque[tuple[float, float, float]](maxlen=RECENT)  # seconds, tokens, seconds of waiting
         self._norms = deque[float](maxlen=RECENT)
         self._scale: float | None = None
@@ -104,6 +205,8 @@ class TrainingRecorder:
         self.latest: dict[str, float] = {}
         """The last value of each metric of the run, and of its fullest device."""
         self.run = self._as_run(settings or {}, resumed)
+        if earlier is not None:
+            self.run = replace(self.run, run_id=earlier.run.run_id, started_at_s=earlier.run.started_at_s)
         self._bases = [self.subject.basis, *self.devices.notes, price_basis]
         self._usual_tokens, self._seq = spec.tokens_per_step, spec.seq
         if expected is not None:
@@ -112,7 +215,7 @@ class TrainingRecorder:
             self._bases.append(
                 f"tokens: {self._usual_tokens:,.0f} a step, as expected, where a step does not say its own"
             )
-        self._where, self._resumed = store, resumed or spec.resume
+        self._where, self._resumed = store, self.run_id if earlier is not None else resumed
         self._writer: Any = None
         self._meter: EnergyMeter | None = None
         self._stop_sampling = threading.Event()
@@ -160,9 +263,10 @@ class TrainingRecorder:
         here = {"gpu": given.gpu or self.devices.name, "precision": self.precision}
         linked = {"resumed_from": resumed} if resumed else {}
         return Run(
-            run_id=given.resume or uuid.uuid4().hex, name=given.name or self.subject.name or "training",
+            run_id=given.resume if given.resume and ID.fullmatch(given.resume) else uuid.uuid4().hex,
+            name=given.name or self.subject.name or "training",
             task=given.task or (expected.task if expected is not None else "pretrain"),  # type: ignore[arg-type]
-            started_at_s=self.started_at_s, model=self.subject.name, gpu=self.devices.name, gpus=self.gpus,
+            started_at_s=self._wall_s, model=self.subject.name, gpu=self.devices.name, gpus=self.gpus,
             host=platform.node() or None, software=_versions(), budget_usd=given.budget_usd,
             settings={**known, **here, **settings, **linked},
             price_usd_per_hour=self._price, expected=None if expected is None else expected.expected,
@@ -185,13 +289,15 @@ class TrainingRecorder:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the run began, by a clock that nobody sets."""
+        """Since this process began to record, by a clock that nobody sets."""
         return time.perf_counter() - self._start_s
 
     @property
     def cost_usd(self) -> float | None:
-        """What the machines cost so far; None without a price."""
-        return None if self._price is None else self._price * self.elapsed_s / HOUR_S
+        """What the machines cost so far, earlier processes of the run included; None without a price."""
+        if self._price is None:
+            return None
+        return self._earlier["cost_usd"] + self._price * self.elapsed_s / HOUR_S
 
     @property
     def should_stop(self) -> bool:
@@ -374,7 +480,8 @@ class TrainingRecorder:
                 return
         joules = None if self._meter is None else self._meter.joules()
         total = {
-            "energy_joules": joules,
+            "elapsed_s": self._earlier["elapsed_s"] + self.elapsed_s,
+            "energy_joules": None if joules is None else self._earlier["energy_joules"] + joules,
             "cost_usd": self.cost_usd,
             "tokens": self._tokens or None,
             "eta_s": self.eta_s,
@@ -417,7 +524,9 @@ class TrainingRecorder:
     def budget_text(self) -> str:
         """What is spent, for a message."""
         cost = self.cost_usd
-        spent = format_seconds(self.elapsed_s) + ("" if cost is None else f" and {format_usd(cost)}")
+        spent = format_seconds(self._earlier["elapsed_s"] + self.elapsed_s) + (
+            "" if cost is None else f" and {format_usd(cost)}"
+        )
         return f"the budget is used up after {self.steps:,} steps: {spent}"
 
     def end(self, status: RunStatus = "finished") -> None:
@@ -443,6 +552,26 @@ class TrainingRecorder:
         """The program ends and nobody has ended the run: by an exception, by a person, or by what its caller caught."""
         last = getattr(sys, "last_value", None)
         self.end("stopped" if last is None or isinstance(last, KeyboardInterrupt) else "failed")
+
+
+def _recorded_run(store: str | Path | None, key: str) -> RecordedRun | None:
+    """The run that goes on, with what it used up; None of an id that is not there yet, or where the store is away.
+
+    Raises:
+        UnknownNameError: there is no such run.
+    """
+    from flopwise.records.store import open_store  # noqa: PLC0415 - a database's libraries, of a run that goes on
+
+    try:
+        opened = open_store(store)
+        run = opened.run(key)
+        return RecordedRun(run=run, summaries=opened.summaries(run.run_id))
+    except UnknownNameError:
+        if not ID.fullmatch(key):
+            raise
+    except FlopwiseError as error:
+        warnings.warn(f"flopwise: what run {key} used up so far is not known: {error}", RuntimeWarning, stacklevel=5)
+    return None
 
 
 def status_of(error: BaseException | None) -> RunStatus:

@@ -46,7 +46,8 @@ class RecordingSpec(Spec):
         options.choice("warn", "stop", "checkpoint", "ignore"), "What happens when a budget is used up.",
         default="warn")
     resume: str | None = _recording(
-        options.name("run"), "Id of the run that goes on (default: a new one, linked to that of the checkpoint).")
+        options.name("run"),
+        "Id or name of the run that goes on, with what it used up (default: a new one, linked to the checkpoint's).")
     interval: float = _recording(
         options.SECONDS, "Seconds between two samples of memory, energy, cost and time to the end.", default=1.0)
     # fmt: on

@@ -33,6 +33,8 @@ REGISTER_ROWS = 32  # up to so many rows, kernels for packed weights unpack them
 ALIGNED_BYTES = 16  # a row of a matrix must start on such a boundary for the fast path
 QUERY_BLOCK = 128.0
 """Queries of one head that a flash kernel handles at once."""
+HOST_KEYS = 512.0
+"""Keys that PyTorch's flash kernel for CPUs handles at once; on other devices as many as queries."""
 DECODE_QUERIES = 16
 """Up to so many queries a sequence the cache is streamed as in decoding (speculative decoding among them)."""
 
@@ -178,7 +180,7 @@ def matmul_s(
         compute_s, moved = _product(rates, way, m, n, k, 1.0, slower)
         memory_s = read_s(rates, moved, cold=cold)
         timing = overlap_timing(rates, compute_s, memory_s, rates.value["kernel_s"])
-        if not p.quantised:
+        if not p.quantised or act_bytes <= p.act_bits / 8:  # what comes in has so few bits already
             return timing
         extra_s = _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold)
         return Timing(timing.seconds + extra_s, compute_s, memory_s)
@@ -296,6 +298,14 @@ def flash_dim(dim: Ints) -> Ints:
     return next((size for size in FLASH_DIMS if dim <= size), -(-dim // 64) * 64)
 
 
+def touched_keys(keys: Floats, context: Floats, *, is_host: bool) -> Floats:
+    """Keys that a flash kernel computes for the average query, which sees `keys` of the `context`.
+
+    Source and assumptions: `prefill_attention_s`.
+    """
+    return np.minimum(keys + (HOST_KEYS if is_host else QUERY_BLOCK) / 2, context)
+
+
 def prefill_attention_s(
     rates: Rates,
     pairs: Floats,
@@ -316,9 +326,11 @@ def prefill_attention_s(
     """Flash attention of `query` new tokens in each of `batch` sequences.
 
     `pairs`: (query, key) pairs that the mask lets through in one sequence and head. Queries come in blocks of 128; a
-    block touches its keys in blocks, too, so half a block is added on the diagonal. Each block costs a fixed time.
+    block touches its keys in blocks, too, so half a block is added on the diagonal where there is one, and no query
+    touches more keys than there are. Each block costs a fixed time.
 
-    Source: FlashAttention-2 (arXiv 2307.08691) sections 3.1 and 3.2; rates calibrated.
+    Source: FlashAttention-2 (arXiv 2307.08691) sections 3.1 and 3.2; PyTorch, aten/src/ATen/native/cpu/
+    FlashAttentionKernel.cpp (kvSplitSize) for CPUs; rates calibrated.
     Assumes: one head of one sequence and block on a core at a time; no split along the keys.
     """
     rate = rates.peak_flops_per_s(dtype) * rates.value[frac]
@@ -328,7 +340,7 @@ def prefill_attention_s(
     def formula(pairs: Floats, batch: Ints, query: Ints, heads: Ints, kv_heads: Ints, context: Ints) -> Timing:
         blocks = np.ceil(query / QUERY_BLOCK)
         count = batch * heads * blocks
-        keys = pairs / np.maximum(query, 1) + QUERY_BLOCK / 2  # of the average block
+        keys = touched_keys(pairs / np.maximum(query, 1), context, is_host=rates.is_host)
         per_key = 2.0 * QUERY_BLOCK * (flash_dim(qk_dim) + flash_dim(v_dim)) * rates.num_sms / rate
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys

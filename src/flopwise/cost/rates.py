@@ -160,7 +160,8 @@ def resolve_parameters(
         values[name] = parameter.value
         if parameter.profile:
             measured.setdefault(parameter.profile, []).append(name)
-        if lent(parameter.scope, scopes) and calibration.differs_by_scope(name) and not name.startswith(OF_TRAINING):
+        differs = calibration.scopes[name] != ("any",)  # else one value for all
+        if differs and lent(parameter.scope, scopes) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     return values, (
         *(

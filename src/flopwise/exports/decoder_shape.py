@@ -69,11 +69,6 @@ class DecoderShape:
     expert_layers: tuple[bool, ...]
     latent: LatentAttention | None
 
-    @property
-    def own_biases(self) -> bool:
-        """Whether the linear layers all have biases."""
-        return self.qkv_bias and self.other_bias
-
     @staticmethod
     def reasons(model: Model, seq_len: int) -> list[str]:
         """Why a model is no decoder of that kind; empty where it is."""

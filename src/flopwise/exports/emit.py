@@ -68,33 +68,6 @@ def json_text(document: Any) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML of tables by their (dotted) names, of plain values and lists of them; a table named "" comes first."""
-    parts = []
-    for name, values in tables.items():
-        head = f"[{'.'.join(_toml_key(part) for part in name.split('.'))}]\n" if name else ""
-        parts.append(head + "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in values.items()))
-    return "\n".join(parts)
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
-
-
-def _toml_value(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str():
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes as JSON does
-        case list() | tuple():
-            return f"[{', '.join(_toml_value(part) for part in value)}]"
-        case _:
-            raise TypeError(f"no TOML value: {value!r}")
-
-
 def command_text(args: Iterable[str], env: Mapping[str, str] | None = None) -> str:
     """A command for a shell, every word quoted; over several lines where it is long, an option and its value a line."""
     words = [f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()]

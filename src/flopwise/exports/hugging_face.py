@@ -1,14 +1,12 @@
-"""The exported train.py, which runs Hugging Face's Trainer, and the files that it reads."""
+"""The exported train.py, which runs Hugging Face's Trainer, and the files that it reads: PEFT's adapters among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Literal
 
-from flopwise.exports import adapters
-from flopwise.exports.adapters import DTYPES
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
@@ -66,7 +64,7 @@ def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterat
         yield "models of transformers drop no tokens; plan again without routing.capacity_factor"
     if (frozen := job.recipe.frozen) is not None and (frozen.towers or frozen.but_last is not None):
         yield f"train.py freezes embedding, head and first layers, not {frozen.text}"
-    yield from adapters.refusals(deployment)
+    yield from _adapter_refusals(deployment)
     yield from _sharding_refusals(deployment, sharding or planned_sharding(deployment))
     yield from _memory_refusals(deployment)
 
@@ -101,7 +99,7 @@ def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[s
         yield "FSDP offloads parameters together with optimizer states; plan again with --stack deepspeed-zero3"
     if "activations" in offload and on_cpu:
         yield "activations of a CPU are in host memory already: choose another candidate (--rank)"
-    if sharding == "deepspeed" and layout["zero"] == 3 and adapters.quantization(deployment, sharded=True):
+    if sharding == "deepspeed" and layout["zero"] == 3 and quantization(deployment, sharded=True):
         yield "DeepSpeed does not shard weights in 4 or 8 bits (ZeRO 3); plan again with --stack hf-trainer"
 
 
@@ -166,8 +164,8 @@ def program(deployment: Deployment, sharding: Sharding, arguments: dict[str, Any
     if model is not None:
         made[f"{OWN_MODEL}/config.json"] = json_text(model)
     if train_job(deployment).recipe.lora is not None:
-        made[ADAPTER] = json_text(adapters.adapter_config(deployment))
-    if (quantized := adapters.quantization(deployment, sharded=sharding == "fsdp")) is not None:
+        made[ADAPTER] = json_text(adapter_config(deployment))
+    if (quantized := quantization(deployment, sharded=sharding == "fsdp")) is not None:
         made[QUANTIZATION] = json_text(quantized)
     if sharding == "deepspeed":
         made[DEEPSPEED] = json_text(deepspeed_config(deployment))
@@ -324,7 +322,7 @@ def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
     """What is chosen beyond the plan, and where the program differs from it."""
     job, layout = train_job(deployment), deployment.candidate.layout
     yield LEFT_TO_USER
-    yield from adapters.assumptions(deployment)
+    yield from _adapter_assumptions(deployment)
     if (name := job.recipe.stack.name) not in SAME:
         needed, device = format_gib(trainer_bytes(deployment)), deployment.accelerator
         yield (
@@ -348,3 +346,108 @@ def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
         yield "rows of the data are laid one behind the other and cut into full sequences"
     if own_config(deployment) is not None:
         yield f"{deployment.workload.model} is a size: model/config.json is a typical one; data are rows of input_ids"
+
+
+SIXTEEN_OR_MORE = ("bf16", "fp16", "fp32")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+QUANTIZED: Mapping[str, Mapping[str, Any]] = {
+    "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": False},
+    "nf4-dq": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+    "llm-int8": {"load_in_8bit": True},
+}
+"""Formats of data/weight_formats.csv that bitsandbytes quantises weights into as they are loaded."""
+SEPARATE = {
+    "q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "gate": "gate_proj", "up": "up_proj",
+    "down": "down_proj",
+}  # fmt: skip
+_FUSED = {**dict.fromkeys("qkv", "query_key_value"), "o": "dense", "up": "dense_h_to_4h", "down": "dense_4h_to_h"}
+_BERT = {
+    "q": "query", "k": "key", "v": "value", "o": "attention.output.dense", "up": "intermediate.dense",
+    "down": "output.dense",
+}  # fmt: skip
+MODULES: Mapping[str, Mapping[str, str]] = {
+    "gpt2": {**dict.fromkeys("qkv", "c_attn"), "o": "attn.c_proj", "up": "c_fc", "down": "mlp.c_proj"},
+    "gptj": {**SEPARATE, "o": "out_proj", "up": "fc_in", "down": "fc_out"},
+    "gpt_neox": _FUSED, "falcon": _FUSED, "bloom": _FUSED,
+    "phi3": {
+        **dict.fromkeys("qkv", "qkv_proj"), "o": "o_proj", **dict.fromkeys(("gate", "up"), "gate_up_proj"),
+        "down": "down_proj",
+    },
+    "phi": {**SEPARATE, "o": "dense", "up": "fc1", "down": "fc2"},
+    "opt": {**SEPARATE, "o": "out_proj", "up": "fc1", "down": "fc2"},
+    "bert": _BERT, "roberta": _BERT, "xlm-roberta": _BERT,
+    **dict.fromkeys(
+        ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "olmo2",
+         "gpt_oss", "granite", "smollm3"),
+        SEPARATE,
+    ),
+}  # fmt: skip
+"""Names of the projections in transformers' modules, by model type."""
+
+
+def _adapter_refusals(deployment: Deployment) -> Iterator[str]:
+    """Why PEFT cannot have the plan's adapters; nothing where it has none."""
+    job, model = train_job(deployment), deployment.model
+    if (lora := job.recipe.lora) is None:
+        return
+    if model.model_type not in MODULES:
+        yield (
+            f"the names of the projections of {model.model_type or model.name} are not known here; known: "
+            f"{', '.join(sorted(MODULES))}"
+        )
+    if lora.base.name not in (*SIXTEEN_OR_MORE, *QUANTIZED):
+        yield f"bitsandbytes has no {lora.base.name}; plan again with --base-format {' or '.join(QUANTIZED)}"
+    if lora.method == "lora-fa" or lora.scales_outputs:
+        yield "PEFT's LoRA trains both matrices and scales no results; plan again with --lora"
+    down, out = "down" in lora.targets, "o" in lora.targets
+    if MODULES.get(model.model_type) is _BERT and down and not out:
+        yield "PEFT tells modules apart by the ends of their names: down (output.dense) takes o with it; target both"
+
+
+def adapter_config(deployment: Deployment) -> dict[str, Any]:
+    """PEFT's adapter_config.json of the plan's adapters."""
+    job = train_job(deployment)
+    lora = job.recipe.lora
+    assert lora is not None
+    names = MODULES[deployment.model.model_type]
+    masked = deployment.model.kind == "encoder"
+    whole = [{"embedding": "embed_tokens", "head": "lm_head"}[part] for part in lora.extra_trainable]
+    return {
+        "peft_type": "LORA",
+        "task_type": None if masked else "CAUSAL_LM",
+        "base_model_name_or_path": deployment.model_id,
+        "r": lora.rank,
+        "lora_alpha": lora.rank,
+        "lora_dropout": 0.0,
+        "use_dora": lora.method == "dora",
+        "target_modules": sorted({names[target] for target in lora.targets if target in names}),
+        "modules_to_save": whole or None,
+        "bias": "none",
+        "fan_in_fan_out": deployment.model.model_type == "gpt2",  # whose layers are convolutions of width 1
+    }
+
+
+def quantization(deployment: Deployment, *, sharded: bool) -> dict[str, Any] | None:
+    """BitsAndBytesConfig of the frozen weights, None where they stay in 16 bits or more.
+
+    `sharded`: FSDP cuts them, and so has to see them in the type that is computed in.
+    """
+    job = train_job(deployment)
+    lora = job.recipe.lora
+    if lora is None or lora.base.name not in QUANTIZED:
+        return None
+    config = {"quant_method": "bitsandbytes", **QUANTIZED[lora.base.name]}
+    if "load_in_4bit" in config:
+        dtype = DTYPES[deployment.candidate.layout["precision"]]
+        config["bnb_4bit_compute_dtype"] = dtype
+        config["bnb_4bit_quant_storage"] = dtype if sharded else "uint8"
+    return config
+
+
+def _adapter_assumptions(deployment: Deployment) -> tuple[str, ...]:
+    """What is chosen of adapters beyond the plan."""
+    job = train_job(deployment)
+    if job.recipe.lora is None:
+        return ()
+    why = "so that adapters count as they are (Hu et al. 2021, arXiv:2106.09685, section 4.1)"
+    return (f"lora_alpha is the rank, {why}; the plan has neither it nor a dropout",)

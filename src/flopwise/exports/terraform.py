@@ -2,12 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from flopwise.errors import InfeasibleError
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.emit import comment_text
 from flopwise.exports.exported import Files
-from flopwise.exports.hcl import Expression, HclBlock, block, hcl_text, values_text
+from flopwise.exports.fleet import FleetDeployment
+from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool
+from flopwise.exports.spec import ExportSettings
+
+WIDTH = 100
+"""Columns from which a list is written over several lines."""
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Text that stands as it is, such as `var.cluster`: written by us, of no value of a user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HclBlock:
+    """A block: its kind and labels, its arguments, then the blocks in it."""
+
+    head: tuple[str, ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    blocks: Sequence[HclBlock] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    depth: int
+    start: str
+    value: str | None = None  # of an argument whose value ends on its line
+
+
+def block(*head: str, blocks: Sequence[HclBlock] = (), **arguments: Any) -> HclBlock:
+    """A block with its arguments by name."""
+    return HclBlock(head, arguments, blocks)
+
+
+def hcl_text(*blocks: HclBlock, comment: str = "") -> str:
+    """HCL of blocks with an empty line between them, behind a comment."""
+    parts = [comment_text(comment) + "\n"] if comment else []
+    parts += [_lines_text(list(_block_lines(part, 0))) for part in blocks]
+    return "\n".join(parts)
+
+
+def values_text(values: Mapping[str, Any], comment: str = "") -> str:
+    """HCL of values alone, such as those of a tfvars file."""
+    lines = [line for name, value in values.items() for line in _argument_lines(name, value, 0)]
+    return (comment_text(comment) + "\n\n" if comment else "") + _lines_text(lines)
+
+
+def string_text(text: str) -> str:
+    """`text` between quotes, so that HCL reads it as it is.
+
+    A dollar sign before one that is escaped is written by its number: HCL reads `$$${` as a dollar sign and a template.
+    """
+    parts = []
+    for position, sign in enumerate(text):
+        if sign in "$%" and text[position + 1 : position + 2] == "{":
+            doubled = text[position - 1 : position] != sign if position else True
+            parts.append(sign * 2 if doubled else f"\\u{ord(sign):04x}")
+        elif sign in ESCAPES:
+            parts.append(ESCAPES[sign])
+        elif not sign.isprintable():
+            parts.append(f"\\u{ord(sign):04x}" if ord(sign) < 0x10000 else f"\\U{ord(sign):08x}")
+        else:
+            parts.append(sign)
+    return f'"{"".join(parts)}"'
+
+
+def _block_lines(part: HclBlock, depth: int) -> Iterator[_Line]:
+    kind, *labels = part.head
+    head = " ".join([kind, *(string_text(label) for label in labels)])
+    if not part.arguments and not part.blocks:
+        yield _Line(depth, f"{head} {{}}")
+        return
+    yield _Line(depth, f"{head} {{")
+    for name, value in part.arguments.items():
+        yield from _argument_lines(name, value, depth + 1)
+    for number, inner in enumerate(part.blocks):
+        if number or part.arguments:
+            yield _Line(depth, "")
+        yield from _block_lines(inner, depth + 1)
+    yield _Line(depth, "}")
+
+
+def _argument_lines(name: str, value: Any, depth: int) -> Iterator[_Line]:
+    first, *others = _value_lines(value, depth)
+    if others:
+        yield _Line(depth, f"{name} = {first.start}")
+        yield from others
+    else:
+        yield _Line(depth, name, first.start)
+
+
+def _value_lines(value: Any, depth: int) -> list[_Line]:
+    """The lines of a value; the first goes behind what it is a value of."""
+    match value:
+        case Mapping() if value:
+            inner = [line for key, part in value.items() for line in _argument_lines(_key(key), part, depth + 1)]
+            return [_Line(depth, "{"), *inner, _Line(depth, "}")]
+        case list() | tuple():
+            parts = [_value_lines(part, depth + 1) for part in value]
+            whole = f"[{', '.join(part[0].start for part in parts)}]"
+            if len(whole) + 2 * depth <= WIDTH and all(len(part) == 1 for part in parts):
+                return [_Line(depth, whole)]
+            ends = [[*part[:-1], _Line(depth + 1, f"{part[-1].start},", part[-1].value)] for part in parts]
+            return [_Line(depth, "["), *(line for part in ends for line in part), _Line(depth, "]")]
+        case _:
+            return [_Line(depth, _scalar(value))]
+
+
+def _scalar(value: Any) -> str:
+    match value:
+        case Expression():
+            return value.text
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return string_text(value)
+        case None:
+            return "null"
+        case Mapping():
+            return "{}"
+        case _:
+            raise TypeError(f"no HCL value: {value!r}")
+
+
+def _key(key: str) -> str:
+    return key if IDENTIFIER.fullmatch(key) else string_text(key)
+
+
+def _lines_text(lines: Sequence[_Line]) -> str:
+    """Lines with the values of arguments that follow one another in one column."""
+    written, chain = list[str](), list[_Line]()
+    for line in [*lines, None]:
+        if line is not None and line.value is not None:
+            chain.append(line)
+            continue
+        width = max((len(one.start) for one in chain), default=0)
+        written += [f"{'  ' * one.depth}{one.start:<{width}} = {one.value}" for one in chain]
+        chain.clear()
+        if line is not None:
+            written.append(f"{'  ' * line.depth}{line.start}" if line.start else "")
+    return "\n".join(written) + "\n"
+
 
 REQUIRED_VERSION = ">= 1.5.0"
 APPLY = ("cp -n terraform.tfvars.example terraform.tfvars", "terraform init", "terraform apply")
@@ -77,6 +228,57 @@ def region_files(folders: Mapping[str, Mapping[str, str]], assumptions: Sequence
     files = {f"{region}/{path}": text for region, made in folders.items() for path, text in made.items()}
     apply = tuple(f"(cd {region} && {command})" for region in folders for command in APPLY)
     return Files(files=files, apply=apply, assumptions=tuple(assumptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolModule:
+    """What a cloud's target writes: node pools of a cluster that exists, as a module for each of its regions.
+
+    `nodes`, `cluster`: what the cloud calls them. `unknown`: why it has no such nodes, None where it has.
+    """
+
+    provider: str
+    cloud: str
+    nodes: str
+    cluster: str
+    files: Callable[[str, Sequence[NodePool], ExportSettings], dict[str, str]]
+    notes: Callable[[Sequence[NodePool]], Iterator[str]]
+    unknown: Callable[[NodePool], str | None] = lambda _: None
+
+    def refusals(self, deployment: Deployment) -> Iterator[str]:
+        """Why no node pool can be made."""
+        if deployment.candidate.provider != self.provider:
+            yield f"the plan is for {deployment.candidate.provider}; plan again with --provider {self.provider}"
+        elif (why := self.unknown(plan_pool(deployment))) is not None:
+            yield why
+
+    def export(self, deployment: Deployment) -> Files:
+        """The node pool of a plan."""
+        pool = plan_pool(deployment)
+        files = self.files(f"{self.nodes} of {self.cluster} for {deployment.title}.", [pool], deployment.settings)
+        return Files(files=files, apply=APPLY, assumptions=tuple(self.notes([pool])))
+
+    def export_fleet(self, fleet: FleetDeployment) -> Files:
+        """The node pools of all workloads, a folder for each region, which has a cluster of its own.
+
+        Raises:
+            InfeasibleError: nothing stands on this cloud, or it has no such nodes.
+        """
+        regions = fleet_pools(fleet, self.provider)
+        pools = [pool for own in regions.values() for pool in own]
+        if not pools:
+            why = [f"no machine of the plan is one of {self.cloud}"]
+            raise InfeasibleError(f"terraform-{self.provider} has nothing to write", why)
+        if reasons := [reason for pool in pools if (reason := self.unknown(pool))]:
+            raise InfeasibleError(f"terraform-{self.provider} cannot express the plan", reasons)
+        within = self.cluster.partition(" ")[2]
+        folders = {
+            region: self.files(
+                f"{self.nodes}s of the {within} in {region} for {fleet.assessment.name}.", own, fleet.settings
+            )
+            for region, own in regions.items()
+        }
+        return region_files(folders, list(self.notes(pools)))
 
 
 def resource_label(name: str) -> str:

@@ -117,7 +117,7 @@ class Calibration:
     errors: Mapping[str, ErrorQuantiles] = field(default_factory=dict, repr=False)  # by class of prediction
     measured: Mapping[str, MeasuredFamilies] = field(default_factory=dict, repr=False)  # by kind of prediction
     _index: Mapping[tuple[str, str], Parameter] = field(init=False, repr=False, compare=False)
-    _scopes: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    scopes: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)  # by name, in order
 
     def __post_init__(self) -> None:
         """Index by name and scope, refusing duplicates."""
@@ -130,7 +130,7 @@ class Calibration:
         for name, scope in index:
             scopes[name] = (*scopes.get(name, ()), scope)
         object.__setattr__(self, "_index", index)
-        object.__setattr__(self, "_scopes", scopes)
+        object.__setattr__(self, "scopes", scopes)
 
     def find(self, name: str, scopes: Sequence[str]) -> Parameter:
         """The parameter of the first scope that has it.
@@ -147,15 +147,11 @@ class Calibration:
 
     def names(self, *apart: str) -> tuple[str, ...]:
         """Names of all parameters but those that begin with one of `apart`, in the order of the files."""
-        return tuple(name for name in self._scopes if not name.startswith(apart or ("\n",)))
+        return tuple(name for name in self.scopes if not name.startswith(apart or ("\n",)))
 
     def has(self, name: str, scope: str) -> bool:
         """Whether `name` stands for exactly this scope."""
         return (name, scope) in self._index
-
-    def differs_by_scope(self, name: str) -> bool:
-        """Whether `name` differs from scope to scope (is not one value for all)."""
-        return self._scopes.get(name, ()) != ("any",)
 
     def with_values(self, values: Mapping[tuple[str, str], float]) -> Calibration:
         """A copy in which the (name, scope) pairs of `values` have other values; unknown pairs are an error.

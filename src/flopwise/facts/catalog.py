@@ -25,7 +25,6 @@ from flopwise.facts import price_files
 from flopwise.facts.accelerators import (
     ACCELERATORS,
     ALIASES,
-    KINDS,
     Accelerator,
     Alias,
     CoreRecord,
@@ -293,32 +292,6 @@ class Facts:
             else self.with_tables(accelerators=accelerators, offers=tuple(offers))
         )
 
-    def accelerators_for(
-        self,
-        *,
-        vendor: str | None = None,
-        architecture: str | None = None,
-        kind: str | None = None,
-        min_hbm_bytes: float = 0.0,
-    ) -> tuple[Accelerator, ...]:
-        """Return the accelerators that fit every given condition, in the order of the catalog.
-
-        Raises:
-            UnknownNameError: no accelerator has such a vendor or architecture, or there is no such kind.
-        """
-        rows = self.accelerators.values()
-        vendor = _one_of("vendor", vendor, (a.vendor for a in rows))
-        architecture = _one_of("architecture", architecture, (a.architecture for a in rows))
-        kind = _one_of("kind of accelerator", kind, KINDS)
-        return tuple(
-            a
-            for a in rows
-            if vendor in (None, a.vendor)
-            and architecture in (None, a.architecture)
-            and kind in (None, a.kind)
-            and a.hbm_bytes >= min_hbm_bytes
-        )
-
     grades: tuple[GradeRecord, ...] = _all_rows("accelerators.GRADE_RECORDS")  # what accelerators are made for
 
     def grade(self, accelerator: str) -> GradeRecord:
@@ -374,44 +347,28 @@ class Facts:
         region: str | None = None,
         accelerator: str | None = None,
         instance: str | None = None,
-        vendor: str | None = None,
-        kind: str | None = None,
-        purchase: str | None = None,
-        max_usd_per_hour: float | None = None,
     ) -> tuple[Offer, ...]:
         """Return the offers that fit every given condition, in the order of the catalog.
 
-        With `purchase` only those with a known price for it; `max_usd_per_hour` holds for that price, else for the
-        on-demand one.
-
         Raises:
-            UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator, vendor
-                or kind.
-            SpecError: no such purchase option.
+            UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator.
         """
-        provider = _one_of("provider", provider, (o.provider for o in self.offers))
+        provider = one_of("provider", provider, (o.provider for o in self.offers))
         types = dict.fromkeys(o.instance for o in self.offers)
         named = types if instance is None else {t for t in types if names_instance(instance, t)}
         if not named:
             raise UnknownNameError("instance", str(instance), types)
-        kind = _one_of("kind of accelerator", kind, KINDS)
-        vendor = _one_of("vendor", vendor, (a.vendor for a in self.accelerators.values()))
         canonical = None if accelerator is None else self.accelerator(accelerator).name
         own = region is not None and any(o.region.lower() == region.lower() for o in self.offers)
         if region is not None and not own and not known_region(region, regions := region_names(self.offers)):
             raise UnknownNameError("region", region, regions)
-        priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
-        limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
         return tuple(
             o
             for o in self.offers
             if provider in (None, o.provider)
             and o.instance in named
             and canonical in (None, o.accelerator)
-            and (kind is None or self.accelerators[o.accelerator].kind == kind)
-            and (vendor is None or self.accelerators[o.accelerator].vendor == vendor)
             and (region is None or o.serves(region))
-            and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
         )
 
     def with_assumed_spot(self) -> Facts:
@@ -626,7 +583,7 @@ def _by_name(rows: Mapping[Key, R]) -> dict[str, R]:
     return {name: row for (name,), row in rows.items()}
 
 
-def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
+def one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     """The spelling in `known` of what was `given`, whatever its case; UnknownNameError where there is none."""
     if given is None:
         return None

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 ENGINE = "vllm"
+ENCODER_ENGINES, TOWER_ENGINES = ("tei", "onnxruntime", "hf"), ("onnxruntime", "hf")
+"""Inference engines: of text encoders, and of other models that answer in one pass, the first that runs on the device.
+
+Source: text-embeddings-inference documentation, supported models and hardware."""
 OPTIMIZER = "adamw"
 STACKS = ("fsdp-compile", "xla", "hf-trainer")
 ADAPTER_STACKS = ("hf-trainer", "xla")

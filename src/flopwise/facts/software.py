@@ -7,6 +7,7 @@ documented and what was fitted to measurements stand in sections of their own, e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -26,6 +27,8 @@ OF_VENDORS = {
 }
 PARALLELISM = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 """Kinds of parallelism besides that of data, by the degree of each."""
+PLAIN_FORMATS = ("bf16", "fp16", "fp32")
+"""Unquantised weights, in the order in which they are preferred."""
 VOLTA = "Volta"
 """The oldest NVIDIA devices that engines still run on, with fewer formats than later ones."""
 OLD_NEURON = "NeuronCore-v1"
@@ -214,6 +217,9 @@ class Engine(Software):
     block_tokens: int  # tokens of one cache block
     max_batch: int  # sequences that run at once by default
     prefill_tokens: int  # tokens of one chunk of prefill; 0: whole prompts
+    pass_tokens: int = 0  # most tokens of one batch of inputs that are only read, padding included; 0: no limit
+    static_scales: bool = False  # its 8-bit products have scales found beforehand: 8 bits between kernels, too
+    answers: bool = True  # generates text; False: reads inputs and gives embeddings, scores or classes alone
     graph_bytes: float  # captured CUDA graphs
     context_bytes: float  # CUDA context and NCCL
     workspace_bytes: float  # attention and matmul workspaces
@@ -256,6 +262,15 @@ class Engine(Software):
         elif accelerator is not None and platform(accelerator) == "nvidia" and "fp8" not in accelerator.peak:
             own = self.ampere_formats
         return self.formats if own is None else own & self.formats
+
+    def plain_format(self, accelerator: Accelerator | None) -> str:
+        """The unquantised format that it runs on a device, 16 bits where it can."""
+        return next((name for name in PLAIN_FORMATS if name in self.formats_on(accelerator)), PLAIN_FORMATS[0])
+
+    def most_inputs(self, tokens: float) -> float:
+        """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
+        by_tokens = self.pass_tokens // max(tokens, 1.0) if self.pass_tokens else math.inf
+        return max(1.0, min(self.max_batch, by_tokens))
 
     def runs(self, form: WeightFormat, accelerator: Accelerator | None = None) -> bool:
         """Whether it is documented to run weights of that format on a device; None: on some."""

@@ -11,7 +11,7 @@ from flopwise.backtests.gpu_hours import CAMPAIGN, campaign_frac, predict_row
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant
-from flopwise.fitting.robust import even_weights, weighted_quantile
+from flopwise.fitting.robust import even_weights
 
 SHARE = Constant(CAMPAIGN, ("any",), 0.7, 0.1, 1.0)
 
@@ -55,3 +55,10 @@ def campaigns(rows: Iterable[Row], facts: Facts) -> Campaigns:
 
 def _median(values: Array, sources: Sequence[str]) -> float:
     return float(np.exp(weighted_quantile(np.log(values), even_weights(sources), 0.5)))
+
+
+def weighted_quantile(values: Array, weights: Array, share: float) -> float:
+    """The value below which `share` of the weight lies, linear between rows."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(share * weights.sum(), below, values[order]))

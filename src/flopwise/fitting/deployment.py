@@ -1,14 +1,15 @@
 """The few constants of one deployment, fitted to a load that it was observed under, and the error on the rest of it.
 
 Requests are replayed in the simulator; figures are medians of parts of the traffic (a stretch of time, short or long
-prompts). Stretches are left out of the fit in turn: the error there is what to expect, and sets the intervals.
+prompts), or means of stretches where the engine's metrics alone were read. Stretches are left out of the fit in turn:
+the error there is what to expect, and sets the intervals.
 """
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,9 @@ from numpy.typing import NDArray
 import flopwise
 from flopwise.cost.rates import families
 from flopwise.errors import SpecError
-from flopwise.facts.calibration import FIELDS
-from flopwise.facts.catalog import ERRORS_FILE, Facts
-from flopwise.facts.profiles import PROFILE_FILE
-from flopwise.facts.software import ENGINES
+from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
-from flopwise.fitting.profile import PARAMETERS_FILE, CalibrationProfile, FittedConstant, KindErrors, MadeProfile
+from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
 from flopwise.fitting.robust import FitModel, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.job import ServeJob
@@ -91,7 +89,7 @@ def moved_job(job: ServeJob, values: Values) -> ServeJob:
 
 
 def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
-    """The load's requests through one replica of `job`.
+    """The load's requests through one replica of `job`; tokens of prompts that were cached are those of one prefix.
 
     Raises:
         InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
@@ -101,28 +99,45 @@ def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
     longest = int((requests.prompt + requests.output).max())
     job = replace(job, input_tokens=max(inputs, 1), output_tokens=max(outputs, 1))
     built = replica(job, context=inputs + outputs, max_tokens=longest)
-    asked = trace(requests.arrival_s, requests.prompt, requests.output)
+    hits = requests.cached > 0
+    asked = trace(
+        requests.arrival_s, requests.prompt, requests.output, prefix=np.where(hits, 0, -1),
+        prefix_tokens=np.minimum(requests.cached, requests.prompt),
+    )  # fmt: skip
+    limits = replace(built.limits, prefix_cache=bool(np.any(hits)))
     return simulate(
-        asked, built.cost, built.limits, replicas=built.schedulers, users=load.users, together=load.users is not None
+        asked, built.cost, limits, replicas=built.schedulers, users=load.users, together=load.users is not None
     )
 
 
-def parts(load: ServedLoad) -> list[Rows]:
-    """Rows of each part: stretches of time, each with its short and its long prompts; few requests make fewer parts."""
+def stretches(load: ServedLoad) -> list[list[Rows]]:
+    """Rows of each stretch of time: its short and its long prompts; few requests make fewer stretches, or whole ones.
+
+    Of drawn requests it is not known which of them waited for what, so that their stretches are whole.
+    """
     count = len(load.requests)
-    stretches = int(np.clip(count // (2 * LEAST), 1, STRETCHES))
     found = []
-    for rows in np.array_split(np.arange(count), stretches):
+    for rows in np.array_split(np.arange(count), int(np.clip(count // (2 * LEAST), 1, STRETCHES))):
         order = rows[np.argsort(load.requests.prompt[rows], kind="stable")]
-        halves = (order,) if len(order) < 2 * LEAST else (order[: len(order) // 2], order[len(order) // 2 :])
-        found += [np.sort(half) for half in halves]
+        whole = load.requests.drawn or len(order) < 2 * LEAST
+        halves = (order,) if whole else (order[: len(order) // 2], order[len(order) // 2 :])
+        found.append([np.sort(half) for half in halves])
     return found
 
 
-def median_figures(columns: Mapping[str, Array], rows: Rows) -> Array:
-    """Medians of some requests' first token, time between tokens and whole answer, in seconds."""
-    with np.errstate(invalid="ignore"):
-        return np.array([np.nanmedian(columns[name][rows]) for name in FIGURES])
+def parts(load: ServedLoad) -> list[Rows]:
+    """Rows of all parts of all stretches."""
+    return [rows for stretch in stretches(load) for rows in stretch]
+
+
+def median_figures(columns: Mapping[str, Array], rows: Rows, *, drawn: bool = False) -> Array:
+    """Medians of some requests' first token, time between tokens and whole answer, in seconds; of `drawn` ones means.
+
+    An engine's histograms know their mean exactly and a median to a bucket only.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a stretch of which nothing is known
+        return np.array([(np.nanmean if drawn else np.nanmedian)(columns[name][rows]) for name in FIGURES])
 
 
 def measured_columns(requests: MeasuredRequests) -> dict[str, Array]:
@@ -144,7 +159,8 @@ class DeploymentModel(FitModel):
         """Predict nothing yet; `members`: the figures that count."""
         self.served, self.constants = served, tuple(constants)
         self.measured = np.concatenate([
-            median_figures(measured_columns(load.requests), rows) for load in served for rows in parts(load)
+            median_figures(measured_columns(load.requests), rows, drawn=load.requests.drawn)
+            for load in served for rows in parts(load)
         ])  # fmt: skip
         everything = np.flatnonzero(np.isfinite(self.measured) & (self.measured > 0))
         self.members = everything if members is None else np.asarray(members)
@@ -158,7 +174,7 @@ class DeploymentModel(FitModel):
             values = self.values(point)
             runs = [simulated_run(load, moved_job(load.job, values)) for load in self.served]
             predicted = np.concatenate([
-                median_figures(simulated_columns(run), rows)
+                median_figures(simulated_columns(run), rows, drawn=load.requests.drawn)
                 for load, run in zip(self.served, runs, strict=True) for rows in parts(load)
             ])  # fmt: skip
             self._computed[key] = np.log(predicted[self.members] / self.measured[self.members])
@@ -170,7 +186,9 @@ class DeploymentModel(FitModel):
 
     def stretches(self) -> list[int]:
         """The stretch of time that each figure is of: those that are left out together."""
-        return (self.members // (2 * len(FIGURES))).tolist()
+        every = [stretch for load in self.served for stretch in stretches(load)]
+        numbers = [number for number, stretch in enumerate(every) for _ in stretch]
+        return [numbers[member // len(FIGURES)] for member in self.members]
 
     def figure_names(self) -> list[str]:
         """Which of `FIGURES` each figure is."""
@@ -193,6 +211,8 @@ class DeploymentFit:
     kept: bool  # False: no better than what was known beforehand, which then stays
     p90_before: dict[str, float]  # 90th percentiles beside the medians
     p90_fitted: dict[str, float]
+    p90_left_out: dict[str, float]
+    inside: dict[str, float]  # share of the figures of a stretch that the spread of all other stretches holds
     figures: int  # of each kind, that were fitted to
 
     def interval(self, figure: str, seconds: float) -> tuple[float, float]:
@@ -217,19 +237,35 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     fits = [fit(model, start, ROUNDS) for start in (*starts, known)]
     done = min(fits, key=lambda one: loss(constants, one.errors, model.weights, one.point))
     before = model.errors(known)
-    unseen = done.left_out([str(part) for part in model.stretches()])
+    stretches = np.array(model.stretches())
+    unseen = done.left_out(stretches.astype(str).tolist())
     kept = bool(np.median(np.abs(done.errors)) <= np.median(np.abs(before)))
     point, errors, unseen = (done.point, done.errors, unseen) if kept else (known, before, before)
     of = np.array(model.figure_names())
     return DeploymentFit(
         values=model.values(point), before=_quantiles(of, before), left_out=_quantiles(of, unseen), kept=kept,
         fitted=_quantiles(of, errors), figures=len(of) // len(FIGURES), p90_before=_quantiles(of, before, 0.9),
-        p90_fitted=_quantiles(of, errors, 0.9),
-        spread={
-            name: float(np.exp(max(np.quantile(np.abs(unseen[of == name]), INSIDE), LEAST_SPREAD)))
-            for name in FIGURES if np.any(of == name)
-        },
+        p90_fitted=_quantiles(of, errors, 0.9), p90_left_out=_quantiles(of, unseen, 0.9),
+        spread={n: float(np.exp(_log_spread(unseen[of == n]))) for n in FIGURES if np.any(of == n)},
+        inside={n: _share_inside(unseen[of == n], stretches[of == n]) for n in FIGURES if np.any(of == n)},
     )  # fmt: skip
+
+
+def _log_spread(unseen: Array) -> float:
+    """What holds 8 of 10 of the log errors left out."""
+    return max(float(np.quantile(np.abs(unseen), INSIDE)), LEAST_SPREAD)
+
+
+def _share_inside(unseen: Array, stretches: NDArray[np.intp]) -> float:
+    """Share of figures within the spread of those of all other stretches: of figures that it has not seen.
+
+    Source: Barber et al. 2021 (arXiv:1905.02928), the jackknife+. Assumes: stretches are drawn alike.
+    """
+    within = [
+        np.abs(unseen[stretches == one]) <= _log_spread(unseen[stretches != one])
+        for one in dict.fromkeys(stretches.tolist()) if np.any(stretches != one)
+    ]  # fmt: skip
+    return float(np.mean(np.concatenate(within))) if within else float("nan")
 
 
 def _quantiles(of: NDArray[np.str_], errors: Array, share: float = 0.5) -> dict[str, float]:
@@ -246,20 +282,23 @@ SOURCE = "flopwise: fitted to an observed load"
 def deployment_profile(
     found: DeploymentFit, job: ServeJob, facts: Facts, name: str, files: Sequence[str], date: str
 ) -> MadeProfile:
-    """The constants of a deployment as a calibration profile: of its engine, of its device, and their errors."""
+    """The constants of a deployment as a calibration profile: of its engine, of its device, and their errors.
+
+    What the profile in the facts has, if any, stays below it.
+    """
     columns = type(job.engine).fitted_columns()
     chip = job.cluster.accelerator
     family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     digits = {constant: float(f"{value:.4g}") for constant, value in found.values.items()}
     engine = {c.name: v for c, v in digits.items() if c.table == "engines"}
     rows = {
-        c.name: next(p for p in facts.calibration.parameters if p.name == c.name)
+        c.name: min((p for p in facts.calibration.parameters if p.name == c.name), key=lambda p: p.scope != family)
         for c in digits
         if c.name not in engine
     }
-    fitted_on = f"{found.figures} medians of an observed load"
+    fitted_on = f"{found.figures} figures of an observed load"
     parameters = [
-        asdict(replace(rows[c.name], scope=family, value=v, fitted_on=fitted_on, source=SOURCE, date=date))
+        replace(rows[c.name], scope=family, value=v, fitted_on=fitted_on, source=SOURCE, date=date, profile="")
         for c, v in digits.items() if c.name in rows
     ]  # fmt: skip
     constants = tuple(
@@ -277,7 +316,8 @@ def deployment_profile(
             median_before=found.before[figure],
             p90_before=found.p90_before[figure], median_after=found.fitted[figure],
             p90_after=found.p90_fitted[figure],
-            left_out="stretch", median_left_out=found.left_out[figure], interval=found.spread[figure],
+            left_out="stretch", median_left_out=found.left_out[figure], p90_left_out=found.p90_left_out[figure],
+            interval=found.spread[figure], coverage_left_out=found.inside[figure],
         )
         for figure in found.fitted
     )  # fmt: skip
@@ -288,12 +328,10 @@ def deployment_profile(
     notes = () if found.kept else ("the load says nothing better than what was known: the constants stay",)
     profile = CalibrationProfile(
         name=name, date=date, flopwise=flopwise.__version__, files=tuple(files), constants=constants, errors=errors,
-        notes=notes,
+        based_on=None if facts.profile is None else facts.profile.name, notes=notes,
     )  # fmt: skip
-    documents = {
-        PROFILE_FILE: asdict(profile), PARAMETERS_FILE: [{k: p[k] for k in FIELDS} for p in parameters],
-        ENGINES.file: {job.engine.name: {"fitted": {"source": SOURCE, "date": date, **engine}}},
-        ERRORS_FILE: {"source": SOURCE, "date": date, "bands": bands},
-    }  # fmt: skip
-    texts = {path: json.dumps(held, indent=1, ensure_ascii=False) + "\n" for path, held in documents.items()}
-    return MadeProfile(profile=profile, files={path: text.encode() for path, text in texts.items()})
+    files_of = profile_files(
+        profile, facts, parameters, {}, {"source": SOURCE, "date": date, "bands": bands},
+        {job.engine.name: {"source": SOURCE, "date": date, **engine}},
+    )  # fmt: skip
+    return MadeProfile(profile=profile, files=files_of)

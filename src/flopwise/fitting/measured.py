@@ -1,22 +1,29 @@
-"""What a calibration is made of: probe files, CSV files as `flopwise backtest` reads them, recorded runs."""
+"""What a calibration is made of: probe files, CSV files as `flopwise backtest` reads them, recorded runs.
+
+A probe becomes the row of a CPU that no catalog has with its constants, and kernel rows of a GPU that one has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.kinds import KINDS, MeasurementKind
 from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.run import printed_rows
+from flopwise.cost.kernels import touched_keys
+from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.errors import SpecError
+from flopwise.facts.accelerators import DTYPES
+from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
-from flopwise.fitting.probed import ProbedFacts, probed_facts
-from flopwise.probes.file import Probe
-
-ORDER = ("kernels", "training", "serving", "memory", "gpu-hours", "io", "weights")
-"""Kinds of CSV files, in the order in which one is tried: the first whose columns are there, measured ones too."""
+from flopwise.probes.file import Measurement, Probe, ProbedDevice
+from flopwise.probes.kinds.elementwise import WRITTEN
+from flopwise.training.step_table import MAPPED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,10 @@ class MeasuredRow:
     kind: str
     row: Row
     source: str  # the file
+
+
+ORDER = ("kernels", "training", "serving", "memory", "gpu-hours", "io", "weights")
+"""Kinds of CSV files, in the order in which one is tried: the first whose columns are there, measured ones too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,3 +107,210 @@ def _recorded_rows(key: str) -> list[MeasuredRow]:
     if not rows:
         raise SpecError(next(why for one in made for why in one.missing if "a run of" not in why))
     return rows
+
+
+SOURCE = "flopwise probe"
+TILE = 128.0 * 128.0
+"""Elements of the output tile that `tile_fill_s` is told of."""
+BACKWARD = 2.5
+"""Operations of flash attention's backward pass over those of its forward pass: five products, not two."""
+SMALL = 512**3
+"""Multiplications up to which a product counts as small."""
+NARROW = 128
+"""A product narrower than a tile waits for its weights: it says nothing of what a tile loses."""
+PROBED = " probed"
+ALIASES = ("here", "this machine")
+"""What the device of a profile is called besides its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedFacts:
+    """What a probe says: rows of accelerators.csv, constants of these devices, kernel rows of known ones, and notes."""
+
+    devices: tuple[dict[str, Any], ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def probed_facts(probe: Probe) -> ProbedFacts:
+    """A CPU becomes a device of its own; a GPU of the catalog brings rows to fit its family's constants to."""
+    devices, parameters = list[dict[str, Any]](), list[Parameter]()
+    rows, notes = list[Row](), list[str]()
+    for device in probe.devices:
+        if device.kind == "cpu":
+            figures = _cpu_figures(probe, device)
+            if figures is None:
+                notes.append(f"{device.name}: no product or no copy was measured: no device is made of it")
+                continue
+            devices.append(_device_row(probe, device, figures))
+            parameters += _cpu_parameters(probe, device, figures)
+        elif device.accelerator is None:
+            notes.append(f"{device.name} is in no catalog: add a row to accelerators.csv in a facts folder (--facts)")
+        else:
+            rows += _kernel_rows(probe, device, device.accelerator)
+    return ProbedFacts(devices=tuple(devices), parameters=tuple(parameters), rows=tuple(rows), notes=tuple(notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
+    """What single operations reach on a CPU: each the best of its repetitions, which keeps other processes out."""
+
+    peak: float  # FLOP/s of the best fp32 product
+    streamed: float  # B/s read and written by the largest copy
+    fill_s: float  # that a small product loses, a tile
+    passed: float | None  # B/s of elementwise operations with their backward pass, in memory that was used before
+    fresh: float | None  # B/s at which the system hands out new memory, and takes it back
+    attention: float | None  # FLOP/s of attention with its backward pass, as the formulas count it
+    operation_s: float | None  # fixed time of one
+
+
+def _best_value(one: Measurement, value: float) -> float:
+    return value if one.best is None else one.best
+
+
+def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
+    products = [(one.shape, _best_value(one, v)) for one, v in probe.values("matmul", device.id, "fp32")]
+    copies = [(one.shape.get("bytes", 0), _best_value(one, v)) for one, v in probe.values("memory_copy", device.id)]
+    if not products or not copies:
+        return None
+    peak, threads = max(rate for _, rate in products), _threads(device)
+    small = [
+        2.0 * m * n * k * (1 / rate - 1 / peak) * threads * TILE / (m * n)
+        for shape, rate in products
+        for m, n, k in [(shape["m"], shape["n"], shape["k"])]
+        if m * n * k <= SMALL and min(m, n, k) >= NARROW
+    ]
+    passed, fresh = _elementwise(probe, device)
+    attended = [
+        _best_value(one, v) * _formula_ratio(one.shape)
+        for one, v in probe.values("attention_training", device.id, "fp32")
+    ]
+    fixed = [_best_value(one, v) for one, v in probe.values("launch_autograd", device.id)]
+    return _Figures(
+        peak=peak, streamed=max(copies)[1], fill_s=statistics.median(small) if small else 0.0,
+        passed=passed, fresh=fresh,
+        attention=statistics.geometric_mean(attended) if attended else None, operation_s=min(fixed, default=None),
+    )  # fmt: skip
+
+
+def _elementwise(probe: Probe, device: ProbedDevice) -> tuple[float | None, float | None]:
+    """B/s of elementwise operations with their backward pass on memory used before; and of new memory besides.
+
+    Tensors from `MAPPED_BYTES` on are mapped anew each time: what they take beyond the rate of the smaller ones is the
+    system's, for as many tensors as the operations write.
+
+    Source: glibc, mallopt(3); the operations of `flopwise.probes.kinds.elementwise`.
+    """
+    measured = [
+        (4.0 * one.shape["elements"], 4.0 * one.shape["elements"] * one.shape["passes"], _best_value(one, v))
+        for one, v in probe.values("elementwise_training", device.id, "fp32")
+    ]
+    used = [rate for nbytes, _, rate in measured if nbytes < MAPPED_BYTES]
+    if not used:
+        return (statistics.geometric_mean(rate for _, _, rate in measured) if measured else None), None
+    passed = statistics.geometric_mean(used)
+    beyond = [
+        WRITTEN * nbytes / (moved / rate - moved / passed)
+        for nbytes, moved, rate in measured
+        if nbytes >= MAPPED_BYTES and rate < passed
+    ]
+    return passed, statistics.geometric_mean(beyond) if beyond else None
+
+
+def _formula_ratio(shape: Mapping[str, int]) -> float:
+    """Operations as the formulas count them over those that the mask lets through.
+
+    They add half a block of keys on the diagonal and run the backward pass at `BACKWARD_RATE` of the forward one's.
+    """
+    keys = (shape["seq"] + 1) / 2
+    computed = float(touched_keys(keys, shape["seq"], is_host=True))
+    return computed / keys * (1 + BACKWARD / BACKWARD_RATE) / (1 + BACKWARD)
+
+
+def _threads(device: ProbedDevice) -> int:
+    return device.threads or device.cores or 1
+
+
+def device_name(device: ProbedDevice) -> str:
+    """What the device of a profile is called: told from the catalog's row, whose rates are a datasheet's."""
+    return f"{device.name}{PROBED}"
+
+
+def _scope(device: ProbedDevice) -> str:
+    letters = "".join(c if c.isalnum() else " " for c in device.name.lower())
+    return "-".join(f"{letters} probed {_threads(device)} threads".split())
+
+
+def _device_row(probe: Probe, device: ProbedDevice, figures: _Figures) -> dict[str, Any]:
+    """The row of accelerators.csv: achieved rates in the place of a datasheet's."""
+    rates = {dtype: [_best_value(one, v) for one, v in probe.values("matmul", device.id, dtype)] for dtype in DTYPES}
+    ram = device.memory_bytes or 0
+    cache = max(device.cache_bytes.values(), default=None)
+    return {
+        "name": device_name(device), "vendor": device.name.split()[0], "architecture": _scope(device), "kind": "cpu",
+        "marketed_memory": f"{ram / 2**30:.0f} GiB RAM", "hbm_bytes": ram, "hbm_bytes_reported": "true",
+        "hbm_bytes_per_s": f"{figures.streamed:.4g}",
+        **{f"{dtype}_flops_per_s": f"{max(found):.4g}" if found else "" for dtype, found in rates.items()},
+        "l2_bytes": cache or "", "num_sms": _threads(device), "source": SOURCE, "date": probe.date[:10],
+        "confidence": "medium",
+        "notes": f"measured with {_threads(device)} threads by {probe.backend}; rates are achieved ones",
+    }  # fmt: skip
+
+
+def _cpu_parameters(probe: Probe, device: ProbedDevice, figures: _Figures) -> Iterator[Parameter]:
+    """The constants that go with the row: shares of what is achieved already, so mostly 1 and 0; measured ones."""
+    share, frac, seconds = "fraction of peak", "fraction", "s"
+    counted = {
+        "matmul_frac.bf16": (1.0, share, "The peak of the row is itself the best product."),
+        "tile_knee": (0.0, "FLOP a byte", "No cost of small tiles beyond the next."),
+        "tile_fill_s": (max(figures.fill_s, 0.0), seconds, "Time that a small product loses, an output tile."),
+        "wave_tail": (0.0, frac, "Threads share the last round."),
+        "overlap_loss": (0.0, frac, "Prefetching hides the shorter of computing and moving."),
+        "overlap_loss.attention": (0.0, frac, "As overlap_loss."),
+        "misaligned_frac": (1.0, frac, "Vector code does not mind."),
+        "dram_frac": (1.0, share, "The bandwidth of the row is itself a streaming copy."),
+        "attention_tail": (0.0, frac, "As wave_tail."),
+        "attention_block_s": (0.0, seconds, "Contained in the rate of attention."),
+        "train_grouped_frac.split": (1.0, frac, "An expert's product is a small one: tile_fill_s."),
+        "train_grouped_passes.split": (4.0, "passes", "Gathered, scaled, scattered, and back: counted."),
+        "train_contention": (0.0, frac, "No messages."),
+    }
+    if figures.passed is not None:
+        meaning = "Norms and activations with their backward pass over a copy."
+        counted["pointwise_frac"] = (figures.passed / figures.streamed, frac, meaning)
+    if figures.fresh is not None:
+        counted["fresh_bytes_per_s"] = (figures.fresh, "B/s", "What the system hands out anew, and takes back.")
+    if figures.attention is not None:
+        for name in ("attention_frac", "train_attention_frac.fa2"):
+            counted[name] = (figures.attention / figures.peak, share, "Flash attention, forward and backward.")
+    if figures.operation_s is not None:
+        for name in ("kernel_s", "attention_s", "grouped_s"):
+            counted[name] = (figures.operation_s, seconds, "Fixed time of one operation.")
+    said = {"fitted_on": f"{device.name}, single operations", "source": SOURCE, "date": probe.date[:10]}
+    for name, (value, unit, meaning) in counted.items():
+        rounded = float(f"{value:.4g}")
+        yield Parameter(name=name, scope=_scope(device), value=rounded, unit=unit, meaning=meaning, **said)
+
+
+def _kernel_rows(probe: Probe, device: ProbedDevice, gpu: str) -> Iterator[Row]:
+    """Single operations of a device of the catalog as rows of a kernels file."""
+    for place, one in enumerate(probe.measurements):
+        if one.device != device.id or one.seconds is None or one.value is None:
+            continue
+        base = {"id": f"{device.id}/{place}", "gpu": gpu, "dtype": one.dtype or "", "seconds": repr(one.seconds)}
+        shape = {name: str(value) for name, value in one.shape.items()}
+        heads = {"num_heads": shape.get("heads", ""), "num_kv_heads": shape.get("kv_heads", "")}
+        heads |= {
+            "head_dim": shape.get("dim", ""),
+            "batch": shape.get("batch", ""),
+            "context_len": shape.get("seq", ""),
+        }
+        if one.name == "matmul":
+            yield {**base, "op": "gemm", "m": shape["m"], "n": shape["n"], "k": shape["k"]}
+        elif one.name == "attention_prefill" and one.dtype in ("bf16", "fp16"):
+            yield {**base, "op": "attention_prefill", "query_len": shape["seq"], **heads}
+        elif one.name == "attention_decode" and one.dtype in ("bf16", "fp16"):
+            yield {**base, "op": "attention_decode", **heads}
+        elif one.name == "memory_copy" and one.shape.get("bytes", 0) >= 2**28:
+            yield {**base, "op": "elementwise", "moved_bytes": shape["bytes"]}

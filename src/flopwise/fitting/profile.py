@@ -6,32 +6,37 @@ import csv
 import io
 import json
 import math
-import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 import flopwise
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.prediction import Prediction
+from flopwise.backtests.training import row_job
+from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts import profiles
 from flopwise.facts.accelerators import ACCELERATORS, ALIASES
 from flopwise.facts.calibration import FIELDS, Parameter
 from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
+from flopwise.facts.software import ENGINES
 from flopwise.fitting.constants import Array, Constant
-from flopwise.fitting.measured import Measurements
-from flopwise.fitting.probed import ALIASES as NAMES_OF_DEVICE
-from flopwise.fitting.probed import PROBED, ProbedFacts
+from flopwise.fitting.measured import ALIASES as NAMES_OF_DEVICE
+from flopwise.fitting.measured import PROBED, MeasuredRow, Measurements, ProbedFacts
 from flopwise.fitting.refit import (
     MOVING,
+    PARTS,
     Advance,
+    MeasuredFigure,
     Refit,
+    family_of,
     figure_errors,
-    predicted_figures,
     refits,
     with_parameters,
 )
@@ -64,7 +69,8 @@ class KindErrors:
     """Errors of one kind of measurement, as |predicted / measured - 1|.
 
     `median_left_out` and `p90_left_out` are of figures whose model or row the constants have not seen; None with too
-    few. `coverage_left_out` is the share of these that the `interval` (a factor either way) holds.
+    few. `interval` (a factor either way) is what new figures stay within, and `coverage_left_out` the share of figures
+    that such a factor of the other groups' figures holds.
     """
 
     kind: str
@@ -116,7 +122,6 @@ def make_profile(
         SpecError: none of the rows can be predicted, and no probe brings a device.
     """
     base = None if facts.profile is None else facts.profile.name
-    known = [p for p in facts.calibration.parameters if base is not None and p.profile == base]
     probed = [one for one in given.probed if one.parameters]
     devices = {row["name"]: row for one in probed for row in one.devices}
     with_probe = _with_probes(facts, probed)
@@ -128,17 +133,45 @@ def make_profile(
     still = [f for f in figures if f.row.kind not in MOVING]
     fits = [*refits(moving, with_probe, advance)]
     moved = [_parameter(c, v, one, with_probe, date) for one in fits for c, v in one.values.items()]
-    own = {(p.name, p.scope): p for p in (*known, *(p for one in probed for p in one.parameters), *moved)}
+    new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
     fixed = figure_errors(still, with_probe)
     untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
     errors = [one for found in (*fits, untouched) for one in _errors(found)]
     profile = CalibrationProfile(
         name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
         devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
-        constants=tuple(_constant(p, fits, facts) for p in own.values() if base is None or p not in known),
+        constants=tuple(_constant(p, fits, facts) for p in new.values()),
         notes=tuple(_notes(given, fits, skipped)),
     )  # fmt: skip
-    return MadeProfile(profile=profile, files=_files(profile, facts, list(own.values()), devices, _bands(errors, date)))
+    return MadeProfile(
+        profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
+    )
+
+
+def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:
+    """The figures that can be predicted, and why others cannot, with how often."""
+    predict = {kind: KINDS[kind].predictor(facts) for kind in {row.kind for row in rows}}
+    figures, skipped = list[MeasuredFigure](), Counter[str]()
+    for place, row in enumerate(rows):
+        for one in predict[row.kind](row.row):
+            if one.predicted is None:
+                skipped[one.skipped or "no prediction"] += 1
+            elif one.measured:
+                figures.append(_figure(row, one, one.measured, facts, place))
+    return figures, skipped
+
+
+def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, place: int) -> MeasuredFigure:
+    try:
+        family = family_of(facts.accelerator(row.row.get("gpu", "")))
+    except FlopwiseError:  # a weights file names no device
+        family = ""
+    name = one.band.asked or one.band.name if one.band is not None else row.kind
+    parts = name.partition("@")[0].split(".")
+    band = ".".join(parts[: 2 if parts[0] == "serving" else 1])
+    group = row.row.get("model") or f"part {place % PARTS}"
+    job = row_job(row.row, facts) if row.kind == "training" else None
+    return MeasuredFigure(row, one.quantity, measured, family, band, group, job)
 
 
 def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
@@ -189,7 +222,8 @@ def _errors(found: Refit) -> Iterator[KindErrors]:
             p90_before=float(np.quantile(before, 0.9)), median_after=float(np.median(after)),
             p90_after=float(np.quantile(after, 0.9)),
         )  # fmt: skip
-        yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups)
+        groups = np.array([f.group if found.groups == "model" else str(id(f.row)) for f in figures])
+        yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups, groups[own])
 
 
 def own_band(unseen: Array) -> float | None:
@@ -214,14 +248,27 @@ def _bands(errors: Sequence[KindErrors], date: str) -> dict[str, Any]:
     return {"source": f"{SOURCE}: figures left out", "date": date, "bands": bands} if bands else {}
 
 
-def _with_left_out(one: KindErrors, unseen: Array, groups: str) -> KindErrors:
+def _with_left_out(one: KindErrors, unseen: Array, left_out: str, groups: NDArray[np.str_]) -> KindErrors:
     size = np.abs(np.expm1(unseen))
-    factor = own_band(unseen)
-    held = None if factor is None else float(np.mean(np.abs(unseen) <= np.log(factor) + 1e-12))
     return replace(
-        one, left_out=groups, median_left_out=float(np.median(size)), p90_left_out=float(np.quantile(size, 0.9)),
-        interval=factor, coverage_left_out=held,
+        one, left_out=left_out, median_left_out=float(np.median(size)), p90_left_out=float(np.quantile(size, 0.9)),
+        interval=own_band(unseen), coverage_left_out=own_coverage(unseen, groups),
     )  # fmt: skip
+
+
+def own_coverage(unseen: Array, groups: NDArray[np.str_]) -> float | None:
+    """Share of figures within the band that the figures of all other groups set; None where these are too few.
+
+    Source: Barber et al. 2021 (arXiv:1905.02928), the jackknife+: a figure is held against what has not seen it.
+    Assumes: groups are drawn alike, and the figures of one depend on one another.
+    """
+    within = list[bool]()
+    for name in dict.fromkeys(groups.tolist()):
+        factor = own_band(unseen[groups != name])
+        if factor is None:
+            return None
+        within += (np.abs(unseen[groups == name]) <= math.log(factor)).tolist()
+    return float(np.mean(within))
 
 
 def _notes(given: Measurements, fits: Sequence[Refit], skipped: Counter[str]) -> list[str]:
@@ -235,18 +282,29 @@ def _notes(given: Measurements, fits: Sequence[Refit], skipped: Counter[str]) ->
     return notes
 
 
-def _files(
-    profile: CalibrationProfile, facts: Facts, parameters: list[Parameter], devices: dict[str, Any], bands: Any
-) -> dict[str, bytes]:
-    """The files of the folder: those of the profile that it is based on, with what is new laid over them."""
+def profile_files(
+    profile: CalibrationProfile, facts: Facts, new: Sequence[Parameter], devices: dict[str, Any], bands: Any,
+    engines: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, bytes]:  # fmt: skip
+    """The files of the folder: those of the profile that it is based on, with what is new laid over them.
+
+    `engines`: constants of engines by name, with their source and date.
+    """
     files = {profiles.PROFILE_FILE: _json(asdict(profile))}
     if facts.profile is not None:
-        names = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE)
+        names = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
         files |= {n: path.read_bytes() for n in names if (path := facts.profile / n).is_file()}
+    below = [p for p in facts.calibration.parameters if facts.profile is not None and p.profile == facts.profile.name]
+    parameters = {(p.name, p.scope): p for p in (*below, *new)}.values()
     files[PARAMETERS_FILE] = _json([{name: getattr(p, name) for name in FIELDS} for p in parameters])
-    if devices:
-        files[ACCELERATORS.file] = _csv(list(devices.values()))
-        files[ALIASES.file] = _csv(_aliases(next(iter(devices)), facts))
+    if devices:  # beside those of the profile below; "here" is the new one
+        files[ACCELERATORS.file] = _laid_over(files.get(ACCELERATORS.file), list(devices.values()), "name")
+        files[ALIASES.file] = _laid_over(files.get(ALIASES.file), _aliases(next(iter(devices)), facts), "alias")
+    if engines:
+        records = json.loads(files[ENGINES.file]) if ENGINES.file in files else {}
+        for engine, own in engines.items():
+            records[engine] = {"fitted": {**records.get(engine, {}).get("fitted", {}), **own}}
+        files[ENGINES.file] = _json(records)
     if bands:
         old = json.loads(files[ERRORS_FILE])["bands"] if ERRORS_FILE in files else {}
         files[ERRORS_FILE] = _json({**bands, "bands": {**old, **bands["bands"]}})
@@ -267,9 +325,15 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
+def _laid_over(below: bytes | None, rows: Sequence[dict[str, Any]], key: str) -> bytes:
+    """A table with `rows` in place of those of the same key."""
+    old = [] if below is None else csv.DictReader(io.StringIO(below.decode()))
+    return _csv([*{str(row[key]): row for row in (*old, *rows)}.values()])
+
+
 def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, [*dict.fromkeys(name for row in rows for name in row)], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()
@@ -287,7 +351,7 @@ def write_profile(made: MadeProfile, *, force: bool) -> Path:
         raise SpecError(
             f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
         )
-    known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE)
+    known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
     write_folder(folder, made.files, stale=lambda to: [n for n in known if n not in made.files and (to / n).is_file()])
     load_facts(None, name)  # what could not be read would be told here, not by the next estimate
     return folder
@@ -309,18 +373,3 @@ def read_profile(name: str) -> CalibrationProfile:
     if (found.format, found.version) != (FORMAT, VERSION):
         raise SpecError(f"{file}: format {found.format[:40]!r} {found.version}; this flopwise reads {FORMAT} {VERSION}")
     return found
-
-
-def remove_profile(name: str) -> Path:
-    """Remove a profile; its folder, which is gone then.
-
-    Raises:
-        UnknownNameError: there is none.
-        SpecError: it cannot be removed.
-    """
-    folder = profiles.profile_path(name)
-    try:
-        shutil.rmtree(folder)
-    except OSError as fault:
-        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
-    return folder

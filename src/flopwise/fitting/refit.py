@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +15,8 @@ import numpy as np
 
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.prediction import Prediction
-from flopwise.backtests.training import row_job
 from flopwise.cost.rates import Rates, families, rates
-from flopwise.errors import FlopwiseError, MissingFactError
+from flopwise.errors import MissingFactError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.calibration import Calibration, Parameter
 from flopwise.facts.catalog import Facts
@@ -144,32 +142,6 @@ def _tokens_per_s(job: TrainJob, facts: Facts, chips: dict[str, Rates]) -> float
     moved = replace(job, cluster=replace(job.cluster, rates=chips[chip.name]))
     step_s = sum(single_parts(single_table(moved), job.layout).values())
     return float(recipe.global_batch * recipe.seq_len / step_s / int(job.layout.num_gpus))
-
-
-def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:
-    """The figures that can be predicted, and why others cannot, with how often."""
-    predict = {kind: KINDS[kind].predictor(facts) for kind in {row.kind for row in rows}}
-    figures, skipped = list[MeasuredFigure](), Counter[str]()
-    for place, row in enumerate(rows):
-        for one in predict[row.kind](row.row):
-            if one.predicted is None:
-                skipped[one.skipped or "no prediction"] += 1
-            elif one.measured:
-                figures.append(_figure(row, one, one.measured, facts, place))
-    return figures, skipped
-
-
-def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, place: int) -> MeasuredFigure:
-    try:
-        family = family_of(facts.accelerator(row.row.get("gpu", "")))
-    except FlopwiseError:  # a weights file names no device
-        family = ""
-    name = one.band.asked or one.band.name if one.band is not None else row.kind
-    parts = name.partition("@")[0].split(".")
-    band = ".".join(parts[: 2 if parts[0] == "serving" else 1])
-    group = row.row.get("model") or f"part {place % PARTS}"
-    job = row_job(row.row, facts) if row.kind == "training" else None
-    return MeasuredFigure(row, one.quantity, measured, family, band, group, job)
 
 
 def family_of(chip: Accelerator) -> str:

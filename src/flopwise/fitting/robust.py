@@ -58,13 +58,6 @@ def even_weights(groups: Sequence[str]) -> Array:
     return np.array([1 / math.sqrt(counts[g]) for g in groups])
 
 
-def weighted_quantile(values: Array, weights: Array, share: float) -> float:
-    """The value below which `share` of the weight lies, linear between rows."""
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weights[order]) - weights[order] / 2
-    return float(np.interp(share * weights.sum(), below, values[order]))
-
-
 def loss(constants: Sequence[Constant], errors: Array, weights: Array, point: Array) -> float:
     """What a fit minimises."""
     robust = 2 * ELBOW**2 * (np.sqrt(1 + (errors / ELBOW) ** 2) - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,21 +19,23 @@ from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
-from flopwise.fleet.bill import SolvedFleet, solved_fleet
+from flopwise.fleet.bill import SolvedFleet, solved_fleet, workload_results
 from flopwise.fleet.model import ChosenWorkload, PlannedWorkload, Platform
-from flopwise.fleet.offers import OwnOffer
+from flopwise.fleet.offers import OwnOffer, allowed_devices, providers_with_tags, why_not_allowed
+from flopwise.fleet.option import monthly_option
 from flopwise.fleet.outlook import bindings, forecast, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
-from flopwise.fleet.planned import planned_workloads
-from flopwise.fleet.porting import workload_ports
+from flopwise.fleet.planned import Search, planned_workloads, rented_purchases, run_searches, searched_workload
 from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
-from flopwise.fleet.results import workload_results
 from flopwise.fleet.risks import risks
 from flopwise.fleet.roadmap import roadmap
 from flopwise.fleet.savings import baseline_of, savings
 from flopwise.fleet.tables import comparison_tables
-from flopwise.search.answer import Plan
+from flopwise.search.allowed import PORTED_SOFTWARE, USUAL_SOFTWARE, AllowedDevices
+from flopwise.search.answer import Plan, Port
+from flopwise.search.porting import cheapest_by_software, port
+from flopwise.search.workload import Resolved
 from flopwise.units import format_percent
 
 Advance = Callable[[str, int, int], None]
@@ -298,3 +300,62 @@ def _attestations(fleet: SolvedFleet) -> Iterator[str]:
 
 def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class PortQuestion:
+    """One workload whose port is looked for: the key of its search, the workload as it is, and what it may rent."""
+
+    chosen: ChosenWorkload
+    key: bytes
+    workload: Resolved
+    facts: Facts
+
+
+def workload_ports(fleet: SolvedFleet) -> list[Port]:
+    """For each workload of the usual software the cheapest rented machines with each other one, the cheapest first.
+
+    What a port saves is against what the plan pays for the workload's machines. Workloads alike are searched once.
+    """
+    searches, rented = dict[bytes, Search](), dict[Hashable, Facts]()
+    asked = [question for chosen in fleet.chosen if (question := _question(chosen, fleet, rented)) is not None]
+    for one in asked:
+        ported = one.workload.with_limits(software=PORTED_SOFTWARE)
+        searches.setdefault(one.key, Search(workload=ported, facts=one.facts))
+    answers = run_searches(searches, lambda _done, _whole: None)
+    return [row for one in asked for row in _ports(one, answers[one.key].plan, fleet.facts)]
+
+
+def _question(chosen: ChosenWorkload, fleet: SolvedFleet, rented: dict[Hashable, Facts]) -> PortQuestion | None:
+    """What to search for a workload's ports; None where it has none. `rented`: what those before it could rent."""
+    job, platform, facts = chosen.job, fleet.platform, fleet.facts
+    limits, purchases = job.spec.constraints, rented_purchases(job)
+    named = limits.software or limits.gpus or limits.vendors or limits.instances
+    if job.workload is None or named or not purchases:
+        return None
+    if allowed_devices(job, platform, facts).software != USUAL_SOFTWARE:
+        return None
+    devices = AllowedDevices.of(replace(platform.rules, software=PORTED_SOFTWARE), facts, (), limits)
+    alike = job.spec.residency, job.spec.tags, limits
+    if alike not in rented:
+        having = providers_with_tags(job, facts)
+        offers = (o for o in facts.offers if why_not_allowed(o, job, platform, devices, having) is None)
+        rented[alike] = facts.with_tables(offers=tuple(o for o in offers if not isinstance(o, OwnOffer)))
+    if not rented[alike].offers:
+        return None
+    workload = searched_workload(job, platform, purchases).with_limits(marketplace=devices.marketplace)
+    key = msgspec.json.encode([workload, [*rented].index(alike)], enc_hook=str)
+    return PortQuestion(chosen, key, workload, rented[alike])
+
+
+def _ports(asked: PortQuestion, plan: Plan | None, facts: Facts) -> list[Port]:
+    """The rows of one workload, from the plan of what it could run on after a port."""
+    by_key, chosen = {o.key: o for o in asked.facts.offers}, asked.chosen
+    paid = sum(taken.usd for taken in chosen.parts)
+    rows = []
+    for software, candidate in cheapest_by_software([] if plan is None else plan.plans, facts):
+        offer = by_key[candidate.provider, candidate.instance, candidate.region]
+        option = monthly_option(chosen.planned.index, chosen.job, candidate, offer, facts)
+        whole = msgspec.structs.replace(candidate, num_instances=option.instances)
+        rows.append(port(software, whole, asked.workload, facts, option.usd, paid, chosen.name))
+    return sorted(rows, key=lambda row: row.cost_usd)

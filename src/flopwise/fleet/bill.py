@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
+from flopwise.cost.money import unit_usd
 from flopwise.facts.catalog import Facts
-from flopwise.fleet.assessment import Allotment, MonthlyCost
+from flopwise.fleet.assessment import Allotment, MonthlyCost, WorkloadResult
+from flopwise.fleet.expected import ExpectedFigures, expected_figures
 from flopwise.fleet.model import (
     VOLUMES,
     Allocation,
@@ -22,10 +25,12 @@ from flopwise.fleet.model import (
 )
 from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.option import ReplicaLoad, replica_load
+from flopwise.fleet.planned import run_forked
 from flopwise.fleet.program import AllocationProblem
-from flopwise.fleet.results import chosen_workloads
-from flopwise.fleet.spec import OWNED
-from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.fleet.spec import API, OWNED
+from flopwise.ops.tensors import parameters
+from flopwise.search.answer import Candidate
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
 IDLE = "idle"
 """Role and environment of machines that are paid and carry nothing."""
@@ -195,3 +200,190 @@ def _monthly_cost(
         compute=compute, storage=storage, traffic=traffic, **ordered,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return cost, tuple(dict.fromkeys(notes))
+
+
+WORTH_SHARING = 40
+"""Estimates from which other processes are worth starting."""
+
+
+def chosen_workloads(made: AllocationProblem, allocation: Allocation, facts: Facts) -> list[ChosenWorkload]:
+    """Each workload with its machines and the figures of those that carry most of it, estimated in full."""
+    parts: list[list[Taken]] = [[] for _ in made.items]
+    for taken in allocation.taken:
+        if taken.role == "primary":
+            parts[taken.option.workload].append(taken)
+    mains = [max(own, key=lambda taken: taken.count * taken.option.usd_each) for own in parts]
+    keys = [(id(item.plan), id(main.option.candidate)) for item, main in zip(made.items, mains, strict=True)]
+    first = {key: number for number, key in reversed(list(enumerate(keys)))}
+    todo = list(first.values())
+    estimates = run_forked(
+        lambda n: _figures(made.items[todo[n]], mains[todo[n]].option, facts), len(todo), WORTH_SHARING
+    )
+    known = dict(zip(first, estimates, strict=True))
+    return [
+        ChosenWorkload(planned=item, main=main, figures=known[key], parts=tuple(own))
+        for item, main, key, own in zip(made.items, mains, keys, parts, strict=True)
+    ]
+
+
+def _figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts) -> ExpectedFigures | None:
+    """The estimate of the option that was chosen; None for machines to work on, and for an API's."""
+    if item.workload is None or option.purchase == API:
+        return None
+    return expected_figures(item.workload, option.candidate, option.offer, facts)
+
+
+SIZES = ((1e9, "small"), (20e9, "medium"), (float("inf"), "large"))
+"""Categories of models by parameters."""
+SAME = 1.005
+
+
+def size_of(parameters: int) -> str:
+    """The category of a model."""
+    return next(name for most, name in SIZES if parameters < most)
+
+
+def workload_results(
+    chosen: Sequence[ChosenWorkload], lost: Sequence[PlannedWorkload], facts: Facts, cost: MonthlyCost
+) -> list[WorkloadResult]:
+    """The results of all workloads in the order of the fleet file, those that nothing runs among them."""
+    results = [_workload_result(one, facts, cost.by_workload.get(one.name, 0.0)) for one in chosen]
+    for item in sorted(lost, key=lambda item: item.index):
+        results.insert(item.index, _infeasible_result(item, facts))
+    return results
+
+
+def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> WorkloadResult:
+    """The result of one workload, whose month costs `usd`."""
+    job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
+    candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
+    if figures is not None:
+        count, pattern = figures.parameters, figures.pattern
+    elif workload is not None:
+        count, pattern = int(parameters(facts.model(workload.model))), "answered by an API"
+    energy, carbon = _electricity(chosen)
+    each = 1 if job.spec.machines is None else job.spec.machines.gpus_each
+    memory = figures.memory_bytes if figures is not None else candidate.memory_bytes * each
+    best = {
+        "provider": option.provider, "region": option.region, "instance": option.instance, "gpu": candidate.gpu,
+        "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
+        "purchase": option.purchase, "layout": candidate.layout,
+        "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
+        "evidence": candidate.evidence, "meets": candidate.meets,
+        "figures": dict(candidate.figures) if figures is None else figures.figures,
+        "breakdown": {} if figures is None else figures.breakdown,
+        "network": [] if figures is None else [asdict(need) for need in figures.network], "usd_per_month": option.usd,
+    }  # fmt: skip
+    return WorkloadResult(
+        name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
+        size=size if count is None else size_of(count),
+        memory_bytes=None if option.purchase == API else memory or None,
+        intensity=None if figures is None else figures.intensity, pattern=pattern, hours_per_month=option.busy_hours,
+        runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
+        why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
+        starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
+        unit_usd=_unit_usd(chosen, usd),
+    )  # fmt: skip
+
+
+def _unit_usd(chosen: ChosenWorkload, usd: float) -> dict[str, float]:
+    """What one of each unit costs of a month's bill; hours are those of machines that stay, and of runs."""
+    job, workload = chosen.job, chosen.planned.workload
+    hours = chosen.option.candidate.paid_s / HOUR_S if job.ends else job.hours_per_month
+    return unit_usd(usd / job.runs, {"hour": hours} if workload is None else workload.amounts(hours))
+
+
+def _infeasible_result(item: PlannedWorkload, facts: Facts) -> WorkloadResult:
+    """The result of a workload that nothing runs: why, and the nearest miss."""
+    job = item.job
+    count = None if item.workload is None else int(parameters(facts.model(item.workload.model)))
+    return WorkloadResult(
+        name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
+        size="machines" if count is None else size_of(count), memory_bytes=None, intensity=None,
+        pattern="nothing runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
+        feasible=False, reasons=list(item.reasons), best={}, why_not_cheaper="", energy_kwh_per_month=None,
+        carbon_kg_per_month=None, starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(item),
+    )  # fmt: skip
+
+
+def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
+    """What is asked, under the names of the figures that answer it."""
+    workload, targets = item.workload, dict[str, dict[str, Any]]()
+    if workload is None:
+        return targets
+    for name in ("ttft", "tpot", "latency"):
+        limit = getattr(workload, name)
+        if limit is not None:
+            targets[f"{name}_s"] = {"value": limit.seconds, "percentile": limit.percentile}
+    rate = workload.requests_per_s
+    if item.job.ends:
+        if workload.deadline_s is not None:
+            targets["run_s"] = {"value": workload.deadline_s}
+    elif rate is not None:
+        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.peak}
+    return targets
+
+
+def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
+    """(kWh, kg of CO2) a month over all machines; None where one part is not known."""
+    kwh: float | None = 0.0
+    kg: float | None = 0.0
+    for taken in chosen.parts:
+        option, count, whole = taken.option, taken.count, taken.option.instances
+        kwh = None if option.kwh is None or kwh is None else kwh + option.kwh * count / whole
+        kg = None if option.kg is None or kg is None else kg + option.kg * count / whole
+    return kwh, kg
+
+
+def why_not_cheaper(chosen: ChosenWorkload) -> str:
+    """The cheaper options there are, and what stands against each: a policy of the fleet, or a target it misses."""
+    option, reasons = chosen.option, []
+    first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
+    if first is not None:
+        obstacle = "policies of the fleet (shares, quotas, backup ...) stand against it"
+        if option.purchase == OWNED:
+            obstacle = "own machines are paid all month, and others use them, too"
+        elif first.purchase == OWNED:
+            obstacle = "there are only so many of them, and other workloads or policies of the fleet come first"
+        reasons.append(
+            f"{_machines(first.candidate, first.instances)} {BOUGHT[first.purchase]} would cost ${first.usd:,.0f} a "
+            f"month instead of ${option.usd:,.0f}: {obstacle}"
+        )
+    misses = [] if chosen.planned.plan is None else chosen.planned.plan.misses
+    reasons += [
+        f"{_machines(near, near.num_instances)} {BOUGHT[near.purchase]} {_shortfall(near, chosen.planned)}"
+        for near in misses[: 2 - len(reasons)]
+    ]
+    return "; ".join(reasons) or "it is the cheapest on offer that does the work"
+
+
+BOUGHT = {
+    "on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "by the token",
+    "reserved_3y": "reserved for three years", OWNED: "of one's own",
+}  # fmt: skip
+
+
+def _machines(candidate: Candidate, count: int) -> str:
+    if candidate.purchase == API:
+        return f"{candidate.provider}'s {candidate.instance}"
+    return f"{count} x {candidate.provider} {candidate.instance} ({candidate.gpu})"
+
+
+def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
+    """What a cheaper candidate misses, with figures."""
+    assert item.workload is not None
+    workload = item.workload
+    if not near.meets:
+        return "is beyond a limit"
+    name = min(near.meets, key=lambda n: near.meets[n])
+    odds = f"{100 * near.meets[name]:.0f} % likely to hold it, {100 * workload.confidence:.0f} % are asked"
+    limit = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}.get(name)
+    if name == "memory":
+        return f"needs {format_bytes(near.memory_bytes)} of {format_bytes(near.capacity_bytes)} ({odds})"
+    if limit is not None:
+        value = near.figures["e2e_s" if name == "latency" else f"{name}_s"] or 0.0
+        return f"has {limit.percentile} {name} {format_seconds(value)} of {format_seconds(limit.seconds)} ({odds})"
+    if name == "deadline" and workload.deadline_s is not None:
+        return f"takes {format_seconds(near.seconds)} of {format_seconds(workload.deadline_s)} ({odds})"
+    times = near.shortfall.get(name)
+    return f"misses {name}" + (f" {times:.2g} times" if times else "") + f" ({odds})"

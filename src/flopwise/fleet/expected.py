@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
+    from flopwise.search.serving_option import RequestLinkNeed
     from flopwise.search.workload import Resolved
-    from flopwise.serving.network import RequestLinkNeed
     from flopwise.training.network import LinkNeed
 
 BOUNDS = {

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from flopwise.errors import FlopwiseError
-from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.bill import BOUGHT, SolvedFleet
 from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_workload, machines_usd
 from flopwise.fleet.model import ChosenWorkload, MonthlyOption, paid_all_month
 from flopwise.fleet.option import monthly_option
-from flopwise.fleet.results import BOUGHT
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE
 

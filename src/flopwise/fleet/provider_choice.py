@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from flopwise.fleet.assessment import ProviderChoice
-from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.bill import SAME, SolvedFleet
 from flopwise.fleet.model import ChosenWorkload, MonthlyOption
 from flopwise.fleet.offers import allowed_devices, providers_with_tags, why_not_allowed
-from flopwise.fleet.results import SAME
 from flopwise.fleet.spec import OWNED
 
 LARGE_CLOUDS = ("aws", "gcp", "azure")

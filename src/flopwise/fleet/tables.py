@@ -9,12 +9,11 @@ from typing import Any
 
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import PURCHASES, Offer
-from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.bill import SIZES, SolvedFleet, size_of
 from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
 from flopwise.fleet.offers import ApiOffer, OwnOffer, allowed_devices, why_not_allowed
 from flopwise.fleet.onprem import HOURLY, Ownership, against_clouds
 from flopwise.fleet.prices import BreakEven, break_even
-from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.search.model_sizes import largest_models, memory_by_size
 from flopwise.units import HOURS_PER_MONTH

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from flopwise.errors import SpecError
+from flopwise.facts.rows import each_row
 from flopwise.files import write_whole
-from flopwise.observations.requests import MeasuredRequests
+from flopwise.observations.readings import Growth, Reading
+from flopwise.observations.requests import MeasuredRequests, read_requests
 from flopwise.observations.watching import Watched
 from flopwise.serving.sim.trace import read_trace_columns
 
@@ -22,6 +24,10 @@ SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "e2e": "e2e_s"}
 _HISTOGRAMS = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "latency": "e2e"}
 """Figures by the meanings of metrics; where an engine has both, `itl` is the finer one."""
+COUNTS = ("requests", "latency", "output_lengths", "ttft")
+"""What counts answers, best first: a counter of requests, or histograms that have one observation of each."""
+MEASURED = ("ttft_s", "e2e_s")
+"""Columns of a trace file that are no requests' but their answers'."""
 FROM_ENGINE, FROM_LOAD = "engine", "load generator"
 
 
@@ -84,6 +90,8 @@ class TraceColumns:
     prompt: np.ndarray
     output: np.ndarray
     cached: np.ndarray  # tokens of the prompt that begin as others' do
+    ttft_s: np.ndarray  # as measured; of a drawn trace the means of the interval, NaN where that has none
+    e2e_s: np.ndarray
 
 
 def observation(
@@ -139,7 +147,11 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
     if watched.older_than is not None:
         notes.append(f"by its names of metrics the engine is older than {watched.engine} {watched.older_than}")
     if watched.restarts:
-        notes.append(f"the engine began anew {watched.restarts} times: what it counted just before that is not known")
+        lost = sum(_in_flight(r) for r, step in zip(watched.readings, watched.growth, strict=False) if step.restarted)
+        notes.append(
+            f"the engine began anew {watched.restarts} times: what it counted just before that is not known, and "
+            f"{lost:,.0f} requests that were in flight were lost"
+        )
     if watched.missed:
         notes.append(f"{watched.missed} of {watched.missed + len(watched.readings)} readings could not be had")
     grown, numbers = watched.histograms, watched.numbers
@@ -164,8 +176,7 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
         found["preemptions"] = round(numbers["preemptions"])
     if "steps" in grown and grown["steps"].count > 0:
         found["tokens_per_step"] = grown["steps"].mean
-        busy = sum(end - begin for begin, end, step in watched.growth if step.get("steps"))
-        found["step_s"] = busy / grown["steps"].count
+        found["step_s"] = _busy_s(watched) / grown["steps"].count
     return found
 
 
@@ -189,11 +200,30 @@ def _means(watched: Watched) -> dict[str, Any]:
     return found
 
 
+def _in_flight(reading: Reading) -> float:
+    """Requests that an engine runs or queues."""
+    return reading.numbers.get("running", 0.0) + reading.numbers.get("waiting", 0.0)
+
+
+def _busy_s(watched: Watched) -> float:
+    """Seconds in which the engine made steps, or a little more.
+
+    Between two readings at which nothing was in flight, all that ran began and ended: the engine was busy for no longer
+    than its requests were in prefill and decode together, nor than the intervals in which it made steps.
+    """
+    busy = stepped = stayed = 0.0
+    for step, after in zip(watched.growth, watched.readings[1:], strict=True):
+        stepped += (step.end_s - step.begin_s) * (step.count("steps") > 0)
+        stayed += sum(step.histograms[name].total for name in ("prefill", "decode") if name in step.histograms)
+        if not _in_flight(after):
+            busy += min(stepped, stayed) if {"prefill", "decode"} <= {*step.histograms} else stepped
+            stepped = stayed = 0.0
+    return busy + stepped  # requests that are still in flight have not told how long they stay
+
+
 def _num_answered(watched: Watched) -> float:
     """Requests that were answered: by their own counter, else as many as one of the histograms has."""
-    counts = [
-        watched.histograms[name].count for name in ("latency", "ttft", "output_lengths") if name in watched.histograms
-    ]
+    counts = [watched.histograms[name].count for name in COUNTS if name in watched.histograms]
     return watched.numbers.get("requests", 0.0) or max(counts, default=0.0)
 
 
@@ -209,7 +239,7 @@ def _trace_of_load(load: MeasuredRequests, watched: Watched | None, notes: list[
         notes.append("prompts have their mean length: the load generator's file does not say each")
     if watched is not None and not np.any(cached):
         cached = _cached_tokens(prompt, watched)
-    return TraceColumns(load.arrival_s, prompt, load.output, np.minimum(cached, prompt))
+    return TraceColumns(load.arrival_s, prompt, load.output, np.minimum(cached, prompt), load.ttft_s, load.e2e_s)
 
 
 def _cached_tokens(prompt: np.ndarray, watched: Watched) -> np.ndarray:
@@ -222,23 +252,23 @@ def _cached_tokens(prompt: np.ndarray, watched: Watched) -> np.ndarray:
 def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns | None:
     """Arrivals by the growth of counters, lengths by histograms or means."""
     last = watched.readings[-1]
-    if "requests" not in last.numbers and not {"latency", "ttft", "output_lengths"} & {*last.histograms}:
+    if not {*COUNTS} & {*last.numbers, *last.histograms}:
         notes.append(
             f"{watched.engine} counts tokens and no requests: no trace; a load generator's file (--load) is one"
         )
         return None
     rng = np.random.default_rng(seed)
     times: list[float] = []
+    means: list[tuple[float, float]] = []  # of a first token, and of a further one
     begin, owed = watched.readings[0].at_s, 0.0
-    running = {
-        reading.at_s: sum(reading.numbers.get(n, 0.0) for n in ("running", "waiting")) for reading in watched.readings
-    }
-    name = "requests" if any("requests" in step for *_, step in watched.growth) else "latency"
-    for start, end, step in watched.growth:
-        owed += step.get(name, 0.0) + running[end] - running[start]
+    name = next((n for n in COUNTS if any(step.count(n) for step in watched.growth)), COUNTS[0])
+    for step, before, after in zip(watched.growth, watched.readings, watched.readings[1:], strict=False):
+        left = 0.0 if step.restarted else _in_flight(before)  # those of an engine that began anew are lost
+        owed += step.count(name) + _in_flight(after) - left
         count = max(round(owed), 0)
         owed -= count
-        times += (start - begin + (end - start) * np.sort(rng.random(count))).tolist()
+        times += (step.begin_s - begin + (step.end_s - step.begin_s) * np.sort(rng.random(count))).tolist()
+        means += [(_mean_of(step, "ttft"), _mean_of(step, "itl", "tpot"))] * count
     answered = _num_answered(watched)
     if not times or not answered:
         raise SpecError(
@@ -260,7 +290,16 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
         "the trace is drawn: arrivals spread over each interval between readings, lengths by the engine's histograms; "
         "a load generator's file (--load) has the requests themselves"
     )
-    return TraceColumns(np.array(times), lengths[0], lengths[1], _cached_tokens(lengths[0], watched))
+    first, gap = np.array(means).T
+    whole = first + np.where(lengths[1] > 1, gap * (lengths[1] - 1), 0.0)
+    return TraceColumns(
+        np.array(times), lengths[0], lengths[1], _cached_tokens(lengths[0], watched), first, np.maximum(whole, first)
+    )
+
+
+def _mean_of(step: Growth, *names: str) -> float:
+    """The mean of the first of these histograms that grew; NaN where none did."""
+    return next((step.histograms[n].mean for n in names if n in step.histograms and step.count(n) > 0), math.nan)
 
 
 def write_observation(folder: Path, found: Observation, trace: TraceColumns | None) -> None:
@@ -275,11 +314,12 @@ def write_observation(folder: Path, found: Observation, trace: TraceColumns | No
         (folder / TRACE_FILE).unlink(missing_ok=True)  # of an earlier observation
         return
     shared = bool(np.any(trace.cached))
-    lines = ["arrival_s,prompt_tokens,output_tokens" + (",prefix,prefix_tokens" if shared else "")]
-    for row in zip(trace.arrival_s, trace.prompt, trace.output, trace.cached, strict=True):
-        arrival, prompt, output, cached = row
-        prefix = f",{'shared' if cached else ''},{cached}" if shared else ""
-        lines.append(f"{arrival:.6f},{prompt},{output}{prefix}")
+    lines = ["arrival_s,prompt_tokens,output_tokens," + ("prefix,prefix_tokens," if shared else "") + "ttft_s,e2e_s"]
+    for row in zip(trace.arrival_s, trace.prompt, trace.output, trace.cached, trace.ttft_s, trace.e2e_s, strict=True):
+        arrival, prompt, output, cached, *measured = row
+        prefix = f"{'shared' if cached else ''},{cached}," if shared else ""
+        times = ",".join(f"{seconds:.6f}" if math.isfinite(seconds) else "" for seconds in measured)
+        lines.append(f"{arrival:.6f},{prompt},{output},{prefix}{times}")
     write_whole(folder / TRACE_FILE, ("\n".join(lines) + "\n").encode())
 
 
@@ -305,6 +345,33 @@ def read_observation(folder: Path) -> Observation:
     if (folder / TRACE_FILE).exists():
         read_trace_columns(folder / TRACE_FILE)
     return _from_document({k: v for k, v in document.items() if k not in {"format", "version"}}, path)
+
+
+def measured_requests(path: Path) -> MeasuredRequests:
+    """The requests of an observation (its folder, or its `observation.json`), or of a load generator's file.
+
+    Raises:
+        SpecError: there are none, or they cannot be read; says why.
+    """
+    folder = path.parent if path.name == OBSERVATION_FILE else path
+    if not folder.is_dir():
+        return read_requests(path)
+    seen, file = read_observation(folder), folder / TRACE_FILE
+    if not file.exists():
+        raise SpecError(f"{folder}: an observation without a trace: the engine counts no requests; observe it --load")
+    columns = read_trace_columns(file)
+    try:
+        ttft_s, e2e_s = np.array([
+            [float(row[name] or "nan") for name in MEASURED] for row in each_row(file, MEASURED)
+        ]).T  # fmt: skip
+    except ValueError as fault:
+        raise SpecError(f"{file}: {', '.join(MEASURED)} cannot be read ({fault}); observe the service again") from None
+    count = len(ttft_s)
+    return MeasuredRequests(
+        arrival_s=columns["arrival_s"], prompt=columns["prompt_tokens"], output=columns["output_tokens"],
+        cached=columns.get("prefix_tokens", np.zeros(count, dtype=np.int64)), ttft_s=ttft_s, e2e_s=e2e_s,
+        began_at_s=seen.began_at_s, failed=seen.failed, drawn=seen.trace_from == FROM_ENGINE,
+    )  # fmt: skip
 
 
 def _from_document(document: dict[str, Any], path: Path) -> Observation:

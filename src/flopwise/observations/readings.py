@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+import urllib.error
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit, urlunsplit
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.metrics import MetricRecord
-from flopwise.observations.histograms import Histogram, histogram
+from flopwise.pages import http_address, page_bytes, shown_address
+from flopwise.records.histograms import Histogram, histogram
 
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
-"""Engines that can be observed: exporters of data/metrics.csv."""
+TIMEOUT_S = 5.0
+MOST_BYTES = 64 * 2**20
+"""Of one page."""
 SHARES = frozenset({"cache"})
 """Gauges that are shares of a device, of which several replicas' mean is taken; others are counts."""
 
 Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 """Samples of a page by their names: (labels, value)."""
+Page = Callable[[str], str]
+"""What reads the text at an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,98 @@ class Reading:
     numbers: Mapping[str, float] = field(default_factory=dict)  # gauges and counters
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     started_s: float | None = None  # when the process began, by its own clock
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What an engine's counters and histograms grew by between two readings."""
+
+    begin_s: float
+    end_s: float
+    numbers: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+    restarted: bool  # the engine began anew in between: what it counted before that is not known
+
+    def count(self, name: str) -> float:
+        """Growth of a counter, or observations of a histogram; 0 where there is none."""
+        return self.histograms[name].count if name in self.histograms else self.numbers.get(name, 0.0)
+
+
+def growth(before: Reading, now: Reading, counters: frozenset[str]) -> Growth:
+    """What was counted between two readings of one engine; `counters`: the numbers that only grow.
+
+    An engine that has another start time, or a counter of which fell, has begun anew: all that it counts since then.
+    A counter that was not there has counted nothing: some appear with their first event.
+    """
+    held = {name: one.count for name, one in now.histograms.items()}
+    held |= {name: value for name, value in now.numbers.items() if name in counters}
+    old = {**before.numbers, **{name: one.count for name, one in before.histograms.items()}}
+    later = before.started_s is not None and now.started_s is not None and now.started_s > before.started_s + 1
+    restarted = later or any(value < old[name] for name, value in held.items() if name in old)
+    known = Reading(before.at_s) if restarted else before
+    return Growth(
+        before.at_s, now.at_s, {n: now.numbers[n] - known.numbers.get(n, 0.0) for n in counters & {*now.numbers}},
+        {n: h.since(known.histograms[n]) if n in known.histograms else h for n, h in now.histograms.items()}, restarted,
+    )  # fmt: skip
+
+
+def engines(facts: Facts) -> list[str]:
+    """Engines that can be observed: exporters that know of requests in a batch."""
+    return list(dict.fromkeys(record.exporter for record in facts.metric_records if record.meaning == "running"))
+
+
+def page_text(url: str) -> str:
+    """A page by HTTP.
+
+    Raises:
+        OSError: it cannot be had.
+    """
+    body = page_bytes(url, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, headers={"Accept": "text/plain"})
+    return body.decode("utf-8", "replace")
+
+
+def page_urls(url: str, facts: Facts) -> list[str]:
+    """Where an engine at `url` may have its metrics: the address itself where it names a page, else known paths.
+
+    Raises:
+        SpecError: no address of HTTP.
+    """
+    address = http_address(url, "the engine")
+    parts = urlsplit(address)
+    if parts.path.strip("/") and parts.path.strip("/") != "v1":
+        return [address]
+    known = engines(facts)
+    paths = dict.fromkeys(e.path for e in facts.exporters if e.name in known)
+    return [urlunsplit(parts._replace(path=path, query="", fragment="")) for path in paths]
+
+
+def engine_page(urls: Sequence[str], facts: Facts, page: Page = page_text) -> tuple[str, str, Series]:
+    """(address, engine, its metrics) of the first page that an engine has its metrics on.
+
+    Raises:
+        SpecError: none answers, or none with the metrics of an engine that is known; says why of each.
+    """
+    missing, strange = list[str](), list[str]()
+    for url in urls:
+        shown = shown_address(url)
+        try:
+            series = page_series(page(url))
+            return url, engine_of(series, facts), series
+        except urllib.error.HTTPError as fault:
+            missing.append(f"{shown} answers {fault.code}")
+        except OSError as fault:
+            reason = getattr(fault, "reason", None) or fault.strerror or fault
+            missing.append(f"{shown} cannot be reached ({reason})")
+        except SpecError as fault:
+            strange.append(f"{shown}: {fault}")
+    if strange:
+        raise SpecError("; ".join(strange))
+    raise SpecError(f"no metrics: {'; '.join(missing)}. Is the engine up, and are its metrics switched on?")
+
+
+def counters_of(engine: str, facts: Facts) -> frozenset[str]:
+    """The numbers of an engine that only grow."""
+    return frozenset(r.meaning for r in facts.metric_records if r.exporter == engine and r.kind == "counter")
 
 
 def page_series(text: str) -> Series:
@@ -55,13 +153,14 @@ def engine_of(series: Series, facts: Facts) -> str:
     Raises:
         SpecError: none that is known; says what stands there instead.
     """
-    names = {engine: _present(engine, series, facts) for engine in ENGINES}
-    best = max(ENGINES, key=lambda engine: names[engine])
+    known = engines(facts)
+    names = {engine: _present(engine, series, facts) for engine in known}
+    best = max(known, key=lambda engine: names[engine])
     if not names[best]:
         others = sorted({name.partition("_")[0].partition(":")[0] for name in series})[:6]
         seen = f"its metrics begin with: {', '.join(others)}" if others else "the page holds no metrics"
         raise SpecError(
-            f"no engine that can be observed ({seen}); known are {', '.join(ENGINES)}. Is it the engine's own address, "
+            f"no engine that can be observed ({seen}); known are {', '.join(known)}. Is it the engine's own address, "
             f"and are its metrics switched on (SGLang: --enable-metrics, llama.cpp: --metrics)?"
         )
     return best
@@ -77,9 +176,10 @@ def _stands(name: str, series: Series) -> bool:
 
 
 def _names(record: MetricRecord, facts: Facts) -> list[str]:
-    """Today's name, then those of older versions."""
+    """Today's name, then those of older versions; the parser calls every counter `_total`, whatever the page does."""
     key = (record.exporter, record.meaning)
-    return [record.metric, *(f.former for f in facts.former_metrics if (f.exporter, f.meaning) == key)]
+    names = [record.metric, *(f.former for f in facts.former_metrics if (f.exporter, f.meaning) == key)]
+    return [*names, *(f"{name}_total" for name in names if record.kind == "counter")]
 
 
 def older_than(series: Series, engine: str, facts: Facts) -> str | None:

@@ -37,12 +37,11 @@ Assumes: a server or desktop part with both units; Arm processors are not in it:
 
 def cpu_device(threads: int) -> ProbedDevice:
     """The processor, of which `threads` threads are used; its peak is computed where the system says enough for it."""
-    info = _cpu_info()
-    cores = max(1, min(threads, usable_threads() // _threads_per_core(info)))
+    info, cores = _cpu_info(), min(threads, usable_cores())
     clock, cycle = _clock_hz(info), _flop_per_cycle(info)
     source = None if clock is None or not cycle else f"computed: {cores} cores x {clock / 1e9:.2f} GHz x FLOP a cycle"
     return ProbedDevice(
-        id="cpu", kind="cpu", name=_cpu_name(info), memory_bytes=_ram_bytes(), threads=threads, cores=cores,
+        id="cpu", kind="cpu", name=cpu_name(), memory_bytes=_ram_bytes(), threads=threads, cores=cores,
         clock_hz=clock, cache_bytes=_cache_bytes(), peak_source=source,
         peak_flops_per_s={dtype: cores * (clock or 0.0) * flop for dtype, flop in cycle.items()} if source else {},
     )  # fmt: skip
@@ -57,8 +56,9 @@ def _cpu_info() -> Mapping[str, str]:
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
 
 
-def _cpu_name(info: Mapping[str, str]) -> str:
+def cpu_name() -> str:
     """What the processor calls itself."""
+    info = _cpu_info()
     if platform.system() == "Darwin":
         with suppress(OSError):
             asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
@@ -71,6 +71,12 @@ def usable_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def usable_cores() -> int:
+    """Cores that this process may use; two threads of a core are one."""
+    info = _cpu_info()
+    return max(1, usable_threads() // _threads_per_core(info))
 
 
 def _clock_hz(info: Mapping[str, str]) -> float | None:

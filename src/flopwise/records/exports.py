@@ -7,22 +7,20 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flopwise.errors import SpecError
 from flopwise.files import write_whole
 from flopwise.folders import write_folder
-from flopwise.records.model import Event, Run, Sample
+from flopwise.records.model import Event, Run
 from flopwise.records.store import SampleColumns, Store
 
 FORMAT, VERSION = "flopwise-runs", 1
 LINE_SAMPLES = 10_000
 """Samples on one line of the file, at most."""
-BATCH = 100_000
 RUN_COLUMNS = "run_id name task started_at_s ended_at_s status source model gpu gpus host price_usd_per_hour budget_usd"
 
 
@@ -46,68 +44,6 @@ def _lines(store: Store, runs: Iterable[Run]) -> Iterator[Mapping[str, Any]]:
                 yield {"samples": {"metric": metric, "device": device, **plain}}
         for event in store.events(run.run_id):
             yield {"event": _strict(asdict(event))}
-
-
-def import_lines(store: Store, file: Path) -> list[Run]:
-    """Write the runs of such a file to a store, but those that it has already; the runs that were new.
-
-    A run is marked as ended once all of it is there; nothing is written where the file is broken.
-
-    Raises:
-        SpecError: with the line, what is wrong.
-    """
-    new = list[Run]()
-    for run, samples, events in [*read_lines(file)]:
-        if store.add_run(replace(run, status="running", ended_at_s=None)):
-            for start in range(0, max(len(samples), 1), BATCH):
-                store.append(run.run_id, samples[start : start + BATCH], events if start == 0 else ())
-            if run.status != "running":
-                store.end_run(run.run_id, run.status, run.started_at_s if run.ended_at_s is None else run.ended_at_s)
-            new.append(run)
-    return new
-
-
-def read_lines(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event]]]:
-    """The runs of a file with their samples and events. Raises SpecError: with the line, what is wrong."""
-    run: Run | None = None
-    samples, events = list[Sample](), list[Event]()
-    try:
-        with file.open(encoding="utf-8") as stream:
-            for number, line in enumerate(stream, start=1):
-                try:
-                    held = json.loads(line)
-                    if number == 1:
-                        _check_head(held)
-                    elif "run" in held:
-                        if run is not None:
-                            yield run, samples, events
-                        run, samples, events = msgspec.convert(held["run"], Run, strict=False), [], []
-                    elif run is None:
-                        raise SpecError("samples before any run")
-                    elif "event" in held:
-                        events.append(msgspec.convert(held["event"], Event, strict=False))
-                    else:
-                        samples += _samples(held["samples"])
-                except (ValueError, KeyError, TypeError, AssertionError) as fault:
-                    raise SpecError(f"{file}, line {number}: {str(fault)[:200] or 'broken'}") from None
-    except (OSError, UnicodeDecodeError) as fault:
-        raise SpecError(f"{file}: cannot be read ({getattr(fault, 'strerror', None) or fault})") from None
-    if run is not None:
-        yield run, samples, events
-
-
-def _check_head(head: Any) -> None:
-    """Raises: SpecError: it is another file, or of a later version."""
-    if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise SpecError(f"no export of runs: its first line has no format {FORMAT!r}")
-    if head.get("version") != VERSION:
-        raise SpecError(f"version {head.get('version')!r} of the format; this flopwise reads {VERSION}: update it")
-
-
-def _samples(held: Mapping[str, Any]) -> list[Sample]:
-    columns = zip(held["at_s"], held["step"], held["value"], strict=True)
-    metric, device = held["metric"], held["device"]
-    return [Sample(metric, float(t), float(v), None if s < 0 else int(s), device) for t, s, v in columns]
 
 
 def write_tables(store: Store, runs: Sequence[Run], folder: Path | str) -> None:

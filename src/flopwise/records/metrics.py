@@ -37,6 +37,9 @@ METRICS = {
         Metric("used_memory_bytes", "bytes", "memory of a device in use, whoever uses it"),
         Metric("energy_joules", "J", "energy of the accelerators since the run began", cumulative=True),
         Metric("cost_usd", "USD", "price of the machines since the run began", cumulative=True),
+        Metric(
+            "elapsed_s", "s", "time for which the run was recorded, by one process after the other", cumulative=True
+        ),
         Metric("eta_s", "s", "time until the run ends, at the rate of its last steps"),
         Metric("utilization_frac", "", "share of time in which a device ran any kernel"),
         Metric("tensor_active_frac", "", "share of cycles in which a device's tensor units worked"),
@@ -59,3 +62,15 @@ METRICS = {
         Metric("cache_frac", "", "share of the KV cache in use"),
     )
 }
+
+
+def counter_growth(before: float, now: float, wrap: float = 0.0) -> float:
+    """What a counter grew by from `before` to `now`, at least 0; its unit is that of the counter.
+
+    One that fell has begun anew, and grew by what it shows; one that starts again from nothing when it reaches `wrap`
+    grew up to there too.
+
+    Source: Prometheus documentation, increase(): breaks in monotonicity count as resets.
+    Assumes: it began anew once at most; what it counted just before that is not known.
+    """
+    return now - before if now >= before else max(now - before + wrap if wrap else now, 0.0)

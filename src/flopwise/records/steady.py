@@ -74,11 +74,6 @@ class SteadySteps:
     pauses: tuple[Pause, ...]
     whole_s: float  # of all lines, warm-up and pauses included
 
-    @property
-    def apart_s(self) -> float:
-        """Seconds of warm-up and pauses."""
-        return self.warm_up_s + sum(pause.seconds for pause in self.pauses)
-
 
 def level(values: Sequence[float] | Column, statistic: str = "median") -> Statistic | None:
     """The median or mean of finite values, with a standard error from a bootstrap of blocks; None without a value.

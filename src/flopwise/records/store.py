@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.records import schema
 from flopwise.records.database import Database
-from flopwise.records.metrics import METRICS
+from flopwise.records.metrics import METRICS, counter_growth
 from flopwise.records.model import Event, Expectation, MetricSummary, Run, RunStatus, Sample
 
 LEAST_PREFIX = 4
 """Digits of a run's id that are enough where they are its alone."""
 LONGEST_TEXT = 20_000
+BATCH = 100_000
+"""Samples of a new run that are made into rows at once."""
 MOST_STEP = 2**63 - 1
 _JSON_FIELDS = ("software", "settings", "expected")
 SeriesKey = tuple[str, str]
@@ -65,21 +68,31 @@ class Store:
         """Where it is, without secrets."""
         return self._database.place
 
-    def add_run(self, run: Run) -> bool:
-        """Write a new run; False, and nothing is written, where its id is there already."""
+    def add_run(self, run: Run, samples: Sequence[Sample] = (), events: Sequence[Event] = ()) -> bool:
+        """Write a new run, whole or not at all; False, and nothing is written, where its id is there already."""
         with self._database.transaction() as connection:
             dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
             new = dialect.insert(schema.runs).values(_row(run)).on_conflict_do_nothing(index_elements=["run_id"])
-            return connection.execute(new.returning(schema.runs.c.number)).first() is not None
+            if connection.execute(new.returning(schema.runs.c.number)).first() is None:
+                return False
+            for start in range(0, max(len(samples), 1), BATCH):
+                _append(connection, run.run_id, samples[start : start + BATCH], events if start == 0 else ())
+            return True
+
+    def resume_run(self, run_id: str) -> None:
+        """Say that a run goes on. Raises UnknownNameError."""
+        self._set_status(run_id, {"status": "running", "ended_at_s": None})
 
     def end_run(self, run_id: str, status: RunStatus, at_s: float) -> None:
         """Say how a run ended, and when. Raises UnknownNameError."""
-        runs = schema.runs
-        begun = runs.c.started_at_s
+        begun = schema.runs.c.started_at_s
         end_s = case((begun > at_s, begun), else_=at_s)  # a clock that was set back ends no run before it began
+        self._set_status(run_id, {"status": status, "ended_at_s": end_s})
+
+    def _set_status(self, run_id: str, values: Mapping[str, Any]) -> None:
+        runs = schema.runs
         with self._database.transaction() as connection:
-            own = update(runs).where(runs.c.run_id == run_id)
-            done = connection.execute(own.values(status=status, ended_at_s=end_s))
+            done = connection.execute(update(runs).where(runs.c.run_id == run_id).values(values))
             if not done.rowcount:
                 raise UnknownNameError("run", run_id, [])
 
@@ -98,20 +111,8 @@ class Store:
         Raises:
             UnknownNameError: there is no such run, or it was deleted.
         """
-        groups: dict[SeriesKey, list[Sample]] = defaultdict(list)
-        for sample in samples:
-            groups[sample.metric, _text(sample.device)].append(sample)
-        latest = max((one.at_s for part in (samples, events) for one in part), default=None)
         with self._database.transaction() as connection:
-            number = _locked_run(connection, run_id, latest)
-            if number is None:
-                raise UnknownNameError("run", run_id, [])
-            if batch is not None and not _is_new(connection, number, *batch):
-                return
-            if groups:
-                _append_samples(connection, number, groups)
-            if events:
-                connection.execute(insert(schema.events), [_event_row(number, one) for one in events])
+            _append(connection, run_id, samples, events, batch)
 
     def runs(
         self,
@@ -175,8 +176,10 @@ class Store:
                 found[row["run_id"]][row["metric"], row["device"]] = _summary(row)
         return dict(found)
 
-    def samples(self, run_id: str, metric: str, device: str = "", *, most: int | None = None) -> SampleColumns:
-        """All samples of one metric of a run; with `most` thinned by the database to about so many."""
+    def samples(
+        self, run_id: str, metric: str, device: str = "", *, most: int | None = None, start: int = 0
+    ) -> SampleColumns:
+        """The samples of one metric of a run but the first `start`; with `most` thinned by the database to so many."""
         runs, series, samples = schema.runs, schema.series, schema.samples
         here = (runs.c.run_id == run_id, series.c.metric == metric, series.c.device == device)
         named = select(series.c.number, series.c.size).join(runs, series.c.run_number == runs.c.number).where(*here)
@@ -185,7 +188,7 @@ class Store:
             return _columns([])
         [one] = found
         width = math.ceil(one["size"] / most) if most else 1
-        own = samples.c.series_number == one["number"]
+        own = (samples.c.series_number == one["number"]) & (samples.c.position >= start)
         query: Select[*tuple[Any, ...]] = select(samples.c.at_s, samples.c.step, samples.c.value)
         query = query.where(own).order_by(samples.c.position)
         if width > 1:
@@ -219,6 +222,25 @@ class Store:
     def _rows(self, query: Any) -> list[Mapping[str, Any]]:
         with self._database.connection() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _append(
+    connection: Connection, run_id: str, samples: Sequence[Sample], events: Sequence[Event],
+    batch: tuple[str, int] | None = None,
+) -> None:  # fmt: skip
+    groups: dict[SeriesKey, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        groups[sample.metric, _text(sample.device)].append(sample)
+    latest = max((one.at_s for part in (samples, events) for one in part), default=None)
+    number = _locked_run(connection, run_id, latest)
+    if number is None:
+        raise UnknownNameError("run", run_id, [])
+    if batch is not None and not _is_new(connection, number, *batch):
+        return
+    if groups:
+        _append_samples(connection, number, groups)
+    if events:
+        connection.execute(insert(schema.events), [_event_row(number, one) for one in events])
 
 
 def _locked_run(connection: Connection, run_id: str, latest_s: float | None) -> int | None:
@@ -295,8 +317,7 @@ def _with_samples(key: SeriesKey, before: MetricSummary | None, group: Sequence[
     )
     if METRICS[key[0]].cumulative:
         last = old.last if math.isfinite(old.last) else old.high if old.count else 0.0
-        steps = np.diff(finite, prepend=last)
-        total = float(np.where(steps >= 0, steps, np.maximum(finite, 0)).sum())
+        total = math.fsum(counter_growth(*pair) for pair in pairwise([last, *finite.tolist()]))
     else:
         total = float(finite.sum())
     return replace(

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,10 +149,18 @@ class Writer:
         return not (self._held or self._events or self._batch or self._ended)
 
     def _thin_out(self) -> None:
-        """Drop every second one of the older half: the further back, the fewer stay."""
+        """Drop every second one of each kind in the older half: the further back, the fewer stay."""
         half = len(self._held) // 2
         older = [self._held.popleft() for _ in range(half)]
-        kept = older[::2]
+        numbers = Counter[tuple[str, ...]]()
+        kept = []
+        for one in older:
+            kind = (one[2], *one[3])  # device and metrics: kinds that alternate are thinned alike
+            if numbers[kind] % 2 == 0:
+                kept.append(one)
+            numbers[kind] += 1
+        if len(kept) > 0.75 * half:  # hardly two are of a kind
+            kept = kept[::2]
         self._held.extendleft(reversed(kept))
         self._thinned += half - len(kept)
 
@@ -209,12 +217,13 @@ class Writer:
                     _LOG.warning("flopwise: the store is back, and all values are written")
 
     def _open_store(self) -> Store:
-        """The store, with the run in it."""
+        """The store, with the run in it; one that ended goes on."""
         if self._store is None:
             from flopwise.records.store import open_store  # noqa: PLC0415 - in the background, not at the start of a run
 
             store = open_store(self._where)
-            store.add_run(self._run)
+            if not store.add_run(self._run) and not self._is_copy:
+                store.resume_run(self.run_id)
             self._store = store
         return self._store
 

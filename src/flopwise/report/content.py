@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Assessment, Risk
 from flopwise.report import costs, machines, outlook, placement, porting, scaling, workloads
-from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Text, Tile, Tiles
+from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Table, Text, Tile, Tiles
 from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
 from flopwise.report.words import (
     AS_PLANNED,
     bill_interval,
     bought,
+    dash,
     digits,
     enumeration,
     largest,
@@ -22,7 +23,7 @@ from flopwise.report.words import (
     share,
     usd,
 )
-from flopwise.units import format_percent
+from flopwise.units import format_count, format_percent
 
 TOP = 3
 """Workloads and risks that the summary names."""
@@ -44,7 +45,7 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Allocation over providers", tuple(costs.allocation(assessment))),
         Section("Autoscaling", tuple(scaling.scaling(assessment))),
         Section("Own machines", tuple(machines.own_machines(assessment))),
-        Section("Hosted APIs", tuple(machines.hosted_apis(assessment))),
+        Section("Hosted APIs", tuple(hosted_apis(assessment))),
         Section("If you port", tuple(porting.if_you_port(assessment))),
         Section("Savings", tuple(costs.savings(assessment))),
         Section("What the policies cost", tuple(costs.policies(assessment))),
@@ -192,3 +193,27 @@ def _commitment_savings(assessment: Assessment, purchase: str) -> str:
         [f"that for {s.workload} costs {usd(-s.usd_per_month)} a month more ({s.why})" for s in dear], 2
     )
     return f"{text}. Look twice: {named}"
+
+
+def hosted_apis(assessment: Assessment) -> Iterator[Block]:
+    """What APIs would take for the same requests, and the volume from which machines cost no more."""
+    if not assessment.hosted:
+        return
+    yield Table(
+        [
+            "workload", "API", ">tokens in", ">tokens out", ">a month", "", "the cheapest machines", ">a month",
+            ">break-even", "", "price of",
+        ],
+        [
+            (
+                r["workload"], f"{r['provider']} {r['model']}", format_count(r["input_tokens_per_month"]),
+                format_count(r["output_tokens_per_month"]), usd(r["usd_per_month"]), "taken" if r["taken"] else "",
+                r["machines"] or "-", usd(r["machines_usd_per_month"]),
+                dash(r["break_even_tokens"], lambda x: f"{format_count(x)} out"),
+                r["why"], r["price_date"],
+            )
+            for r in assessment.hosted
+        ],
+        "Tokens of a month. Break-even: output tokens a month, prompts with them, from which one machine that is on "
+        "all month costs no more. Latency, rate limits and precision of an API are not in its price list.",
+    )  # fmt: skip

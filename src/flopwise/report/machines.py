@@ -264,27 +264,3 @@ def _against_cloud(row: Row) -> tuple[str, ...]:
 
 def _use(value: float | None) -> str:
     return "never" if value is None else format_percent(value, 0) if value else "any use"
-
-
-def hosted_apis(assessment: Assessment) -> Iterator[Block]:
-    """What APIs would take for the same requests, and the volume from which machines cost no more."""
-    if not assessment.hosted:
-        return
-    yield Table(
-        [
-            "workload", "API", ">tokens in", ">tokens out", ">a month", "", "the cheapest machines", ">a month",
-            ">break-even", "", "price of",
-        ],
-        [
-            (
-                r["workload"], f"{r['provider']} {r['model']}", format_count(r["input_tokens_per_month"]),
-                format_count(r["output_tokens_per_month"]), usd(r["usd_per_month"]), "taken" if r["taken"] else "",
-                r["machines"] or "-", usd(r["machines_usd_per_month"]),
-                dash(r["break_even_tokens"], lambda x: f"{format_count(x)} out"),
-                r["why"], r["price_date"],
-            )
-            for r in assessment.hosted
-        ],
-        "Tokens of a month. Break-even: output tokens a month, prompts with them, from which one machine that is on "
-        "all month costs no more. Latency, rate limits and precision of an API are not in its price list.",
-    )  # fmt: skip

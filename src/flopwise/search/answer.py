@@ -86,7 +86,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What simulating changed, or why it was not done."""
     network: list[dict[str, Any]] = []
     """What each kind of link has to carry, of the first plans: `flopwise.training.network.LinkNeed` of a step, or
-    `flopwise.serving.network.RequestLinkNeed` of a request."""
+    `flopwise.search.serving_option.RequestLinkNeed` of a request."""
     unit_usd: dict[str, float] = {}
     """What a run, an hour, a request, a million tokens or an epoch costs, as far as the task has them."""
     reproduce: str = ""

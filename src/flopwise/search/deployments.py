@@ -231,6 +231,8 @@ def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None
         changes=memory_changes(replica_job(workload, model, node.cluster, weights, grid)),
     )  # fmt: skip
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
+    if one_pass:
+        most = np.minimum(most, workload.engine.most_inputs(workload.input_tokens))
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
     room = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, workload.engine, device.hbm_bytes)

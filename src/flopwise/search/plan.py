@@ -21,7 +21,7 @@ from flopwise.provenance import Figure, unsaid_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
-from flopwise.search.reproduce import with_commands
+from flopwise.search.reproduce import command
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
@@ -192,3 +192,16 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     said += answer.workload.get("traffic", {})
     usual = unsaid_kinds(of_serving.SETTINGS, said, "default")
     return with_kinds(tree, usual | unsaid_kinds({n: of_serving.SETTINGS.get(n, ()) for n in SERVED}, said, "chosen"))
+
+
+SHOWN = 10
+"""Plans of which the command is shown."""
+
+
+def with_commands(
+    some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: SourceSpec
+) -> list[Candidate]:
+    """The candidates, the first of them with their commands."""
+    lines = [command(workload, model, one, facts, source) for one in some[:SHOWN]]
+    named = [msgspec.structs.replace(one, reproduce=line) for one, line in zip(some[:SHOWN], lines, strict=True)]
+    return [*named, *some[SHOWN:]]

@@ -11,10 +11,10 @@ import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
+from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
-from flopwise.facts.software import Engine
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
 from flopwise.search.deployments import Deployments, deployments
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
@@ -41,6 +41,7 @@ from flopwise.search.serving_analysis import (
 from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.search.workload import Resolved
+from flopwise.serving.deployment import usual_engine
 from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
@@ -117,10 +118,10 @@ def plan_serving(
     workload = with_facts(workload, facts)
     wanted, one_pass = variants(workload, model), answers_in_one_pass(model, workload)
     nodes = nodes_with_engine(
-        node_kinds(workload, facts, draft.ruled_out, alone=alone), workload.engine, draft.ruled_out
+        node_kinds(workload, facts, draft.ruled_out, alone=alone), workload, model, draft.ruled_out
     )
     draft.assumptions = [
-        *_default_assumptions(workload, model, wanted),
+        *_default_assumptions(workload, model, nodes, wanted),
         *draft.assumptions,
         *_technique_assumptions(workload, model, nodes, wanted[0][0]),
     ]
@@ -189,11 +190,16 @@ def _shown(points: Sequence[tuple[ServingOption, int]]) -> list[Candidate]:
     return candidates(Pick(option, row, option.odds()) for option, row in points)
 
 
-def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[WeightFormat, CacheFormat]]) -> list[str]:
+def _default_assumptions(
+    workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: list[tuple[WeightFormat, CacheFormat]]
+) -> list[str]:
     """What is assumed where the workload says nothing."""
     limits, flow, texts = workload.limits, workload, list[str]()
     if limits.engine is None:
-        texts.append(f"the engine {defaults.ENGINE}, as none was given (constraints.engine)")
+        used = dict.fromkeys(
+            usual_engine(workload.facts.engines, model, node.cluster.accelerator).name for node in nodes
+        )
+        texts.append(f"the engine {' or '.join(used)}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
         texts.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
         return texts
@@ -297,6 +303,7 @@ def _options(
     spared = sorted(read_s, key=read_s.__getitem__)[:NEAREST]  # even if hopeless: a miss is told by how much
     for done, node in enumerate(nodes):
         advance(done)
+        asked = _with_its_engine(workload, model, node.cluster.accelerator)
         for weights, kv_dtype in wanted:
             floor_s = read_s[id(node), weights.name]
             if floor_s > limit_s and (id(node), weights.name) not in spared:
@@ -304,14 +311,14 @@ def _options(
                 example = f"{node.label}: {format_seconds(floor_s)} in {weights.name}"
                 draft.ruled_out.add(reason, 1, example, unit="machines")
                 continue
-            found = _node_deployments(workload, model, node, weights, kv_dtype, draft)
+            found = _node_deployments(asked, model, node, weights, kv_dtype, draft)
             if found is None:
                 continue
             draft.evaluated += found.considered
             if found.too_big:
                 draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
             if found.batch.size:
-                options += serving_options(workload, model, node, found, kv_dtype, node.priced)
+                options += serving_options(asked, model, node, found, kv_dtype, node.priced)
     return options
 
 
@@ -320,6 +327,9 @@ def _node_deployments(
 ) -> Deployments | None:
     """Deployments on one node, a 16-bit format as what the device has; None, and counted, without a rate for it."""
     device, engine = node.cluster.accelerator, workload.engine
+    unsaid = not workload.limits.weight_formats and workload.one_precision is None
+    if unsaid and weights == BF16 and not engine.runs(weights, device):
+        weights = workload.facts.weight_format(engine.plain_format(device))
     if engine.runs(weights) and not engine.runs(weights, device):
         reason = f"{engine.name} is not documented to run {weights.name} weights there"
         draft.ruled_out.add(reason, 1, f"{node.label}: {engine.ports_source}", unit="machines")
@@ -350,8 +360,21 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
         draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 
-def nodes_with_engine(kinds: list[NodeKind], engine: Engine, ruled_out: RejectionLog) -> list[NodeKind]:
-    """The kinds on which an inference engine runs; the others are counted in `ruled_out`.
+def _with_its_engine(workload: Resolved, model: Model, accelerator: Accelerator) -> Resolved:
+    """The workload with the engine that people run on a device, where it names none.
+
+    Source: `flopwise.serving.deployment.usual_engine`.
+    """
+    engine = usual_engine(workload.facts.engines, model, accelerator).name
+    if workload.limits.engine is not None or engine == defaults.ENGINE:
+        return workload
+    return replace(workload, limits=replace(workload.limits, engine=engine))
+
+
+def nodes_with_engine(
+    kinds: list[NodeKind], workload: Resolved, model: Model, ruled_out: RejectionLog
+) -> list[NodeKind]:
+    """The kinds on which the workload's inference engine runs; the others are counted in `ruled_out`.
 
     Raises:
         InfeasibleError: nothing is left.
@@ -359,6 +382,7 @@ def nodes_with_engine(kinds: list[NodeKind], engine: Engine, ruled_out: Rejectio
     kept = []
     for kind in kinds:
         device = kind.cluster.accelerator
+        engine = _with_its_engine(workload, model, device).engine
         if engine.runs_on(device):
             kept.append(kind)
         else:

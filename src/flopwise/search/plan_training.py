@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from flopwise.changes.training import TrainingSetup, training_changes
+from flopwise.cost.energy import start_joules
+from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import run_cost_usd
 from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -18,28 +22,35 @@ from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import Candidate, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
-from flopwise.search.offloading import Offloads
 from flopwise.search.rank import (
     NEAREST_MISSES,
+    ByTarget,
+    ErrorEnds,
+    Floats,
     Index,
     Pick,
+    PlanOption,
     best_and_missed,
     candidates,
     cheaper_misses,
     front,
     likeliest,
 )
-from flopwise.search.run_job import recipes, reliability
-from flopwise.search.training_option import TrainingOption, training_options
+from flopwise.search.run_job import conditions, recipes, reliability
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import estimate, recipe_passes
+from flopwise.training.estimate import estimate, recipe_passes, training_band
 from flopwise.training.frozen import split_model
-from flopwise.training.job import TrainJob
-from flopwise.training.layout import Recipe
-from flopwise.training.memory import memory_band
+from flopwise.training.goodput import goodput_frac
+from flopwise.training.job import Conditions, TrainJob
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
+from flopwise.training.memory import host_bytes, memory_band
 from flopwise.training.on_device import recipe_on
-from flopwise.training.schedules import schedule_code
+from flopwise.training.schedules import NAMES, schedule_code
+from flopwise.training.stage_memory import moved_bytes
+from flopwise.training.stages import mode_index
+from flopwise.training.start import training_start_s
+from flopwise.training.step import passes_transfer_s
 from flopwise.units import format_bytes, format_seconds
 
 Advance = Callable[[int, int], None]
@@ -149,6 +160,118 @@ def _device_notes(
         for asked in recipes(workload, model, facts.stack(here.stack.name), facts)[0]:
             recipe, notes = recipe_on(asked, device)
             yield from notes if recipe.precision == here.precision else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOption(PlanOption):
+    """The fastest layouts of a recipe for each number of GPUs."""
+
+    search: LayoutSearch
+    layouts: TimedLayouts
+    conditions: Conditions
+
+    @cached_property
+    def band(self) -> ErrorBand:
+        """The error band of the throughput."""
+        return training_band(self.job(0))
+
+    @property
+    def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """What the front weighs: cost, time, devices and energy (the largest number where it is not known)."""
+        known = np.minimum(self.energy_joules, np.finfo(float).max)
+        return self.cost_usd, self.seconds, self.num_gpus.astype(float), known
+
+    def odds(self, workload: Resolved | None = None) -> ByTarget:
+        """Probability that each target is met.
+
+        The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t,
+        and cost the same; both after the start, which takes its time and is paid whatever the throughput.
+        """
+        workload = workload or self.workload
+        device = self.node.cluster.accelerator
+        band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
+        odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
+        for name, value, fixed, limit in (
+            ("deadline", self.start_s + self.seconds, self.start_s, workload.deadline_s),
+            ("budget", self.cost_usd, self.start_usd, workload.budget_usd),
+        ):
+            if limit is not None:
+                slowest = (value - fixed) / np.maximum(limit - fixed, 1e-9 * limit)
+                odds[name] = np.asarray(1.0 - self.band.probability_at_most(1.0, slowest))
+        if workload.tokens_per_s is not None:
+            missed = self.band.probability_at_most(self.tokens_per_s, workload.tokens_per_s)
+            odds["throughput"] = np.asarray(1.0 - missed)
+        return odds
+
+    def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
+        """Those of the throughput."""
+        return ErrorEnds.of_run(candidate, self.band, float(self.start_joules[row]))
+
+    def job(self, row: int) -> TrainJob:
+        """The job of one row."""
+        return TrainJob(
+            model=self.search.model, recipe=self.search.recipe,
+            layout=self.search.space.layout(int(self.layouts.rows[row])), cluster=self.node.cluster,
+            tokens=self.workload.tokens, conditions=self.conditions,
+        )  # fmt: skip
+
+    def layout_document(self, row: int) -> dict[str, Any]:
+        """The layout and recipe of a row in plain values; `run_job.candidate_job` reads it back."""
+        recipe, space = self.search.recipe, self.search.space
+        layout = space.layout(int(self.layouts.rows[row]))
+        return {
+            **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
+            "schedule": NAMES[int(layout.schedule)],
+            "recompute": RECOMPUTE[int(layout.recompute)],
+            "precision": recipe.precision,
+            "global_batch": int(recipe.global_batch),
+            "seq_len": int(recipe.seq_len),
+            "stack": recipe.stack.name,
+            "optimizer": recipe.optimizer.name,
+            **({"offload": list(space.offload)} if space.offload else {}),
+        }
+
+    def figures(self, row: int) -> dict[str, float | None]:
+        """Step time and rates."""
+        gpus, rate = int(self.num_gpus[row]), float(self.tokens_per_s[row])
+        return {
+            "step_s": float(self.layouts.step_s[row]),
+            "tokens_per_s": rate,
+            "tokens_per_s_per_gpu": rate / gpus,
+            "gpu_hours": float(self.seconds[row]) / 3600 * gpus,
+        }
+
+
+def training_options(
+    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, facts: Facts
+) -> list[TrainingOption]:
+    """The layouts on a kind of node, bought in each of its ways; interruptions of spot instances make runs longer.
+
+    What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
+    """
+    gpus, nbytes, device = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator.name
+    options = []
+    for priced in node.priced:
+        surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.reliability)
+        seconds = layouts.run_s
+        if priced.purchase == "spot":
+            undisturbed = goodput_frac(gpus, nbytes, search.reliability)
+            seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
+        instances = gpus // node.count
+        different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.training.tunes
+        stack = search.recipe.stack.name
+        start_s = np.asarray(training_start_s(search.model, stack, different, instances, facts, pretrained=tuned))
+        hourly, terms = instances * priced.usd_per_hour, facts.terms_of(priced.offer.provider, priced.offer.instance)
+        options.append(
+            TrainingOption(
+                workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
+                cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, terms)), start_s=start_s,
+                energy_joules=seconds * layouts.watts + start_joules(node.cluster.accelerator, gpus, start_s),
+                memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
+                search=search, layouts=layouts, conditions=surroundings,
+            )
+        )  # fmt: skip
+    return options
 
 
 def _best_rows(option: TrainingOption, rows: Index) -> Index:
@@ -334,3 +457,109 @@ def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     assert result.run is not None
     per_gpu_hour = chosen.usd_per_hour / chosen.num_gpus
     return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
+
+
+ACTIVATIONS = ("activations",)
+OFFLOADS = (
+    (ACTIVATIONS, ("optimizer",), ("optimizer", "activations")),
+    (("optimizer", "parameters"), ("optimizer", "parameters", "activations")),
+)
+"""What may live in host memory; the second row only where nothing of the first fits."""
+
+
+def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
+    """The same search with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
+    families, table, moved = search.space.families, search.memory, None
+    if "parameters" in parts:
+        sharded = (replace(family, zeros=tuple(z for z in family.zeros if z == 3)) for family in families)
+        families = tuple(family for family in sharded if family.zeros)
+    space = replace(search.space, families=families, offload=parts)
+    if "activations" in parts and space.inner.tp.size:
+        moved = moved_bytes(table, space.inner, space.degrees, Layout(offload_activations=True))
+    away = replace(search, space=space, moved_bytes=moved).with_memory()
+    return replace(away, host_bytes=away.bytes_by_family(lambda layout: host_bytes(table, layout)))
+
+
+def without_recompute(search: LayoutSearch) -> LayoutSearch:
+    """The same search with its candidates that compute nothing again."""
+    families = tuple(replace(f, recomputes=f.recomputes[:1]) for f in search.space.families)
+    return replace(
+        search,
+        space=replace(search.space, families=families),
+        allocated_bytes=tuple(each[:, :, :1] for each in search.allocated_bytes),
+        host_bytes=tuple(each[:, :, :1] for each in search.host_bytes),
+    )
+
+
+def without_pipelines(search: LayoutSearch) -> LayoutSearch:
+    """The same search with its candidates of one pipeline stage: those of which activations are copied to the host.
+
+    Source: Megatron Bridge, CPU offloading: that of activations, layer by layer, needs a pipeline of 1.
+    """
+    whole = [np.flatnonzero(search.space.degrees[family.degree_index] == 1) for family in search.space.families]
+    kept = [(i, meshes) for i, meshes in enumerate(whole) if meshes.size]
+    families = tuple(search.space.families[i].take(meshes) for i, meshes in kept)
+    memory = tuple(search.allocated_bytes[i][..., meshes] for i, meshes in kept)
+    return replace(search, space=replace(search.space, families=families), allocated_bytes=memory)
+
+
+@dataclass(slots=True)
+class Offloads:
+    """A search with what may be offloaded: spaces and their memory are evaluated once, for all kinds of node."""
+
+    search: LayoutSearch
+    known: dict[tuple[str, ...], LayoutSearch] = field(default_factory=dict)
+    plain: LayoutSearch | None = None  # what copied activations are instead of
+
+    def at(self, parts: tuple[str, ...]) -> LayoutSearch:
+        """The search with `parts` in host memory."""
+        if parts not in self.known:
+            self.known[parts] = with_offload(self.single if "activations" in parts else self.search, parts)
+        return self.known[parts]
+
+    @property
+    def single(self) -> LayoutSearch:
+        """The search without pipelines."""
+        if self.plain is None:
+            self.plain = without_pipelines(self.search)
+        return self.plain
+
+    def worth_trying(
+        self, node: NodeKind, result: TimedLayouts, clock: Callable[..., TimedLayouts]
+    ) -> Iterator[tuple[LayoutSearch, TimedLayouts]]:
+        """What `clock` finds for the searches with something in host memory that may be worth it on `node`.
+
+        `result`: without anything there. Where something fits, activations are copied if that takes less time than to
+        compute them again, as the best do for room; where nothing fits, whatever lets something fit.
+        """
+        if not node.host_bytes or not node.cluster.rates.pcie_bytes_per_s:
+            return
+        if result.fitting:
+            away = self.at(ACTIVATIONS)
+            if copying_is_quicker(self.search, away, result):
+                instead = without_recompute(away)
+                yield instead, clock(instead, after=result, unless=without_recompute(self.single))
+            return
+        for row in OFFLOADS:
+            fitting = 0
+            for away in map(self.at, row):
+                result = clock(away, after=result)
+                fitting += result.fitting
+                yield away, result
+            if fitting:
+                return
+
+
+def copying_is_quicker(search: LayoutSearch, away: LayoutSearch, result: TimedLayouts) -> bool:
+    """Whether any run of `result` that computes activations again would copy them in less time than that takes.
+
+    Source: `passes_transfer_s` against the recompute line of the step. Assumes: runs that recompute nothing have room.
+    """
+    table, moved = result.table, away.moved_bytes
+    if table is None or moved is None or not result.rows.size:
+        return False
+    inner, degree, layout = search.space.at_rows(result.rows)
+    stage = table.stage_parts[:, :, degree, inner]
+    again = np.take_along_axis(stage[2], mode_index(layout, table.partials)[None], 0)[0]
+    copied = passes_transfer_s(0.0, moved[0, degree, inner], table.rates, stage[0, 0], stage[1, 0], 1.0)
+    return bool(np.any(copied < again))

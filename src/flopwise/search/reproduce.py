@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-import msgspec
-
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -29,8 +27,6 @@ from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.layout import Layout
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 
-SHOWN = 10
-"""Plans of which the command is shown."""
 TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, SourceSpec)
 SERVE = (MachineSpec, ServingSpec, RequestSpec, TechniqueRequest, SharedSpec, SourceSpec)
 """Whose options the commands take, in the order in which they are said."""
@@ -115,12 +111,3 @@ def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
         "input_tokens": workload.inputs or workload.input_tokens, "output_tokens": answer,
         "rate": workload.requests_per_s, "concurrency": workload.concurrency,
     }  # fmt: skip
-
-
-def with_commands(
-    some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: SourceSpec
-) -> list[Candidate]:
-    """The candidates, the first of them with their commands."""
-    lines = [command(workload, model, one, facts, source) for one in some[:SHOWN]]
-    named = [msgspec.structs.replace(one, reproduce=line) for one, line in zip(some[:SHOWN], lines, strict=True)]
-    return [*named, *some[SHOWN:]]

@@ -39,17 +39,14 @@ def read_text(path: Path | str) -> str:
         raise SpecError(f"{file}: not a text file; a workload is YAML in UTF-8") from None
 
 
-def load_workload(path: Path | str, changes: Mapping[str, Any] | None = None) -> Resolved:
-    """Read, validate and resolve a workload file (YAML, or JSON, which is YAML too), with `changes` laid over it.
+def parse_workload(text: str, where: str = "workload", changes: Mapping[str, Any] | None = None) -> Resolved:
+    """Read, validate and resolve a workload (YAML, or JSON, which is YAML too), with `changes` laid over it.
+
+    `where` names it in messages.
 
     Raises:
-        SpecError: with file and line, what was given and what is allowed.
+        SpecError: with place and line, what was given and what is allowed.
     """
-    return parse_workload(read_text(path), str(path), changes)
-
-
-def parse_workload(text: str, where: str = "workload", changes: Mapping[str, Any] | None = None) -> Resolved:
-    """As `load_workload`, of a text; `where` names it in messages."""
     node, data = document(text, where)
     if not isinstance(data, dict):
         raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {kind_of(data)}")
@@ -60,7 +57,7 @@ def workload_from(data: Mapping[str, Any], where: str = "workload", node: yaml.N
     """Validate and resolve plain data; `node`, the composed document, gives messages their lines.
 
     Raises:
-        SpecError: as `load_workload`.
+        SpecError: as `parse_workload`.
     """
     try:
         return resolve(data)

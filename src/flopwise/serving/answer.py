@@ -145,6 +145,7 @@ def _batch_at_rate(job: ServeJob) -> int:
     Of a `max_batch` that is given as many. Source: `one_pass_latency_s` at its mean.
     """
     ranks, most = int(job.layout.dp), max(1, int(job_memory(job).max_concurrency))
+    most = int(min(most, job.engine.most_inputs(float(np.max(prompt(job.model, job.input_tokens).tokens)))))
     if job.max_batch is not None or job.arrivals_per_s is None:
         return most * ranks
     sizes, machine = np.floor(batch_sizes(most)), runner(job)

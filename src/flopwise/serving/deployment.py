@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts import defaults
+from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.software import Engine
 from flopwise.facts.spec import SourceSpec
 from flopwise.serving.estimate import check_layout
 from flopwise.serving.job import ServeJob
+from flopwise.serving.memory import generates
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
 from flopwise.serving.techniques import resolve_techniques
 
@@ -22,12 +28,43 @@ def replica_of(
         SpecError: a degree that the model does not allow, or a technique that does not go with it.
         UnknownNameError: no such format, engine, draft or processor.
     """
-    spec, notes = deployment.in_its_format(model)
+    check_layout(model, deployment.layout())
+    cluster = machines.cluster(deployment.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
+    spec, notes = on_its_engine(deployment, model, cluster.accelerator, source.catalog)
     software = spec.software(source.catalog)
-    check_layout(model, spec.layout())
-    cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
     job = ServeJob(
         model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction,
         max_batch=spec.max_batch,
     )  # fmt: skip
     return replace(job, techniques=resolve_techniques(techniques, job, source.catalog, source.model)), notes
+
+
+def on_its_engine(
+    spec: ServingSpec, model: Model, accelerator: Accelerator | None, facts: Facts
+) -> tuple[ServingSpec, tuple[str, ...]]:
+    """The spec with engine and format where none are given, and what to say of them.
+
+    The engine is the one that people run there (`usual_engine`); the format the checkpoint's own, of 16 bits the one
+    that the engine runs on the device.
+
+    Raises: UnknownNameError: there is no such engine.
+    """
+    engine = usual_engine(facts.engines, model, accelerator) if spec.engine is None else facts.engine(spec.engine)
+    spec = replace(spec, engine=engine.name)
+    if spec.weights is not None:
+        return spec, ()
+    own = model.checkpoint_format
+    note = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
+    return replace(spec, weights=own or engine.plain_format(accelerator)), note
+
+
+def usual_engine(engines: Mapping[str, Engine], model: Model, accelerator: Accelerator | None) -> Engine:
+    """What people run a model on: one engine where it generates, else by what it reads and by the device.
+
+    Source: `flopwise.facts.defaults`. Assumes: where the device is not known, the first.
+    """
+    if generates(model):
+        return engines[defaults.ENGINE]
+    names = defaults.ENCODER_ENGINES if model.kind == "encoder" else defaults.TOWER_ENGINES
+    found = (engines[name] for name in names if accelerator is None or engines[name].runs_on(accelerator))
+    return next(found, engines[defaults.ENGINE])

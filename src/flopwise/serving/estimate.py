@@ -33,6 +33,8 @@ def check(job: ServeJob) -> None:
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
     check_layout(model, job.layout)
+    if job.decodes and not job.engine.answers:
+        raise SpecError(f"{job.engine.name} reads inputs and generates no text: give --encode, or another engine")
     check_request(model, job.input_tokens, job.output_tokens)
     check_techniques(job)
 
@@ -73,7 +75,7 @@ def estimate(job: ServeJob) -> ServeEstimate:
     memory = job_memory(job)
     machine = runner(job)
     if not job.decodes:
-        return _encoder_estimate(job, machine, memory, max(_in_flight(job, memory), 1.0))
+        return _encoder_estimate(job, machine, memory)
     return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory))
 
 
@@ -166,11 +168,16 @@ def _decoder_estimate(
     )
 
 
-def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
-    """A model that does not generate: one pass over a batch of inputs."""
+def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory) -> ServeEstimate:
+    """A model that does not generate: one pass over a batch of inputs; what a batch does not take waits for the next.
+
+    Source: Little's law for inputs that wait.
+    """
+    in_flight = max(_in_flight(job, memory), 1.0)
+    batch = min(in_flight, machine.engine.most_inputs(_number(prompt(job.model, job.input_tokens).tokens)))
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
-    step = StepTime(*(_number(part) for part in step))
-    latency_s, floor_s = float(machine.engine.request_s + step.seconds), float(step.floor_s)
+    step, asked = StepTime(*(_number(part) for part in step)), float(_replica_concurrency(job) or in_flight)
+    latency_s, floor_s = _number(machine.engine.request_s + step.seconds * max(asked / batch, 1.0)), float(step.floor_s)
     ranks, arrivals = int(job.layout.dp), job.arrivals_per_s
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
     if arrivals is not None and arrivals < rate:

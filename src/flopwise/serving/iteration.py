@@ -222,11 +222,21 @@ class Runner:
             for counted in _works(group, load, cut, split.dp, inside=inside):
                 work = self._as_read(counted)
                 dtype, bits = self._format(work, inside=inside)
+                act_bytes = self._act_bytes if inside else ACT_BYTES
                 timing = work_s(
-                    self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
+                    self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=act_bytes, kv_bytes=self.kv_bytes
                 )
                 timing = self._overlap(self._fusion(work, timing))
                 yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
+
+    @property
+    def _act_bytes(self) -> float:
+        """Of an activation inside the layers, between kernels.
+
+        Source: TensorRT demo/BERT, plugins with INT8 inputs and outputs. Assumes: all kernels take what comes.
+        """
+        p = precision(self.dtype)
+        return p.act_bits / 8 if p.quantised and self.engine.static_scales else ACT_BYTES
 
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.

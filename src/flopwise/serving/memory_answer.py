@@ -53,7 +53,7 @@ def memory_answer(
             ("layout", layout.text),
             ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
             ("load", f"{concurrency:,} x {context:,} tokens"),
-            ("engine", spec.engine),
+            ("engine", str(spec.engine)),
         ),
         deployment=spec,
         layout=layout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -15,7 +15,6 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, ValueKind, option, same
 
 if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.software import Engine
@@ -85,8 +84,8 @@ class ServingSpec(Spec):
         "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).")
     kv_dtype: str | None = _format(
         "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default), fp8 ...")
-    engine: str = _format(
-        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=defaults.ENGINE)
+    engine: str | None = _format("--engine", options.name("engine"),
+        "vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.")
     memory_fraction: float | None = _format(
         "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).")
     max_batch: int | None = _format(
@@ -115,16 +114,8 @@ class ServingSpec(Spec):
         return ServingSoftware(
             weights=facts.weight_format(self.weights or "bf16"),
             kv_dtype=facts.cache_format(self.kv_dtype or "bf16"),
-            engine=facts.engine(self.engine),
+            engine=facts.engine(self.engine or defaults.ENGINE),
         )
-
-    def in_its_format(self, model: Model) -> tuple[ServingSpec, tuple[str, ...]]:
-        """The spec with the checkpoint's own weight format where none is given, and the sentence that says so."""
-        if self.weights is not None:
-            return self, ()
-        own = model.checkpoint_format
-        note = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
-        return replace(self, weights=own or "bf16"), note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

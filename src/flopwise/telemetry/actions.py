@@ -101,8 +101,12 @@ class Webhook:
 class BudgetCommand:
     """A command that runs once when the budget is spent: without a shell, and without waiting for it."""
 
-    def __init__(self, text: str, state: KeptState, say: Say) -> None:
-        """Raises SpecError: it cannot be split into words, or there is no such program."""
+    def __init__(self, text: str, state: KeptState | None, say: Say) -> None:
+        """`state`: of the job; None: nothing tells this job from the next one, and only this watch runs it once.
+
+        Raises:
+            SpecError: it cannot be split into words, or there is no such program.
+        """
         try:
             self._words = shlex.split(text)
         except ValueError as error:
@@ -111,24 +115,36 @@ class BudgetCommand:
             raise SpecError(f"--exec-on-budget: there is no program {' '.join(self._words[:1])!r}; give its path")
         self._state, self._say = state, say
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_done, self._failure = False, ""
 
-    def run(self) -> bool:
-        """Start it, unless it was started before, by this watch or another one; whether it was."""
+    def run(self) -> None:
+        """Start it, unless this watch or another one of the job did; what does not start is tried again next time."""
+        if self._is_done:
+            return
         try:
-            if not self._state.claim_run():
-                return False
+            if self._state is not None and not self._state.claim_run():
+                self._is_done = True
+                return
         except SpecError as error:  # better twice than never
-            self._say(str(error))
+            self._fail(str(error))
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own words
                 self._words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            self._say(f"{self._words[0]} does not start: {error.strerror or error}")
-            return False
-        self._say(f"the budget is spent: {shlex.join(self._words)} runs")
-        return True
+            self._fail(f"{self._words[0]} does not start: {error.strerror or error}; it is tried again")
+        else:
+            self._is_done = True
+            self._say(f"the budget is spent: {shlex.join(self._words)} runs")
+        if self._state is not None:
+            self._state.note_run(begun=self._is_done)
+
+    def _fail(self, why: str) -> None:
+        """Say something once."""
+        if why != self._failure:
+            self._failure = why
+            self._say(why)
 
     def check(self) -> None:
         """Say how it ended, once it has."""

@@ -19,7 +19,10 @@ CLEAR_S = 60.0
 XID_FOR_S = 900.0
 """An error of a device is shown for so long."""
 LOST_FOR_S = 30.0
-ENDED_RUN_S = 300.0
+GONE_S = 900.0
+"""Alerts of a device end when readings have named others alone for so long: it is not even one that is lost."""
+BY_CLOCK = ("source_lost", "cost_usd_per_day", "cost_usd_per_run", "cost_usd_per_month")
+"""Quantities that grow while nothing is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Look:
     mfu_per_token_rate: float | None
     boost_clock_hz: float | None
     spend: Spend
+    clock_s: float | None = None  # nothing new was read: it is so late, and what is compared are the BY_CLOCK ones
     source_lost_s: float = 0.0
 
 
@@ -249,11 +253,27 @@ class Alarms:
         """Nothing has happened."""
         self.limits = tuple(limits)
         self._episodes: dict[tuple[str, str], _Episode] = {}
+        self._named_s: dict[str, float] = {}  # when a reading last named a device
 
     def step(self, look: Look) -> list[AlertChange]:
-        """What fires and clears with the latest reading."""
-        at_s = look.history.latest.at_s
-        return [change for limit in self.limits for change in self._changes(limit, look, at_s)]
+        """What fires and clears with the latest reading, or by the clock alone."""
+        if look.clock_s is not None:
+            compared = (limit for limit in self.limits if limit.quantity in BY_CLOCK)
+            return [change for limit in compared for change in self._changes(limit, look, look.clock_s)]
+        latest = look.history.latest
+        self._named_s |= dict.fromkeys((*latest.devices, *latest.lost), latest.at_s)
+        changes = [change for limit in self.limits for change in self._changes(limit, look, latest.at_s)]
+        return [*changes, *(self._of_gone_devices(latest.at_s) if latest.devices else ())]
+
+    def _of_gone_devices(self, at_s: float) -> Iterator[AlertChange]:
+        """Alerts that clear as their device is gone: a machine that was given back, a slice that was cut anew."""
+        limits = {limit.name: limit for limit in self.limits}
+        for (name, device), episode in [*self._episodes.items()]:
+            if device in self._named_s and at_s - self._named_s[device] >= GONE_S:
+                del self._episodes[name, device]
+                if episode.firing:
+                    episode.firing = False
+                    yield self._change(limits[name], device, episode, at_s)
 
     def _changes(self, limit: Limit, look: Look, at_s: float) -> Iterator[AlertChange]:
         for device, value in QUANTITIES[limit.quantity](look, limit.key).items():

@@ -11,7 +11,6 @@ from typing import Any
 from flopwise.errors import SpecError
 from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 
-ABSENT = {"NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "NVMLError_NoPermission"}
 GONE = {"NVMLError_GpuIsLost", "NVMLError_ResetRequired", "NVMLError_NotFound", "NVMLError_GpuNotFound"}
 NEVER = {"NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission"}
 """What a call that answers so will not answer later."""

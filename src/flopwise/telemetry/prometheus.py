@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
 import re
 import time
 import urllib.error
-import urllib.parse
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
+from flopwise.pages import http_address, page_bytes, shown_address
+from flopwise.records.histograms import histogram
 from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 
 if TYPE_CHECKING:
@@ -100,16 +97,10 @@ class PrometheusSource:
         Raises:
             SpecError: no such kind of address or matcher.
         """
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if "://" not in url:
             raise SpecError("--prometheus: give the server's address, such as http://localhost:9090")
-        host = parts.netloc.rpartition("@")[2]
-        self._url = urllib.parse.urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api/v1/query", "", ""))
-        self._headers = {}
-        if parts.username is not None:
-            user = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-            self._headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
-        self.title = f"Prometheus at {parts.scheme}://{host}"
+        self._url = http_address(url, "--prometheus").partition("?")[0].rstrip("/") + "/api/v1/query"
+        self.title = f"Prometheus at {shown_address(url).partition('?')[0].rstrip('/')}"
         self._records = _records()
         wanted = "|".join(re.escape(name) for name in sorted(self._records))
         self._selector = "{" + ",".join([f'__name__=~"{_label_text(wanted)}"', *map(_matcher, matches)]) + "}"
@@ -138,16 +129,12 @@ class PrometheusSource:
 
     def _samples(self, now: float, span_s: float) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
         asked = {"query": f"{self._selector}[{max(1, round(span_s))}s]", "time": f"{now:.3f}"}
-        request = urllib.request.Request(  # noqa: S310 - http and https alone
-            self._url, data=urllib.parse.urlencode(asked).encode(), headers=self._headers
-        )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - same
-                data = json.loads(answer.read(MOST_BYTES))
+            data = json.loads(page_bytes(self._url, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, form=asked))
             result = [(dict(row["metric"]), _values(row)) for row in data["data"]["result"]]
         except urllib.error.HTTPError as error:
             why = f"it answers {error.code} {error.reason}"
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, "reason", None) or error
             why = str(reason) if isinstance(error, OSError) else "it does not answer as Prometheus does"
         else:
@@ -267,28 +254,9 @@ def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
         job["tokens_per_s"] += job["output_tokens_per_s"]
     yield from job.items()
     for meaning, counts in buckets.items():
-        values = ((percent, bucket_quantile(percent / 100, counts)) for percent in PERCENTS)
-        yield from ((f"{meaning}_p{percent}_s", value) for percent, value in values if value is not None)
-
-
-def bucket_quantile(share: float, counts: Mapping[float, float]) -> float | None:
-    """A quantile of a histogram's cumulative counts by the upper ends of buckets; None of an empty one.
-
-    Source: Prometheus documentation, histogram_quantile. Assumes: values lie evenly within a bucket; those beyond the
-    last finite end count as that end.
-    """
-    ends = sorted(counts)
-    if len(ends) < 2 or ends[-1] != float("inf") or counts[ends[-1]] <= 0:
-        return None
-    wanted = share * counts[ends[-1]]
-    for below, end in pairwise([0.0, *ends]):
-        if counts[end] >= wanted:
-            if end == float("inf"):
-                return below
-            before = counts.get(below, 0.0)
-            inside = counts[end] - before
-            return below + (end - below) * (wanted - before) / inside if inside > 0 else end
-    return None
+        held = histogram([*counts.items()], 0.0, 0.0)
+        values = ((percent, held.quantile(percent / 100)) for percent in PERCENTS)
+        yield from ((f"{meaning}_p{percent}_s", bound.value) for percent, bound in values if bound is not None)
 
 
 def _host(series: Sequence[_Series]) -> Iterator[tuple[str, float]]:

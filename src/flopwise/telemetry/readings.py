@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flopwise.errors import FlopwiseError
+from flopwise.records.metrics import counter_growth
 
 Values = Mapping[str, float]
 """Measures by name, those of MEASURES; what is not known is not there."""
@@ -128,8 +129,7 @@ class CounterRate:
         if not self._points:
             self._points.append((at_s, 0.0))
         elif at_s > self._points[-1][0]:
-            grown = total - self._last if total >= self._last else max(total, 0.0)
-            self._points.append((at_s, self._points[-1][1] + grown))
+            self._points.append((at_s, self._points[-1][1] + counter_growth(self._last, total)))
         else:
             return
         self._last = total

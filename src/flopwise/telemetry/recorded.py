@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from flopwise.telemetry.readings import WHOLE_JOB, SourceLostError, WatchReading
 
 if TYPE_CHECKING:
     from flopwise.records.model import Run
-    from flopwise.records.store import Store
+    from flopwise.records.store import SampleColumns, Store
 
 DEVICE_MEASURES = {
     "utilization_frac": "busy_frac", "tensor_active_frac": "tensor_active_frac", "used_memory_bytes":
@@ -30,21 +31,26 @@ JOB_MEASURES = {
 }  # fmt: skip
 """Of latencies the 95th percentile of the readings' last samples is taken, see `_percentile`."""
 LATENCY_SAMPLES = 200
+FIRST_SAMPLES = 1000
+"""Of a series, read first of a run that goes on; eight times as many as long as they do not go back far enough."""
+STALE_S = 900.0
+"""A run that has written nothing for so long is over, whatever its status."""
 
 
 class RunSource:
     """The samples of a run as readings, one for each `interval_s` in which something was written."""
 
-    def __init__(self, store: Store, run: Run, interval_s: float, *, live: bool) -> None:
-        """`live`: go on with what is written from now on; else all of it is there at once."""
+    def __init__(self, store: Store, run: Run, interval_s: float, *, live: bool, back_s: float) -> None:
+        """`live`: go on with what is written until the run ends, from `back_s` before now; else all of it, at once."""
         self._store, self.run, self._interval_s, self.live = store, run, interval_s, live
         self.title = f"run {run.name}"
-        self._seen: dict[tuple[str, str], int] = {}
+        self._since_s = time.time() - back_s if live else -math.inf
+        self._num_seen: dict[tuple[str, str], int] = {}
         self._state: dict[str, dict[str, float]] = defaultdict(dict)
         self._latencies: dict[str, list[float]] = defaultdict(list)
 
     @classmethod
-    def of(cls, where: str | Path | None, key: str, interval_s: float) -> RunSource:
+    def of(cls, where: str | Path | None, key: str, interval_s: float, back_s: float) -> RunSource:
         """A run of a store by its id, the first digits of one, or its name; live while it goes on.
 
         Raises:
@@ -54,20 +60,24 @@ class RunSource:
 
         store = open_store(where, create=False)
         run = store.run(key)
-        fresh = run.last_at_s is not None and time.time() - run.last_at_s < STALE_S
-        return cls(store, run, interval_s, live=run.status == "running" and fresh)
+        last_s = run.started_at_s if run.last_at_s is None else run.last_at_s
+        live = run.status == "running" and time.time() - last_s < STALE_S
+        return cls(store, run, interval_s, live=live, back_s=back_s)
 
     def readings(self) -> list[WatchReading]:
         """What was written since the last call. Raises SourceLostError where the store does not answer."""
         try:
+            if self.live:  # before the samples: those of a run that has ended are all there
+                self.run = self._store.run(self.run.run_id)
             points = sorted(self._points(), key=lambda point: point[0])
+            self.live = self.live and self.run.status == "running"
         except FlopwiseError as error:
             raise SourceLostError(f"the store of runs does not answer: {error}") from None
         readings: list[WatchReading] = []
         for place, (at_s, metric, device, value) in enumerate(points):
             self._take(metric, device, value)
             last = place + 1 == len(points)
-            if last or points[place + 1][0] // self._interval_s != at_s // self._interval_s:
+            if last or (at_s >= self._since_s and points[place + 1][0] // self._interval_s != at_s // self._interval_s):
                 readings.append(self._reading(at_s))
         return readings
 
@@ -75,14 +85,24 @@ class RunSource:
         """Nothing is kept open."""
 
     def _points(self) -> Iterator[tuple[float, str, str, float]]:
-        for metric, device in self._store.summaries(self.run.run_id):
-            if metric not in JOB_MEASURES and metric not in DEVICE_MEASURES:
-                continue
-            columns = self._store.samples(self.run.run_id, metric, device)
-            start = self._seen.get((metric, device), 0)
-            self._seen[metric, device] = len(columns.value)
-            rows = zip(columns.at_s[start:].tolist(), columns.value[start:].tolist(), strict=True)
-            yield from ((at_s, metric, device, value) for at_s, value in rows if value == value)  # noqa: PLR0124 - NaN
+        for key, summary in self._store.summaries(self.run.run_id).items():
+            size, (metric, device) = summary.count + summary.not_finite, key
+            if (metric in JOB_MEASURES or metric in DEVICE_MEASURES) and size > self._num_seen.get(key, 0):
+                columns = self._new_samples(key, size)
+                for at_s, value in zip(columns.at_s.tolist(), columns.value.tolist(), strict=True):
+                    if value == value:  # noqa: PLR0124 - NaN
+                        yield at_s, metric, device, value
+
+    def _new_samples(self, key: tuple[str, str], size: int) -> SampleColumns:
+        """The samples since the last call; at the first one of a run that goes on, those back to where it looks."""
+        seen, width = self._num_seen.get(key), FIRST_SAMPLES
+        while True:
+            start = seen if seen is not None else max(0, size - width) if self.live else 0
+            columns = self._store.samples(self.run.run_id, *key, start=start)
+            if seen is not None or not start or columns.at_s[0] <= self._since_s:
+                self._num_seen[key] = start + columns.value.size
+                return columns
+            width *= 8
 
     def _take(self, metric: str, device: str, value: float) -> None:
         if device != WHOLE_JOB and metric in DEVICE_MEASURES:
@@ -109,7 +129,3 @@ class RunSource:
             at_s=at_s, job=job, names=names,
             devices={device: dict(values) for device, values in self._state.items() if device != WHOLE_JOB},
         )  # fmt: skip
-
-
-STALE_S = 900.0
-"""A run that has written nothing for so long is over, whatever its status."""

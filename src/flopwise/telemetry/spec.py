@@ -75,7 +75,8 @@ class WatchSpec(Spec):
         "--exec-on-budget", options.name("command", 4000),
         "Run this command once when a budget is spent: it should stop the job.")
     state: Path | None = _action(
-        "--state", options.FILE, "File that keeps what has been spent and done (default: in the user's data folder).")
+        "--state", options.FILE,
+        "File of this job that keeps when it began and that the command ran, for when watch is started again.")
     anew: bool = _action("--anew", options.FLAG, "Forget what is kept: the job begins now.", default=False)
     # fmt: on
 

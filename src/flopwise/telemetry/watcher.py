@@ -130,8 +130,9 @@ class Watcher:
         self._webhook = None if spec.webhook is None else Webhook(spec.webhook, self._said.append)
         self._command = None
         if spec.exec_on_budget is not None:
-            assert state is not None
             self._command = BudgetCommand(spec.exec_on_budget, state, self._said.append)
+            if state is None:
+                self._said.append(UNKEPT)
         self._count = 0
         self._clocks: dict[str, float] = {}
         self._facts: dict[str, Values] = {}
@@ -155,14 +156,16 @@ class Watcher:
         if spec.started is not None:
             started = time.time() - spec.started
         state = None
-        if spec.exec_on_budget is not None or (expected.budget_usd is not None and started is None):
-            identity = (source.title, "" if run is None else run.run_id, str(spec.plan), *spec.match)
-            state = KeptState(spec.state, (*identity, str(spec.budget), str(spec.budget_per_day)), anew=spec.anew)
+        if spec.state is not None:
+            state = KeptState(spec.state, anew=spec.anew)
+        elif run is not None and spec.exec_on_budget is not None:
+            budgets = (str(expected.budget_usd), str(spec.budget_per_day))
+            state = KeptState.of_job((run.run_id, *budgets), anew=spec.anew)
+        if state is not None and started is None:
+            started = state.started_at_s()
             if started is None:
-                started = state.started_at_s()
-                if started is None:
-                    started = time.time()
-                    state.start(started)
+                started = time.time()
+                state.start(started)
         return cls(source, expected, spec, state=state, started_at_s=started)
 
     @property
@@ -200,8 +203,7 @@ class Watcher:
         elif self._answered_s is None or not self._history.readings:
             raise SpecError(lost or f"{self._source.title}: {NOTHING}")
         if not readings:
-            quiet_s = self._now() - (self._answered_s or 0.0)
-            yield self._status((), lost or ("nothing new comes" if quiet_s > QUIET_S else ""))
+            yield self._quiet_status(lost)
         for place, reading in enumerate(readings, start=1):
             yield from self.take(reading, last=place == len(readings))
 
@@ -212,13 +214,17 @@ class Watcher:
         self._count += 1
         if self._started_at_s is None:
             self._started_at_s = reading.at_s
-        changes = tuple(self._alarms.step(self._look()))
-        for change in changes:
-            if change.firing and change.limit.name in BUDGETS and self._command is not None:
-                self._command.run()
-        if self._command is not None:
-            self._command.check()
-        yield self._status(changes, "", renew=last)
+        yield self._status(self._alarms.step(self._look()), "", renew=last)
+
+    def _quiet_status(self, lost: str) -> WatchStatus:
+        """The status where nothing new was read: of a job that goes on, time and cost do too."""
+        if not self.live:
+            return self._status((), "")
+        now, quiet_s = self._now(), self._now() - (self._answered_s or 0.0)
+        if not lost and quiet_s > QUIET_S:
+            lost = "nothing new comes"
+        changes = self._alarms.step(self._look(now, max(0.0, quiet_s) if lost else 0.0))
+        return self._status(changes, lost, clock_s=now)
 
     def _with_limits(self, reading: WatchReading) -> WatchReading:
         """With what devices of that name can do, where they do not tell it themselves; of clocks the highest seen."""
@@ -236,35 +242,38 @@ class Watcher:
             self._facts[name] = device_limits(name) if name else {}
         return self._facts[name]
 
-    def _look(self, lost_s: float = 0.0) -> Look:
+    def _look(self, clock_s: float | None = None, lost_s: float = 0.0) -> Look:
         plan = self._expected
         return Look(
-            history=self._history, spend=self._spend(), requests_per_s=plan.requests_per_s,
+            history=self._history, spend=self._spend(clock_s), clock_s=clock_s, requests_per_s=plan.requests_per_s,
             mfu_per_token_rate=plan.mfu_per_token_rate, boost_clock_hz=plan.boost_clock_hz, source_lost_s=lost_s,
         )  # fmt: skip
 
-    def _spend(self) -> Spend:
+    def _spend(self, clock_s: float | None) -> Spend:
         latest, start = self._history.latest, self._started_at_s
         return spend(
-            latest, price=self._expected.usd_per_hour, tokens=self._expected.tokens,
+            latest, at_s=clock_s, price=self._expected.usd_per_hour, tokens=self._expected.tokens,
             started_at_s=latest.at_s if start is None else start, planned_s=self._expected.planned_s,
             rate=self._history.window(self._spec.window).value("tokens_per_s") if self._expected.tokens else None,
         )  # fmt: skip
 
-    def _status(self, changes: Sequence[AlertChange], lost: str, *, renew: bool = True) -> WatchStatus:
-        at_s = self._history.latest.at_s
-        if lost:
-            lost_s = max(0.0, self._now() - (self._answered_s or 0.0))
-            changes = [c for c in self._alarms.step(self._look(lost_s)) if c.limit.quantity == "source_lost"]
-            at_s = self._now()
+    def _status(
+        self, changes: Sequence[AlertChange], lost: str, *, clock_s: float | None = None, renew: bool = True
+    ) -> WatchStatus:
+        """`clock_s`: now, where the latest reading is an older one."""
+        if self._command is not None:
+            if any(change.limit.name in BUDGETS for change in self._alarms.active()):
+                self._command.run()
+            self._command.check()
         for change in changes:
             if self._webhook is not None:
                 self._webhook.post({"source": self._source.title, "title": self._expected.title}
                                    | alert_document(change))  # fmt: skip
         said, self._said[:] = tuple(self._said), []
         return WatchStatus(
-            source=self._source.title, at_s=at_s, reading=self._history.latest, expected=self._expected,
-            diagnosis=self._diagnosis(renew=renew), spend=self._spend(), firing=tuple(self._alarms.active()),
+            source=self._source.title, at_s=self._history.latest.at_s if clock_s is None else clock_s,
+            reading=self._history.latest, expected=self._expected,
+            diagnosis=self._diagnosis(renew=renew), spend=self._spend(clock_s), firing=tuple(self._alarms.active()),
             pending=tuple(self._alarms.active(firing=False)), changes=tuple(changes), source_lost=lost,
             readings=self._count, said=said,
         )  # fmt: skip
@@ -304,6 +313,10 @@ def device_limits(name: str) -> Values:
     return {measure: value for measure, value in known.items() if value is not None}
 
 
+UNKEPT = (
+    "--state FILE, one for each job, would keep when it began and that the stop command ran: without it a watch "
+    "that is started again begins anew"
+)
 NOTHING = (
     "nothing is there to read. A run that has just begun: wait for its first steps. A server: it has no series that is "
     "known: let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a "
@@ -324,7 +337,7 @@ def open_source(spec: WatchSpec) -> ReadingSource:
     if spec.run is not None:
         from flopwise.telemetry.recorded import RunSource  # noqa: PLC0415 - same
 
-        return RunSource.of(spec.store, spec.run, spec.interval)
+        return RunSource.of(spec.store, spec.run, spec.interval, BACKFILL_S)
     from flopwise.telemetry.nvml import NvmlSource  # noqa: PLC0415 - same
 
     return NvmlSource()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import SpecError
 from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.facts.software import Optimizer, TrainingStack
-from flopwise.ops.degrees import check_expert_ranks, check_pipeline
+from flopwise.ops.degrees import check_expert_ranks
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.types import Floats, Ints
 
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 Attention = Literal["flash", "sdpa", "eager"]
 
+ENDS = 2
+"""Units of a pipeline besides its layers: embedding and head, each of which may be all that a (virtual) stage holds.
+
+Source: Llama 3 (arXiv:2407.21783) section 3.3.2; Megatron-LM, account_for_embedding_in_pipeline_split.
+"""
 COLUMNS = (
     "dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "schedule", "recompute",
     "recompute_every",
@@ -238,27 +243,31 @@ def check_layout(layout: Layout, model: Model, seq_len: int) -> None:
     Raises:
         SpecError: says which degree and what would do.
     """
-    layers, ranks = model.stacks[0].num_layers, int(layout.dp) * int(layout.cp)
-    check_pipeline(model, int(layout.pp))
+    ranks = int(layout.dp) * int(layout.cp)
     check_expert_ranks(int(layout.ep), ranks, "dp x cp")
-    shard, interleave = int(layout.shard), int(layout.interleave)
+    shard = int(layout.shard)
     if shard and (ranks % shard or not int(layout.zero)):
         raise SpecError(f"shard {shard} has to divide dp x cp = {ranks} and needs a ZeRO stage")
-    if interleave > 1 and layers < int(layout.pp) * interleave:
-        raise SpecError(f"interleave {interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}")
-    _check_stages(layout, layers)
+    _check_stages(layout, model)
     if seq_len % int(layout.cp):
         raise SpecError(f"cp {layout.cp} does not divide the sequence of {seq_len} tokens")
 
 
-def _check_stages(layout: Layout, layers: int) -> None:
-    """Refuse layers of stages, and blocks to recompute, that cannot be."""
+def _check_stages(layout: Layout, model: Model) -> None:
+    """Refuse more (virtual) stages than a pipeline has units, and layers and blocks of stages that cannot be."""
     stages, chunks, named = int(layout.pp), int(layout.interleave), layout.stage_layers
-    if named and (len(named) not in {stages, stages * chunks} or min(named) < 1 or sum(named) != layers):
+    layers = model.stacks[0].num_layers
+    if stages * chunks > layers + ENDS:
+        asked = f"pp {stages}" if chunks == 1 else f"interleave {chunks} x pp {stages}"
+        raise SpecError(
+            f"{asked} is more than the {layers} layers of {model.name} with embedding and head; give at most "
+            f"{layers + ENDS} (virtual) stages"
+        )
+    if named and (len(named) not in {stages, stages * chunks} or min(named) < 0 or sum(named) != layers):
         needed = f"{stages} numbers" + (f", or {stages * chunks} for the virtual stages," if chunks > 1 else "")
         raise SpecError(
             f"stage layers {', '.join(map(str, named[:64]))} ({len(named)} of them, {sum(named)} in all); "
-            f"give {needed} above 0 that add up to the {layers} layers"
+            f"give {needed} that add up to the {layers} layers"
         )
     if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
         raise SpecError("blocks to recompute: every n-th for an n of 1 or more, or the first of a number above 0")

@@ -20,6 +20,12 @@ FLASH_CAPABILITY = 8.0
 """Compute capability from which FlashAttention-2 runs: Ampere. Source: its README, requirements (CUDA)."""
 EFFICIENT_CAPABILITY = 5.0
 """The same of PyTorch's memory-efficient attention. Source: PyTorch, aten/native/transformers/cuda/sdp_utils.cpp."""
+MICROSCALED, BLOCK_SCALED = frozenset({"mxfp8"}), "fp8_block"
+"""Formats that matrix units scale by 32 elements, from Blackwell and CDNA 4 on; and what runs without such units.
+
+Source: OCP Microscaling Formats 1.0; NVIDIA Transformer Engine user guide, MXFP8BlockScaling (compute capability 10);
+AMD, CDNA 4 architecture white paper.
+"""
 FP16 = (
     "fp16: dynamic loss scaling, since gradients below 6e-8 vanish, fp32 master weights, and gradients clipped after "
     "they are unscaled (arXiv:1710.03740)"
@@ -30,6 +36,7 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
     """The recipe as the device can run it, the same object where it can as it is, and what to say of it.
 
     A 16-bit format that the device has no units for gives way to the other, else to fp32; fp16 has fp32 master weights.
+    Scales of 32 elements (mxfp8) need the units that came with those of fp4; else scales of whole blocks stand in.
     FlashAttention-2 gives way to PyTorch's memory-efficient attention, and that to plain products on devices of before
     it.
 
@@ -41,6 +48,9 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
     if wanted in SIXTEEN_BIT and accelerator.peak and wanted not in accelerator.peak:
         changes["precision"] = next((name for name in (*SIXTEEN_BIT, "fp32") if name in accelerator.peak), wanted)
         notes.append(f"{accelerator.name} has no {wanted} units: trained in {changes['precision']}")
+    if wanted in MICROSCALED and accelerator.peak and "fp4" not in accelerator.peak and "fp8" in accelerator.peak:
+        changes["precision"] = BLOCK_SCALED
+        notes.append(f"{accelerator.name} has no units for {wanted}, scales of 32 elements: trained in {BLOCK_SCALED}")
     if changes.get("precision", wanted) == "fp16":
         notes.append(FP16)
         widths = trained_widths(recipe)

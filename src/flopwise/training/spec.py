@@ -265,7 +265,8 @@ class TrainingSpec(Spec):
         "--schedule", options.name("name"),
         "Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.")
     stage_layers: tuple[int, ...] = _layout(
-        "--stage-layers", options.WHOLES, "Layers of each pipeline stage or virtual stage: 7,8,8,7.", default=())
+        "--stage-layers", options.WHOLES_OR_ZERO,
+        "Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.", default=())
     sequence_parallel: bool = _layout(
         "--sequence-parallel/--no-sequence-parallel", options.FLAG, "Cut norms and residuals inside a tp group.",
         default=True)

@@ -27,10 +27,12 @@ class Partial(NamedTuple):
 def even_layers(layers: int, stages: int) -> NDArray[np.int64]:
     """Layers of each of `stages`, as even as whole layers allow.
 
-    What is left over goes to the stages in the middle, then to the first, never to the last, which has the head.
+    What is left over goes to the stages in the middle, then to the first, never to the last, which has the head. Where
+    layers with embedding and head divide, each of these so counts as a layer.
 
-    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-LM splits evenly.
-    Assumes: embeddings and head do not count as layers.
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-LM splits evenly, or counts the ends
+    (account_for_embedding_in_pipeline_split); Llama 3 (arXiv:2407.21783) section 3.3.2.
+    Assumes: whole layers.
     """
     sizes = np.full(stages, layers // stages)
     sizes[[*range(1, stages - 1), 0][: layers % stages]] += 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.records.imports.cleaned import CleanRun, clean_run, meanings
+from flopwise.records.imports.imported import CleanRun, clean_run, meanings
 from flopwise.records.imports.names import Meaning, meaning
 from flopwise.records.imports.raw import RawRun
 

@@ -11,8 +11,8 @@ import pytest
 import flopwise
 from flopwise.api.run_imports import import_runs
 from flopwise.errors import SpecError, UnknownNameError
+from flopwise.records import store as stores
 from flopwise.records.explanation import explanation
-from flopwise.records.imports import imported
 from flopwise.records.measured import run_figures
 from flopwise.records.rows import rows_of
 from flopwise.records.store import open_store
@@ -89,26 +89,28 @@ def test_the_same_content_is_imported_once_whatever_its_name(tmp_path: Path) -> 
         import_runs(file, tmp_path / "copy.json", store=where)
 
 
-def test_an_import_that_was_broken_off_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_was_broken_off_wrote_nothing_and_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, where = trainer_state(tmp_path / "a"), tmp_path / "runs.db"
-    monkeypatch.setattr(imported, "BATCH", 20)
+    monkeypatch.setattr(stores, "BATCH", 20)
     store = open_store(where)
-    whole, calls = type(store).append, list[int]()
+    whole, calls = stores._append_samples, list[int]()
 
-    def breaking(*arguments: object, **named: object) -> None:
+    def breaking(*arguments: Any) -> None:
         calls.append(1)
         if len(calls) == 3:
             raise SpecError("the disk is full")
-        whole(*arguments, **named)  # type: ignore[arg-type]
+        whole(*arguments)
 
-    monkeypatch.setattr(type(store), "append", breaking)
+    monkeypatch.setattr(stores, "_append_samples", breaking)
     with pytest.raises(SpecError, match="disk is full"):
         import_runs(file, store=where)
-    [run] = store.runs()
-    assert run.status == "running"
+    assert store.runs() == []
     [done] = import_runs(file, store=where)
     assert done.new
-    assert store.run(run.run_id).status == "finished"
+    [run] = store.runs()
+    assert run.status == "finished"
     assert {key[0]: one.count for key, one in store.summaries(run.run_id).items()} == {
         "loss": 30, "step_s": 29, "tokens": 30,
     }  # fmt: skip

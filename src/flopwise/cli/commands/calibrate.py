@@ -14,19 +14,24 @@ from flopwise.cli.options import add, flags, force_flag, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
+from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import FILE, FLAG, name
+from flopwise.options import DEGREE, FILE, FLAG, name, options_of
+from flopwise.serving.spec import ServingSpec
 
 if TYPE_CHECKING:
     from flopwise.fitting.profile import CalibrationProfile, KindErrors
 
 PROFILE = name("name", 80)
 MOST_REASONS = 8
+DEPLOYMENT = "A deployment that was observed"
+MACHINES = "gpu instance gpus_per_node network power_limit"
 
 
 @options.command(
     "calibrate",
     "flopwise calibrate examples/measured-training.csv --name ours --dry-run",
+    "flopwise calibrate examples/observed-vllm --model examples/observed-vllm/model --gpu 'EPYC 9R45' --dry-run",
     "flopwise calibrate --list",
 )
 @options.argument("files", FILE, required=False, nargs=-1, metavar="[FILE]...")
@@ -36,13 +41,21 @@ MOST_REASONS = 8
 @add("--list", FLAG, "The profiles that there are.", field="listing", default=False, section="Profiles")
 @add("--show", PROFILE, "What a profile says, and what it was made of.", section="Profiles")
 @add("--remove", PROFILE, "Remove a profile: the shipped constants hold again.", section="Profiles")
+@add("--model", name("model", 4096), "What it serves; FILE is then what `flopwise observe` wrote.", section=DEPLOYMENT)
+@add(
+    "--users", DEGREE, "Clients who ask again once they are answered (default: requests came when the file says).",
+    section=DEPLOYMENT,
+)  # fmt: skip
+@flags(MachineSpec, MACHINES, section=DEPLOYMENT)
+@flags(ServingSpec, section=DEPLOYMENT)
 @flags(SourceSpec, "facts calibration")
 def command(
     *, files: tuple[Path, ...], listing: bool, show: str | None, remove: str | None, facts: Path | None, **given: Any
 ) -> None:
     """Refit constants to your own measurements.
 
-    FILE is what `flopwise probe` wrote, a CSV file as `flopwise backtest` reads it, or the name of a recorded run. The
+    FILE is what `flopwise probe` wrote, a CSV file as `flopwise backtest` reads it, or the name of a recorded run; with
+    --model the folder that `flopwise observe` wrote, or a load generator's result, of a service of that model. The
     constants that these can decide move, as far as the rows say more than is known beforehand, into a profile that
     `--calibration NAME` lays over the shipped ones in every estimate; no kind of measurement comes out worse. With
     --calibration it starts from that profile. Profiles stand in a folder of yours (FLOPWISE_CALIBRATIONS, else
@@ -52,8 +65,14 @@ def command(
 
     if sum((bool(files), listing, show is not None, remove is not None)) != 1:
         raise usage_error("give measurement files, or one of --list, --show and --remove")
+    of_service = [*MACHINES.split(), *options_of(ServingSpec), "users"]
     if not files:
-        options.refuse(["name", "dry_run", "force", "facts", "calibration"], "goes with measurement files")
+        options.refuse(
+            ["name", "dry_run", "force", "facts", "calibration", "model", *of_service], "goes with measurement files"
+        )
+    if given["model"] is None:
+        options.refuse(of_service, "says nothing without --model, which a deployment serves")
+        given = {key: value for key, value in given.items() if key not in of_service}
     if listing:
         options.answer(api.calibrations(), _listing)
     elif show is not None:
@@ -63,7 +82,7 @@ def command(
         options.answer({"removed": remove, "path": str(path)}, lambda *_: [f"Removed {remove} ({path})."])
     else:
         with Progress("fitting") as progress:
-            done = api.calibrate(*files, facts=facts, advance=progress, **given)
+            done = api.calibrate(*files, facts=facts, advance=progress, **options.values(given))
         options.answer(done, _report)
         if not given["dry_run"]:
             click.echo(f"note: `--calibration {done.name}` lets an estimate use it", err=True)
@@ -125,8 +144,8 @@ def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
             paper,
         )  # fmt: skip
         yield (
-            "'now' is of the very rows that were fitted; 'left out' of each model or row under constants that have not "
-            "seen it: what to expect of new ones."
+            "'now' is of the very rows that were fitted; 'left out' of each model, row or stretch of traffic under "
+            "constants that have not seen it: what to expect of new ones."
         )
     reasons = [f"{rows:,} x {why}" for why, rows in profile.skipped[:MOST_REASONS]]
     if profile.notes or reasons:

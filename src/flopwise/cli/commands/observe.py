@@ -17,7 +17,6 @@ from flopwise.observations.spec import ObserveSpec
 from flopwise.options import FILE
 
 if TYPE_CHECKING:
-    from flopwise.observations.comparison import ReplayComparison
     from flopwise.observations.observation import Observation, ObservedLatency
 
 TITLES = {"ttft": "TTFT", "itl": "between tokens", "e2e": "whole request"}
@@ -36,8 +35,8 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 def command(*, url: str | None, output: Path | None, facts: Path | None, **given: Any) -> None:
     """Latencies, load and cache of a running engine, and its traffic as a trace.
 
-    URL is the address of vLLM, SGLang, TensorRT-LLM or llama.cpp; its metrics are read again and again. Without URL a
-    load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what
+    URL is the address of vLLM, SGLang, TensorRT-LLM, TGI or llama.cpp; its metrics are read again and again. Without
+    URL a load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what
     `flopwise simulate --replay seen` runs and compares.
     """
     from flopwise.api import observe as api
@@ -71,7 +70,8 @@ def _report(seen: Observation, out: Path | None, paper: Screen) -> Iterator[str]
         ("preempted", f"{seen.preemptions or 0:,}", seen.preemptions),
     )  # fmt: skip
     yield pairs([(name, text) for name, text, there in shown if there], paper)
-    yield bullets("Notes", seen.notes)
+    if seen.notes:
+        yield bullets("Notes", seen.notes)
     if out is not None:
         yield f"Written to {out}; run it again by: flopwise simulate MODEL --gpu GPU --replay {out}"
 
@@ -95,37 +95,3 @@ def _cells(latency: ObservedLatency) -> list[str | None]:
 
 def _with_most(mean: float | None, most: float | None, what: str) -> str:
     return f"{mean or 0:,.3g} {what} on average, {most or 0:,.3g} at most"
-
-
-def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:
-    """An observation beside the same traffic simulated."""
-    yield heading("Measured against simulated", paper)
-    rows = []
-    for one in compared.figures:
-        timed = one.name.split()[0] in TITLES
-        text = units.format_seconds if timed else _number
-        name = " ".join([TITLES[one.name.split()[0]], *one.name.split()[1:]]) if timed else one.name
-        band = "" if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
-        gap = None if one.difference is None else f"{one.difference:+.1%}".replace("%", " %")
-        rows.append([name, text(one.measured), text(one.predicted), gap, band])
-    yield table(["", ">measured", ">simulated", ">difference", "80 % interval"], rows, paper)
-    second = units.format_seconds
-    for of in dict.fromkeys(term.of for term in compared.terms):
-        yield heading(f"A mean {of}", paper)
-        terms = [term for term in compared.terms if term.of == of]
-        cells = [
-            [t.name, None if t.measured_s is None else _seconds_text(t.measured_s), second(t.predicted_s)]
-            for t in terms
-        ]
-        yield table(["", ">measured", ">simulated"], cells, paper)
-    yield bullets("What differs", compared.findings)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.3g}"
-
-
-def _seconds_text(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return units.format_seconds(seconds) if seconds >= 0 else f"-{units.format_seconds(-seconds)}"

@@ -13,6 +13,7 @@ from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.jsonout import attributes, notes
 from flopwise.cli.options import add, flags
+from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
@@ -30,6 +31,7 @@ from flopwise.serving.spec import (
 )
 
 if TYPE_CHECKING:
+    from flopwise.observations.comparison import ReplayComparison
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.batch import BatchAnswer, WorkersForecast
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Provision, Size
@@ -103,7 +105,6 @@ def command(**given: Any) -> None:
     """
     from flopwise.api import simulate as api
     from flopwise.api.observe import replay
-    from flopwise.cli.commands.observe import replay_lines
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.request import ResponseCache
 
@@ -514,3 +515,37 @@ def _cheapest(found: BatchAnswer) -> str:
     kind = "spot" if best.name == "spot" else "on-demand"
     cost = "" if best.mean_usd is None else f" for {units.format_usd(best.mean_usd)}"
     return f"Cheapest of these that meets the deadline in 9 of 10 cases: {best.workers:,} {kind} workers{cost}."
+
+
+def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:
+    """An observation beside the same traffic simulated."""
+    yield heading("Measured against simulated", paper)
+    rows = []
+    for one in compared.figures:
+        timed = one.name.split()[0] in TITLES
+        text = units.format_seconds if timed else _number
+        name = " ".join([TITLES[one.name.split()[0]], *one.name.split()[1:]]) if timed else one.name
+        band = "" if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
+        gap = None if one.difference is None else f"{one.difference:+.1%}".replace("%", " %")
+        rows.append([name, text(one.measured), text(one.predicted), gap, band])
+    yield table(["", ">measured", ">simulated", ">difference", "80 % interval"], rows, paper)
+    second = units.format_seconds
+    for of in dict.fromkeys(term.of for term in compared.terms):
+        yield heading(f"A mean {of}", paper)
+        terms = [term for term in compared.terms if term.of == of]
+        cells = [
+            [t.name, None if t.measured_s is None else _seconds_text(t.measured_s), second(t.predicted_s)]
+            for t in terms
+        ]
+        yield table(["", ">measured", ">simulated"], cells, paper)
+    yield bullets("What differs", compared.findings)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}"
+
+
+def _seconds_text(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return units.format_seconds(seconds) if seconds >= 0 else f"-{units.format_seconds(-seconds)}"

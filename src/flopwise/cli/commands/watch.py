@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +68,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
         elif click.get_current_context().meta.get("flopwise.json"):
             raise usage_error("--json is one document: give --once too")
         else:
-            _follow(watcher, page)
-            fired = False
+            fired = _follow(watcher, page)
     finally:
         watcher.close()
         if page is not None:
@@ -110,38 +109,49 @@ def _look(watcher: Watcher) -> bool:
     return bool(status.firing) or (ended and any(change.firing for change in changes))
 
 
-def _follow(watcher: Watcher, page: MetricsPage | None) -> None:
-    """Look again and again until somebody ends it: on a terminal in place, else a line for each alert."""
-    paper = screen()
+def _follow(watcher: Watcher, page: MetricsPage | None) -> bool:
+    """Look until the run ends or somebody stops it: on a terminal in place, else a line for each alert.
+
+    Whether an alert fired, of a run that has ended.
+    """
+    paper, fired = screen(), False
+
+    def step(tell: Callable[[str], object]) -> WatchStatus:
+        nonlocal fired
+        status = None
+        for status in watcher.looks():
+            fired = fired or any(change.firing for change in status.changes)
+            _tell(status, tell)
+            if page is not None:
+                page.status = status
+        assert status is not None
+        return status
+
     try:
         if paper.width is None:
-            while True:
-                _step(watcher, page, _tell)
+            status = step(click.echo)
+            while watcher.live:
                 time.sleep(watcher.interval_s)
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
+                status = step(click.echo)
+        else:
+            from rich.console import Console
+            from rich.live import Live
+            from rich.text import Text
 
-        with Live(console=Console(), screen=False, auto_refresh=False) as live:
-            while True:
-                status = _step(watcher, page, lambda one: _tell(one, live.console.print))
-                live.update(Text.from_ansi("\n\n".join(b for b in blocks(status, screen()) if b)), refresh=True)
-                time.sleep(watcher.interval_s)
+            with Live(console=Console(), screen=False, auto_refresh=False) as live:
+                while True:
+                    status = step(live.console.print)
+                    live.update(Text.from_ansi("\n\n".join(b for b in blocks(status, screen()) if b)), refresh=True)
+                    if not watcher.live:
+                        break
+                    time.sleep(watcher.interval_s)
     except KeyboardInterrupt:
-        return
+        return False
+    click.echo(plain_text(f"{status.source} has ended"))
+    return fired
 
 
-def _step(watcher: Watcher, page: MetricsPage | None, tell: Any) -> WatchStatus:
-    status = None
-    for status in watcher.looks():
-        tell(status)
-        if page is not None:
-            page.status = status
-    assert status is not None
-    return status
-
-
-def _tell(status: WatchStatus, out: Any = click.echo) -> None:
+def _tell(status: WatchStatus, out: Callable[[str], object]) -> None:
     for change in status.changes:
         out(_line(change))
     for text in status.said:

@@ -10,12 +10,14 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.hcl import Expression, HclBlock, block
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
     APPLY,
     TAG,
+    Expression,
+    HclBlock,
     Variable,
+    block,
     name_variable,
     region_files,
     terraform_block,

@@ -13,6 +13,7 @@ from flopwise.exports.exported import Files
 from flopwise.exports.launch import launch_files, launcher
 from flopwise.exports.step_counts import step_counts, train_job
 from flopwise.training.job import TrainJob
+from flopwise.training.stages import even_layers
 from flopwise.training.widths import resident_grad_dtype
 
 PROGRAM = "pretrain_gpt.py"
@@ -54,9 +55,6 @@ def refusals(deployment: Deployment) -> Iterator[str]:
         yield f"Megatron-LM runs on NVIDIA and AMD GPUs, not on {deployment.accelerator.name}"
     if any(getattr(item, "gated", False) and item.kind != "silu" for item in deployment.model.stacks[0].items):  # type: ignore[union-attr]  # gates alone are gated
         yield f"Megatron-LM gates by SiLU; {deployment.model.name} has another activation"
-    chunks = layout["pp"] * layout["interleave"]
-    if layout["interleave"] > 1 and deployment.model.stacks[0].num_layers % chunks:
-        yield f"{deployment.model.stacks[0].num_layers} layers do not divide into {chunks} virtual stages"
 
 
 def command(deployment: Deployment) -> Command:
@@ -150,15 +148,19 @@ def _experts(shape: DecoderShape, job: TrainJob) -> Iterator[str]:
     yield "--moe-grouped-gemm"
 
 
-def stage_layers(layers: int, stages: int) -> list[int]:
-    """Layers of each pipeline stage as plans spread them: what is left goes to the middle, then to the first.
+def chunk_layers(layers: int, stages: int, chunks: int) -> list[int]:
+    """Layers of each virtual stage in order: as `even_layers` has them of each rank, over its chunks.
 
-    Source and assumptions: `training.stage_memory.pipeline_stages`.
+    Chunk c lies on rank c mod stages. What does not divide is missing in the first chunk of the first rank, which has
+    the embedding, and in the last chunks of the others.
     """
-    each, left = divmod(layers, stages)
-    first = each + (left > stages - 2)
-    middle = [each + (number < left - (first - each)) for number in range(stages - 2)]
-    return [first, *middle, each]
+    of_ranks = [divmod(count, chunks) for count in even_layers(layers, stages).tolist()]
+    sizes = [
+        each + (turn >= chunks - left if rank == 0 else turn < left)
+        for turn in range(chunks)
+        for rank, (each, left) in enumerate(of_ranks)
+    ]
+    return [int(size) for size in sizes]
 
 
 def _parallel(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
@@ -166,11 +168,12 @@ def _parallel(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
     layout, job = deployment.candidate.layout, train_job(deployment)
     yield from _flag("tensor-model-parallel-size", layout["tp"])
     yield from _flag("pipeline-model-parallel-size", layout["pp"])
-    if layout["interleave"] > 1:
-        yield from _flag("num-virtual-stages-per-pipeline-rank", layout["interleave"])
-    elif layout["pp"] > 1 and shape.layers % layout["pp"]:
-        stages = "|".join(f"t*{count}" for count in stage_layers(shape.layers, layout["pp"]))
+    if layout["pp"] > 1 and shape.layers % (layout["pp"] * layout["interleave"]):
+        sizes = chunk_layers(shape.layers, layout["pp"], layout["interleave"])
+        stages = "|".join(f"t*{count}" if count else "" for count in sizes)
         yield from _flag("pipeline-model-parallel-layout", f"E{stages}L")
+    elif layout["interleave"] > 1:
+        yield from _flag("num-virtual-stages-per-pipeline-rank", layout["interleave"])
     if layout["cp"] > 1:
         yield from _flag("context-parallel-size", layout["cp"])
     if layout["tp"] > 1 and job.layout.sequence_parallel:

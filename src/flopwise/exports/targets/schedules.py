@@ -10,12 +10,14 @@ from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.hcl import Expression, HclBlock, block
 from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool, workload_hours
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
     APPLY,
+    Expression,
+    HclBlock,
     Variable,
+    block,
     name_variable,
     resource_label,
     terraform_block,

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flopwise.errors import InfeasibleError
-from flopwise.exports.deployment import Deployment
-from flopwise.exports.exported import Files
-from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.hcl import Expression, HclBlock, block
-from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool
+from flopwise.exports.node_pools import NodePool
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
-    APPLY,
     TAG,
+    Expression,
+    HclBlock,
+    PoolModule,
     Variable,
+    block,
     name_variable,
     pool_tags,
-    region_files,
     resource_label,
     tags_variable,
     terraform_block,
@@ -46,33 +43,6 @@ spec:
 --//--
 """
 """Local disks as one, under containers and images: what nodeadm of Amazon Linux 2023 reads."""
-
-
-def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no node group can be made."""
-    if deployment.candidate.provider != PROVIDER:
-        yield f"the plan is for {deployment.candidate.provider}; plan again with --provider aws"
-
-
-def export(deployment: Deployment) -> Files:
-    """The node group of a plan."""
-    pool = plan_pool(deployment)
-    title = f"Node group of an EKS cluster for {deployment.title}."
-    return Files(files=_files(title, [pool], deployment.settings), apply=APPLY, assumptions=tuple(_notes([pool])))
-
-
-def export_fleet(fleet: FleetDeployment) -> Files:
-    """The node groups of all workloads, a folder for each region. Raises InfeasibleError: nothing stands on AWS."""
-    regions = fleet_pools(fleet, PROVIDER)
-    if not regions:
-        raise InfeasibleError("terraform-aws has nothing to write", ["no machine of the plan is one of AWS"])
-    folders = {
-        region: _files(
-            f"Node groups of the EKS cluster in {region} for {fleet.assessment.name}.", pools, fleet.settings
-        )
-        for region, pools in regions.items()
-    }
-    return region_files(folders, list(_notes([pool for pools in regions.values() for pool in pools])))
 
 
 def _files(title: str, pools: Sequence[NodePool], settings: ExportSettings) -> dict[str, str]:
@@ -293,3 +263,9 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
     if any(pool.first < pool.nodes for pool in pools):
         yield "a cluster autoscaler brings the nodes beyond those that stay on, when pods ask for them"
     yield "disks (gp3, 1,000 MiB/s, the most there is) hold the weights once, and 100 GB of system, images and logs"
+
+
+MODULE = PoolModule(
+    provider=PROVIDER, cloud="AWS", nodes="Node group", cluster="an EKS cluster", files=_files, notes=_notes,
+)  # fmt: skip
+refusals, export, export_fleet = MODULE.refusals, MODULE.export, MODULE.export_fleet

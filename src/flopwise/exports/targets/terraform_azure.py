@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flopwise.errors import InfeasibleError
-from flopwise.exports.deployment import Deployment
-from flopwise.exports.exported import Files
-from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.hcl import Expression, HclBlock, block
-from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool, short_name
+from flopwise.exports.node_pools import NodePool, short_name
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
-    APPLY,
+    Expression,
+    HclBlock,
+    PoolModule,
     Variable,
+    block,
     name_variable,
     pool_tags,
-    region_files,
     resource_label,
     tags_variable,
     terraform_block,
@@ -29,31 +26,6 @@ SOURCE = ("hashicorp/azurerm", "~> 4.0")
 LONGEST = 12
 """Characters of a node pool's name, lower-case letters and digits alone."""
 SPOT = "kubernetes.azure.com/scalesetpriority"
-
-
-def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no node pool can be made."""
-    if deployment.candidate.provider != PROVIDER:
-        yield f"the plan is for {deployment.candidate.provider}; plan again with --provider azure"
-
-
-def export(deployment: Deployment) -> Files:
-    """The node pool of a plan."""
-    pool = plan_pool(deployment)
-    title = f"Node pool of an AKS cluster for {deployment.title}."
-    return Files(files=_files(title, [pool], deployment.settings), apply=APPLY, assumptions=tuple(_notes([pool])))
-
-
-def export_fleet(fleet: FleetDeployment) -> Files:
-    """The node pools of all workloads, a folder for each region. Raises InfeasibleError: nothing stands on Azure."""
-    regions = fleet_pools(fleet, PROVIDER)
-    if not regions:
-        raise InfeasibleError("terraform-azure has nothing to write", ["no machine of the plan is one of Azure"])
-    folders = {
-        region: _files(f"Node pools of the AKS cluster in {region} for {fleet.assessment.name}.", pools, fleet.settings)
-        for region, pools in regions.items()
-    }
-    return region_files(folders, list(_notes([pool for pools in regions.values() for pool in pools])))
 
 
 def _files(title: str, pools: Sequence[NodePool], settings: ExportSettings) -> dict[str, str]:
@@ -153,3 +125,9 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
     if any(pool.together for pool in pools):
         yield "nodes that work together share a proximity placement group; sizes with an r have InfiniBand"
     yield "disks hold the weights once, and 100 GB of system, images and logs"
+
+
+MODULE = PoolModule(
+    provider=PROVIDER, cloud="Azure", nodes="Node pool", cluster="an AKS cluster", files=_files, notes=_notes,
+)  # fmt: skip
+refusals, export, export_fleet = MODULE.refusals, MODULE.export, MODULE.export_fleet

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flopwise.errors import InfeasibleError
-from flopwise.exports.deployment import Deployment
-from flopwise.exports.exported import Files
-from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.hcl import Expression, HclBlock, block
-from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool, short_name
+from flopwise.exports.node_pools import NodePool, short_name
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
-    APPLY,
+    Expression,
+    HclBlock,
+    PoolModule,
     Variable,
+    block,
     name_variable,
     pool_tags,
-    region_files,
     resource_label,
     tags_variable,
     terraform_block,
@@ -38,37 +35,6 @@ TPU_MACHINES: Mapping[str, tuple[str, str]] = {
 """Slices of one machine: its type and topology. Source: GKE's page "Plan TPUs in GKE" (read 2026-11-22)."""
 HYPERDISK = ("a3-ultragpu", "a4-", "c4-", "c4a-", "c4d-", "g4-", "ct6e-")
 """Machine series that take no other kind of disk. Source: Compute Engine's page "Hyperdisk" (read 2026-11-22)."""
-
-
-def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no node pool can be made."""
-    candidate = deployment.candidate
-    if candidate.provider != PROVIDER:
-        yield f"the plan is for {candidate.provider}; plan again with --provider gcp"
-    elif (why := _unknown(plan_pool(deployment))) is not None:
-        yield why
-
-
-def export(deployment: Deployment) -> Files:
-    """The node pool of a plan."""
-    pool = plan_pool(deployment)
-    title = f"Node pool of a GKE cluster for {deployment.title}."
-    return Files(files=_files(title, [pool], deployment.settings), apply=APPLY, assumptions=tuple(_notes([pool])))
-
-
-def export_fleet(fleet: FleetDeployment) -> Files:
-    """The node pools of all workloads, a folder for each region. Raises InfeasibleError: nothing stands on GCP."""
-    regions = fleet_pools(fleet, PROVIDER)
-    pools = [pool for own in regions.values() for pool in own]
-    reasons = [_unknown(pool) for pool in pools]
-    if not pools or any(reasons):
-        why = [reason for reason in reasons if reason] or ["no machine of the plan is one of GCP"]
-        raise InfeasibleError("terraform-gcp cannot express the plan", why)
-    folders = {
-        region: _files(f"Node pools of the GKE cluster in {region} for {fleet.assessment.name}.", own, fleet.settings)
-        for region, own in regions.items()
-    }
-    return region_files(folders, list(_notes(pools)))
 
 
 def _unknown(pool: NodePool) -> str | None:
@@ -191,3 +157,10 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
         yield "nodes that work together are placed compactly; GPUDirect needs the networks in `gpu_networks`"
     yield "the pool begins empty: GKE's autoscaler brings nodes when pods ask for them"
     yield "boot disks hold the weights once, and 100 GB of system, images and logs"
+
+
+MODULE = PoolModule(
+    provider=PROVIDER, cloud="GCP", nodes="Node pool", cluster="a GKE cluster", files=_files, notes=_notes,
+    unknown=_unknown,
+)  # fmt: skip
+refusals, export, export_fleet = MODULE.refusals, MODULE.export, MODULE.export_fleet

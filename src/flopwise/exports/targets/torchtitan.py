@@ -137,9 +137,10 @@ def _pipeline(deployment: Deployment) -> Iterator[tuple[str, str]]:
     schedule = "Interleaved1F1B" if turns > 1 and layout["schedule"] == "1f1b" else SCHEDULES[layout["schedule"]]
     yield "parallelism.pipeline-parallel-schedule", schedule
     yield "parallelism.pipeline-parallel-microbatch-size", str(layout["micro_batch"])
-    yield "parallelism.pipeline-parallel-layers-per-stage", str(math.ceil(layers / (layout["pp"] * turns)))
-    yield "parallelism.pipeline-parallel-first-stage-less-layers", "0"
-    yield "parallelism.pipeline-parallel-last-stage-less-layers", "0"
+    ends = int(turns > 1 and layers % (layout["pp"] * turns) > 0)  # embedding and head count as a layer each
+    yield "parallelism.pipeline-parallel-layers-per-stage", str(math.ceil((layers + 2 * ends) / (layout["pp"] * turns)))
+    yield "parallelism.pipeline-parallel-first-stage-less-layers", str(ends)
+    yield "parallelism.pipeline-parallel-last-stage-less-layers", str(ends)
 
 
 def _assumptions(deployment: Deployment) -> Iterator[str]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
-from flopwise.facts.models.config import model_from_config
 
 VOCAB, CONTEXT = 32_000, 4096
 SMALLEST, LARGEST = 1e6, 1e14
@@ -75,15 +72,3 @@ def typical_config(size: float) -> dict[str, int | str | bool]:
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": VOCAB,
         "max_position_embeddings": CONTEXT, "tie_word_embeddings": tied,
     }  # fmt: skip
-
-
-def typical_model(spec: str, size: float) -> Model:
-    """The model of `typical_config`, with a note that says it is a typical architecture, not a particular one."""
-    config = typical_config(size)
-    model = model_from_config(config, name=spec.strip())
-    note = (
-        f"{spec.strip()} is a size, not a model: a typical Llama-like decoder is assumed "
-        f"({config['num_hidden_layers']} layers of width {config['hidden_size']}, "
-        f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} key-value heads, vocabulary {VOCAB:,})"
-    )
-    return replace(model, source="typical architecture for the size", confidence="low", notes=(*model.notes, note))

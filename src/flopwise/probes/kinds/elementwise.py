@@ -16,6 +16,8 @@ FORWARD = 2 + 2 + 3 + 3
 """Tensors that pass memory: norm and activation read one and write one, product and sum read two."""
 BACKWARD = 3 + 3 + 5 + 2
 """Norm and activation read two and write one, the product reads three and writes two, the sum hands on."""
+WRITTEN = 4 + 1 + 1 + 2
+"""Tensors that these write, each of its own: one an operation forward; backward, the sum hands on what it gets."""
 
 
 @contextmanager

@@ -1,15 +1,26 @@
-"""Exports of genai-perf and its successor AIPerf: the statistics, and perf_analyzer's record of each request.
+"""Exports of genai-perf and its successor AIPerf: the statistics, and the record of each request.
 
 Source: `profile_export_genai_perf.json`, `profile_export_aiperf.json` (each metric with unit, avg and percentiles,
-`input_config`), `profile_export.json` (experiments with requests; nanoseconds), as NVIDIA's documents describe them.
+`input_config`), `profile_export.json` of perf_analyzer (experiments with requests; nanoseconds), `profile_export.jsonl`
+of AIPerf (a line a request), as NVIDIA's documents describe them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from flopwise.records.imports.raw import RawRun, Source, mapping_of, number_of, objects_of, time_of
+from flopwise.records.imports.raw import (
+    LoadRequest,
+    RawRun,
+    Source,
+    mapping_of,
+    number_of,
+    objects_of,
+    scaled_number,
+    time_of,
+)
 
 _METRICS = {
     "time_to_first_token": "ttft_s", "inter_token_latency": "itl_s", "request_latency": "e2e_s",
@@ -19,14 +30,29 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file is one of the two."""
+    """Whether the file is one of the three."""
     document = mapping_of(source.document)
     raw = bool(objects_of(document.get("experiments"))) and "requests" in document["experiments"][0]
-    return raw or "avg" in mapping_of(document.get("request_latency") or document.get("request_throughput"))
+    return (
+        raw
+        or _is_lines(source)
+        or "avg" in mapping_of(document.get("request_latency") or document.get("request_throughput"))
+    )
+
+
+def _is_lines(source: Source) -> bool:
+    """Whether it is AIPerf's record of each request: a line of JSON each."""
+    first = mapping_of(source.documents[0] if source.documents else None)
+    return "request_start_ns" in mapping_of(first.get("metadata")) and "metrics" in first
 
 
 def read_runs(source: Source) -> list[RawRun]:
     """One run of statistics, or one for each experiment."""
+    if _is_lines(source):
+        run = RawRun(name=source.path.stem, task="serve")
+        lines = [one for document in source.documents for one in requests_of(document)]
+        _add_requests(run, [one if one is not None and math.isfinite(sum(one[:4])) else None for one in lines])
+        return [run]
     document = source.document
     if "experiments" in document:
         found = objects_of(document["experiments"])
@@ -77,8 +103,39 @@ def _flat(config: Mapping[str, Any], lead: str = "") -> Iterator[tuple[str, obje
             yield f"{lead}{name}", held
 
 
+def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
+    """The requests of all experiments, or the one of a line of AIPerf's; None for those that failed."""
+    for experiment in objects_of(document.get("experiments")):
+        yield from map(_request, objects_of(experiment.get("requests")))
+    if "request_start_ns" in mapping_of(document.get("metadata")):
+        yield _line(document)
+
+
+def _request(one: Mapping[str, Any]) -> LoadRequest | None:
+    """By perf_analyzer's stamps: an answer counts as one token, and prompts are not counted."""
+    start, answers = number_of(one.get("timestamp")), one.get("response_timestamps")
+    times = [t for at in (answers if isinstance(answers, list) else ()) if (t := number_of(at)) is not None]
+    if start is None or not times:
+        return None
+    return LoadRequest(start / 1e9, (times[0] - start) / 1e9, (max(times) - start) / 1e9, float(len(times)))
+
+
+def _line(document: Mapping[str, Any]) -> LoadRequest:
+    """By AIPerf's metrics, each with its unit."""
+    metrics = mapping_of(document.get("metrics"))
+
+    def value(name: str) -> float:
+        held = mapping_of(metrics.get(name))
+        return scaled_number(held.get("value"), _UNITS.get(str(held.get("unit")).lower(), 1.0))
+
+    return LoadRequest(
+        scaled_number(mapping_of(document["metadata"]).get("request_start_ns"), 1e-9), value("time_to_first_token"),
+        value("request_latency"), value("output_sequence_length"), value("input_sequence_length"),
+    )  # fmt: skip
+
+
 def _experiment(one: Mapping[str, Any], source: Source, ending: str) -> RawRun:
-    """Of each request the first answer and the gaps between answers; an answer counts as one token."""
+    """Of each request the first answer and the gaps between answers."""
     run = RawRun(name=f"{source.path.stem}{ending}", task="serve")
     how = mapping_of(one.get("experiment"))
     value = number_of(how.get("value"))
@@ -86,27 +143,25 @@ def _experiment(one: Mapping[str, Any], source: Source, ending: str) -> RawRun:
         run.settings["concurrency" if how.get("mode") == "concurrency" else "rate"] = (
             int(value) if how.get("mode") == "concurrency" else value
         )
-    starts, ends, tokens = list[float](), list[float](), 0
-    for number, request in enumerate(objects_of(one.get("requests"))):
-        start = number_of(request.get("timestamp"))
-        answers = request.get("response_timestamps")
-        times = [t for at in (answers if isinstance(answers, list) else ()) if (t := number_of(at)) is not None]
-        if start is None or not times:
-            continue
-        at_s, last_s = start / 1e9, max(times) / 1e9
-        starts.append(at_s)
-        ends.append(last_s)
-        tokens += len(times)
-        run.add("ttft_s", (times[0] - start) / 1e9, at_s, number)
-        run.add("e2e_s", (max(times) - start) / 1e9, at_s, number)
-        if len(times) > 1:
-            run.add("itl_s", (max(times) - times[0]) / 1e9 / (len(times) - 1), at_s, number)
-    if starts:
-        run.started_at_s, run.ended_at_s = min(starts), max(ends)
-        length_s = max(ends) - min(starts)
-        if length_s > 0:
-            run.add("requests_per_s", len(starts) / length_s, max(ends))
-            run.add("tokens_per_s", tokens / length_s, max(ends))
-        run.settings.setdefault("output_tokens", max(1, round(tokens / len(starts))))
+    _add_requests(run, map(_request, objects_of(one.get("requests"))))
     run.notes.append("the record has no tokens: each streamed answer is taken for one")
     return run
+
+
+def _add_requests(run: RawRun, requests: Iterable[LoadRequest | None]) -> None:
+    """Add each request, and what all together say."""
+    found = [(number, one) for number, one in enumerate(requests) if one is not None]
+    for number, one in found:
+        run.add_request(one, one.start_s, number)
+    if not found:
+        return
+    ends = [one.start_s + one.e2e_s for _, one in found]
+    run.started_at_s, run.ended_at_s = min(one.start_s for _, one in found), max(ends)
+    length_s, tokens = run.ended_at_s - run.started_at_s, sum(one.output for _, one in found)
+    if length_s > 0:
+        run.add("requests_per_s", len(found) / length_s, max(ends))
+        run.add("tokens_per_s", tokens / length_s, max(ends))
+    run.settings.setdefault("output_tokens", max(1, round(tokens / len(found))))
+    prompts = [one.prompt for _, one in found if one.prompt > 0]
+    if prompts:
+        run.settings.setdefault("input_tokens", max(1, round(sum(prompts) / len(prompts))))

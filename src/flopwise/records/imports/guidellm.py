@@ -5,10 +5,11 @@ Source: guidellm 0.8.1, `benchmark/schemas`: `GenerativeBenchmarksReport`, `Gene
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flopwise.records.imports.raw import RawRun, Source, mapping_of, number_of, objects_of
+from flopwise.records.imports.raw import LoadRequest, RawRun, Source, mapping_of, number_of, objects_of, scaled_number
 from flopwise.records.model import Event
 
 _MEANS = {
@@ -16,10 +17,7 @@ _MEANS = {
     "e2e_s": ("request_latency", 1.0), "requests_per_s": ("requests_per_second", 1.0),
     "tokens_per_s": ("output_tokens_per_second", 1.0), "requests_running": ("request_concurrency", 1.0),
 }  # fmt: skip
-_OF_REQUESTS = {
-    "ttft_s": ("time_to_first_token_ms", 1e-3), "itl_s": ("inter_token_latency_ms", 1e-3),
-    "e2e_s": ("request_latency", 1.0),
-}  # fmt: skip
+_OF_REQUESTS = ("ttft_s", "itl_s", "e2e_s")
 
 
 def recognises(source: Source) -> bool:
@@ -41,6 +39,24 @@ def read_runs(source: Source) -> list[RawRun]:
     return runs
 
 
+def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
+    """The requests of all benchmarks; None for those that failed."""
+    for benchmark in objects_of(document.get("benchmarks")):
+        yield from _requests(benchmark)
+
+
+def _requests(benchmark: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
+    listed = mapping_of(benchmark.get("requests"))
+    for one in objects_of(listed.get("successful")):
+        yield LoadRequest(
+            scaled_number(one.get("request_start_time")), scaled_number(one.get("time_to_first_token_ms"), 1e-3),
+            scaled_number(one.get("request_latency")), scaled_number(one.get("output_tokens")),
+            scaled_number(one.get("prompt_tokens")), scaled_number(one.get("cached_tokens")),
+            scaled_number(one.get("inter_token_latency_ms"), 1e-3),
+        )  # fmt: skip
+    yield from (None for _ in objects_of(listed.get("errored")))
+
+
 def _run(one: Mapping[str, Any], source: Source, place: int, count: int) -> RawRun:
     metrics, config = mapping_of(one.get("metrics")), mapping_of(one.get("config"))
     times = mapping_of(one.get("scheduler_metrics"))
@@ -58,17 +74,13 @@ def _run(one: Mapping[str, Any], source: Source, place: int, count: int) -> RawR
     if outputs:
         run.settings["output_tokens"] = max(1, round(outputs))
     run.settings |= _load(strategy, kind)
-    listed = objects_of(mapping_of(one.get("requests")).get("successful"))
+    listed = [request for request in _requests(one) if request is not None]
     for metric, (name, scale) in _MEANS.items():
         value = _mean(metrics, name)
         if value and not (listed and metric in _OF_REQUESTS):
             run.add(metric, value * scale, end or run.started_at_s)
     for number, request in enumerate(listed):
-        at_s = number_of(request.get("request_start_time")) or run.started_at_s
-        for metric, (name, scale) in _OF_REQUESTS.items():
-            value = number_of(request.get(name))
-            if value:
-                run.add(metric, value * scale, at_s, number)
+        run.add_request(request, run.started_at_s if math.isnan(request.start_s) else request.start_s, number)
     if not listed:
         run.notes.append("means alone, without the requests: no interval of the noise")
     failed = number_of(mapping_of(metrics.get("request_totals")).get("errored"))

@@ -1,20 +1,27 @@
-"""Runs of files written to a store: each once, whole or to be gone on with. A format is a module and a line here."""
+"""Runs of files written to a store: each once, and whole. A format is a module and a line here."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as with_changes
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flopwise.errors import SpecError, UnknownNameError
+import msgspec
+
+from flopwise.errors import SpecError, UnknownNameError, nearest_hint
+from flopwise.options import OptionError
+from flopwise.records.exports import FORMAT, VERSION
 from flopwise.records.imports import genai_perf, guidellm, mlflow, tensorboard, trainer_state, vllm_bench, wandb
-from flopwise.records.imports.cleaned import CleanRun, clean_run
-from flopwise.records.imports.raw import RawRun, Source
-from flopwise.records.model import Expectation, Run
-from flopwise.records.store import Store
+from flopwise.records.imports.names import Meaning, meaning, rank
+from flopwise.records.imports.raw import Point, RawRun, Source
+from flopwise.records.metrics import METRICS
+from flopwise.records.model import Event, Expectation, Run, Sample
+from flopwise.records.store import Store, open_store
 
 if TYPE_CHECKING:
     from flopwise.records.imports.spec import ImportSpec
@@ -68,10 +75,6 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
     return kind, source, runs
 
 
-BATCH = 50_000
-"""Samples of one transaction."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRun:
     """A run of a file, ready to be written."""
@@ -108,7 +111,7 @@ class ImportedRun:
     new: bool  # False: it was there already
 
 
-def found_runs(paths: Sequence[Path], said: ImportSpec, gpus: int | None) -> list[FoundRun]:
+def _found_runs(paths: Sequence[Path], said: ImportSpec, gpus: int | None) -> list[FoundRun]:
     """The runs of files.
 
     Raises:
@@ -131,8 +134,93 @@ def found_runs(paths: Sequence[Path], said: ImportSpec, gpus: int | None) -> lis
     return list(found.values())
 
 
-def write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: bool) -> ImportedRun:
-    """Write a run with all its samples; nothing where it is there already, the rest where an import was broken off.
+def import_files(
+    files: Sequence[Path], said: ImportSpec, gpus: int | None, planned_run: Callable[[FoundRun], PlannedRun],
+    store: Path | str | None,
+) -> list[ImportedRun]:  # fmt: skip
+    """Write the runs of files to the store at `store`; `planned_run` gives what is said and expected of each.
+
+    Raises:
+        SpecError: as `_found_runs`, and nothing is written then; the store cannot be written to.
+    """
+    own = [path for path in files if said.format in ("auto", FORMAT) and _is_export(path)]
+    found = _found_runs([path for path in files if path not in own], said, gpus)
+    planned = [planned_run(one) for one in found]
+    opened, several = open_store(store), len(found) > 1
+    written = [_write_run(opened, one, plan, said, several=several) for one, plan in zip(found, planned, strict=True)]
+    return [*(run for path in own for run in import_export(opened, path)), *written]
+
+
+def _is_export(path: Path) -> bool:
+    """Whether a file is one that `export_runs` wrote."""
+    try:
+        with path.open("rb") as file:
+            return f'"{FORMAT}"'.encode() in file.readline(200)
+    except OSError:
+        return False
+
+
+def import_export(store: Store, path: Path) -> Iterator[ImportedRun]:
+    """Write the runs of a file of `export_runs` to a store, but those that it has already.
+
+    A run is written whole or not at all, and nothing where the file is broken.
+
+    Raises:
+        SpecError: with the line, what is wrong.
+    """
+    for run, samples, events in [*_lines_of_export(path)]:
+        new = store.add_run(run, samples, events)
+        metrics = tuple(dict.fromkeys(sample.metric for sample in samples))
+        yield ImportedRun(
+            run=run, path=str(path), samples=len(samples), metrics=metrics, left_out=(), notes=(), new=new
+        )
+
+
+def _lines_of_export(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event]]]:
+    """The runs of a file with their samples and events. Raises SpecError: with the line, what is wrong."""
+    run: Run | None = None
+    samples, events = list[Sample](), list[Event]()
+    try:
+        with file.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                try:
+                    held = json.loads(line)
+                    if number == 1:
+                        _check_head(held)
+                    elif "run" in held:
+                        if run is not None:
+                            yield run, samples, events
+                        run, samples, events = msgspec.convert(held["run"], Run, strict=False), [], []
+                    elif run is None:
+                        raise SpecError("samples before any run")
+                    elif "event" in held:
+                        events.append(msgspec.convert(held["event"], Event, strict=False))
+                    else:
+                        samples += _samples_of_line(held["samples"])
+                except (ValueError, KeyError, TypeError, AssertionError) as fault:
+                    raise SpecError(f"{file}, line {number}: {str(fault)[:200] or 'broken'}") from None
+    except (OSError, UnicodeDecodeError) as fault:
+        raise SpecError(f"{file}: cannot be read ({getattr(fault, 'strerror', None) or fault})") from None
+    if run is not None:
+        yield run, samples, events
+
+
+def _check_head(head: Any) -> None:
+    """Raises: SpecError: it is another file, or of a later version."""
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise SpecError(f"no export of runs: its first line has no format {FORMAT!r}")
+    if head.get("version") != VERSION:
+        raise SpecError(f"version {head.get('version')!r} of the format; this flopwise reads {VERSION}: update it")
+
+
+def _samples_of_line(held: Mapping[str, Any]) -> list[Sample]:
+    columns = zip(held["at_s"], held["step"], held["value"], strict=True)
+    metric, device = held["metric"], held["device"]
+    return [Sample(metric, float(t), float(v), None if s < 0 else int(s), device) for t, s, v in columns]
+
+
+def _write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: bool) -> ImportedRun:
+    """Write a run with all its samples, or nothing where it is there already.
 
     With `several` of one given name the file's own names follow behind it.
 
@@ -140,16 +228,10 @@ def write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSp
         SpecError: the store cannot be written to.
     """
     one, run = found.cleaned, _run(found, planned, said, several=several)
-    new = store.add_run(_run_in_progress(run))
+    new = store.add_run(run, one.samples, one.events)
     if said.replace and not new:
         store.delete(run.run_id)
-        new = store.add_run(_run_in_progress(run))
-    new = new or store.run(run.run_id).status == "running"
-    if new:
-        for number, start in enumerate(range(0, max(len(one.samples), 1), BATCH)):
-            part = one.samples[start : start + BATCH]
-            store.append(run.run_id, part, one.events if start == 0 else (), batch=(run.run_id, number))
-        store.end_run(run.run_id, run.status, one.ended_at_s)
+        new = store.add_run(run, one.samples, one.events)
     return ImportedRun(
         run=run if new else store.run(run.run_id), path=str(found.path), samples=len(one.samples),
         metrics=tuple(dict.fromkeys(sample.metric for sample in one.samples)), left_out=one.left_out,
@@ -170,6 +252,225 @@ def _run(found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: boo
     )  # fmt: skip
 
 
-def _run_in_progress(run: Run) -> Run:
-    """The run as it is while its samples are written: an import that is broken off is known by it."""
-    return with_changes(run, status="running", ended_at_s=None)
+SIGNED = {"loss", "eval_loss"}
+"""Metrics that may be negative."""
+SHARES = {name for name in METRICS if name.endswith("_frac")}
+RESTORED = 0.5
+"""A counter that falls, but to no less than this share of what it was, was restored with a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRun:
+    """Samples in the order of their times, events, the ends of the run, and what was done."""
+
+    samples: tuple[Sample, ...]
+    events: tuple[Event, ...]
+    started_at_s: float
+    ended_at_s: float
+    notes: tuple[str, ...]
+    left_out: tuple[str, ...]  # metrics of the file that are none of ours
+
+
+def clean_run(
+    raw: RawRun, given: Mapping[str, tuple[str, float | None]], gpus: int | None, changed_at_s: float
+) -> CleanRun:
+    """The samples and events of one run; `given`: metrics of ours, with factors, by names of the file.
+
+    `changed_at_s`: when the file was written, which stands in where nothing says a time.
+
+    Raises:
+        SpecError: a metric is mapped that is not there; a rate of one accelerator, and nobody said how many there are.
+    """
+    known = meanings(raw.series, given)
+    notes, events = list(raw.notes), list(raw.events)
+    start = raw.started_at_s if raw.started_at_s is not None else _first_time(raw)
+    placed = _with_times(raw, start if start is not None else changed_at_s, notes)
+    samples: list[Sample] = []
+    for name, sort in known.items():
+        scale = sort.scale * (_num_gpus(name, gpus) if sort.each_gpu else 1.0)
+        points = placed[name]
+        if raw.task == "serve":  # requests end in another order than they begin
+            points = sorted(points, key=lambda point: point.at_s or 0.0)
+        else:
+            points = _steady_clock(points, name, notes, events)
+        resumes = _resumes(points) if raw.task == "train" else {}
+        if sort.metric in {"loss", "tokens", "step_s"}:
+            events.extend(resumes.values())
+        if METRICS[sort.metric].cumulative:
+            points = _growing(points, resumes, name, notes)
+        samples.extend(_samples(points, sort, scale, name, notes, events))
+    if not any(sample.metric == "step_s" for sample in samples) and raw.task == "train":
+        timed = {name: m for name, m in known.items() if all(p.at_s is not None for p in raw.series[name])}
+        samples.extend(_step_times(placed, timed, notes))
+    samples.sort(key=lambda sample: sample.at_s)
+    times = [sample.at_s for sample in samples] or [start if start is not None else changed_at_s]
+    return CleanRun(
+        samples=tuple(samples),
+        events=tuple({(e.kind, e.step, e.text): e for e in sorted(events, key=lambda e: e.at_s)}.values()),
+        started_at_s=start if start is not None else times[0],
+        ended_at_s=max(raw.ended_at_s or times[-1], times[-1]),
+        notes=tuple(dict.fromkeys(notes)),
+        left_out=tuple(sorted(set(raw.series) - set(known))),
+    )
+
+
+def _num_gpus(name: str, gpus: int | None) -> float:
+    if gpus is None:
+        raise OptionError("gpus", f"not given, and {name!r} of the file is of one accelerator; give their number")
+    return float(gpus)
+
+
+def _first_time(raw: RawRun) -> float | None:
+    return min((p.at_s for series in raw.series.values() for p in series if p.at_s is not None), default=None)
+
+
+def _with_times(raw: RawRun, start_s: float, notes: list[str]) -> dict[str, list[Point]]:
+    """All points with a time: their own, that of another metric at their step, or else a second a step."""
+    by_step = {p.step: p.at_s for s in raw.series.values() for p in s if p.step is not None and p.at_s is not None}
+    timeless = sum(1 for s in raw.series.values() for p in s if p.at_s is None and p.step not in by_step)
+    if timeless and raw.task == "train":
+        notes.append(f"{timeless:,} values have no time: they stand a second a step after the start, in their order")
+
+    def with_times(points: Sequence[Point]) -> Iterator[Point]:
+        for number, point in enumerate(points):
+            if point.at_s is not None:
+                yield point
+            else:
+                step = number if point.step is None else point.step
+                yield point._replace(at_s=by_step.get(step if point.step is not None else -1, start_s + step))
+
+    return {name: list(with_times(points)) for name, points in raw.series.items()}
+
+
+def _steady_clock(points: list[Point], name: str, notes: list[str], events: list[Event]) -> list[Point]:
+    """Points whose times never fall: behind a jump of the clock they go on from where it jumped."""
+    shift, last, found, jumps = 0.0, -math.inf, list[Point](), 0
+    for point in points:
+        assert point.at_s is not None
+        at_s = point.at_s + shift
+        if at_s < last:
+            shift += last - at_s
+            events.append(Event(last, "clock", f"the clock fell back by {last - at_s:,.1f} s", point.step))
+            at_s, jumps = last, jumps + 1
+        last = at_s
+        found.append(point._replace(at_s=at_s))
+    if jumps:
+        notes.append(f"{name}: the wall clock runs backwards {jumps} times; later times are moved on behind it")
+    return found
+
+
+def _resumes(points: list[Point]) -> dict[int, Event]:
+    """Where the step falls back, as after a checkpoint was loaded: events by the places of the points."""
+    found: dict[int, Event] = {}
+    known = [(place, point) for place, point in enumerate(points) if point.step is not None]
+    for (_, before), (place, point) in pairwise(known):
+        assert before.step is not None and point.step is not None and point.at_s is not None  # noqa: PT018 - of types
+        if point.step < before.step:
+            text = f"goes on from step {point.step:,} after step {before.step:,}: steps between are done again"
+            found[place] = Event(point.at_s, "resumed", text, point.step)
+    return found
+
+
+def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes: list[str]) -> list[Point]:
+    """A total that never falls: a counter that began anew goes on from where it was, a restored one waits till then."""
+    shift, most, raw_last, found, restarts = 0.0, 0.0, 0.0, list[Point](), 0
+    for place, point in enumerate(points):
+        if not math.isfinite(point.value):
+            continue
+        if point.value < raw_last and not (place in resumes and point.value >= RESTORED * raw_last):
+            shift, restarts = most - min(point.value, 0.0), restarts + 1
+        raw_last = point.value
+        most = max(most, point.value + shift)
+        found.append(point._replace(value=most))
+    if restarts:
+        notes.append(f"{name}: a counter that began anew {restarts} times; it is counted on")
+    return found
+
+
+def _samples(
+    points: list[Point], meaning: Meaning, scale: float, name: str, notes: list[str], events: list[Event]
+) -> Iterator[Sample]:
+    """Samples of what can be; a stretch of values that are no numbers is an event."""
+    dropped, previous_finite, strange = 0, True, 0
+    if meaning.metric in SHARES and any(1.5 < point.value * scale < math.inf for point in points):
+        scale /= 100.0  # a whole series of percents, its small values among them
+    for point in points:
+        value = point.value * scale
+        assert point.at_s is not None
+        if not math.isfinite(value):
+            if previous_finite:
+                text = f"{meaning.metric} is {'NaN' if math.isnan(value) else 'infinite'}"
+                events.append(Event(point.at_s, "not finite", text, point.step))
+            strange += 1
+        elif value < 0 and meaning.metric not in SIGNED:
+            dropped += 1
+            continue
+        previous_finite = math.isfinite(value)
+        yield Sample(meaning.metric, point.at_s, value, point.step, meaning.device)
+    if dropped:
+        notes.append(f"{name}: {dropped:,} negative values were left out")
+    if strange:
+        notes.append(f"{name}: {strange:,} values are no finite numbers")
+
+
+def _step_times(placed: Mapping[str, list[Point]], timed: Mapping[str, Meaning], notes: list[str]) -> list[Sample]:
+    """Step times from the times of log lines: of the `timed` metric of training with the most of them.
+
+    What follows a jump of the clock, a resume, or a repeated step is left out.
+    """
+    training = [name for name, m in timed.items() if m.metric in {"loss", "tokens", "grad_norm", "learning_rate"}]
+    steps = {name: [p for p in placed[name] if p.step is not None] for name in training}
+    name = max(steps, key=lambda one: len(steps[one]), default=None)
+    if name is None:
+        return []
+    found, strides = list[Sample](), list[int]()
+    for before, point in pairwise(steps[name]):
+        assert before.step is not None and point.step is not None  # noqa: PT018 - of types
+        assert before.at_s is not None and point.at_s is not None  # noqa: PT018 - of types
+        stride, seconds = point.step - before.step, point.at_s - before.at_s
+        if stride > 0 and seconds > 0:
+            found.append(Sample("step_s", point.at_s, seconds / stride, point.step))
+            strides.append(stride)
+    if not found:
+        return []
+    stride = sorted(strides)[len(strides) // 2]
+    within = "" if stride == 1 else f", {stride:,} steps apart: pauses within are part of them"
+    notes.append(f"step times are those between the log lines of {name}{within}")
+    return found
+
+
+def meanings(names: Iterable[str], given: Mapping[str, tuple[str, float | None]]) -> dict[str, Meaning]:
+    """What the metrics of a file are: as `given` (ours, and a factor, by theirs), else by their names.
+
+    Each of ours has one of theirs.
+
+    Of several names for one metric the first that the table has is taken, and none where one is given.
+
+    Raises:
+        UnknownNameError: a given metric is none of ours.
+        SpecError: the file has no metric of a given name.
+    """
+    listed = list(names)
+    for theirs, (ours, _) in given.items():
+        if ours not in METRICS:
+            raise UnknownNameError("metric", ours, METRICS, f"allowed: {', '.join(METRICS)}")
+        if theirs not in listed:
+            raise SpecError(f"no metric {theirs[:60]!r} in the file{nearest_hint(theirs, listed) or _some(listed)}")
+    found = {}
+    for theirs, (ours, factor) in given.items():  # its unit is known where the name is, for that metric
+        known = meaning(theirs)
+        if factor is not None or known is None or known.metric != ours:
+            known = Meaning(ours, 1.0 if factor is None else factor)
+        found[theirs] = known
+    taken = {(one.metric, one.device) for one in found.values()}
+    ranked = [(one, known) for one in listed if one not in given and (known := meaning(one)) is not None]
+    for theirs, known in sorted(ranked, key=lambda pair: rank(pair[1])):
+        if (known.metric, known.device) not in taken:
+            taken.add((known.metric, known.device))
+            found[theirs] = known
+    return found
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:12])
+    return f"; it has {shown}{' ...' if len(names) > 12 else ''}"

@@ -33,6 +33,24 @@ class Point(NamedTuple):
     value: float
 
 
+class LoadRequest(NamedTuple):
+    """One request of a load generator's result; seconds and tokens, NaN where the file does not say."""
+
+    start_s: float
+    ttft_s: float
+    e2e_s: float
+    output: float
+    prompt: float = math.nan
+    cached: float = math.nan  # tokens of the prompt that were found in the cache
+    itl_s: float = math.nan  # as stated: the mean between its tokens
+
+    @property
+    def gap_s(self) -> float:
+        """Mean time between its tokens; NaN of one token."""
+        computed = (self.e2e_s - self.ttft_s) / (self.output - 1) if self.output > 1 else math.nan
+        return computed if math.isnan(self.itl_s) else self.itl_s
+
+
 @dataclass(slots=True, kw_only=True)
 class RawRun:
     """One run of a file. `series` are under the file's own names, each in the file's order."""
@@ -55,6 +73,12 @@ class RawRun:
         number = number_of(value)
         if number is not None:
             self.series.setdefault(name, []).append(Point(at_s, step, number))
+
+    def add_request(self, one: LoadRequest, at_s: float | None, number: int) -> None:
+        """Add what a request waited; what the file does not say is left out."""
+        for name, seconds in (("ttft_s", one.ttft_s), ("itl_s", one.gap_s), ("e2e_s", one.e2e_s)):
+            if math.isfinite(seconds) and seconds > 0:
+                self.add(name, seconds, at_s, number)
 
 
 class Source:
@@ -89,6 +113,18 @@ class Source:
             return json.loads(self.data)
         except (ValueError, RecursionError):
             return None
+
+    @cached_property
+    def documents(self) -> list[Mapping[str, Any]]:
+        """The JSON objects of the file: itself, those of its list, or of each of its lines."""
+        if self.document is not None:
+            return objects_of(self.document) or objects_of([self.document])
+        if self.path.is_dir() or self.data.lstrip()[:1] != b"{":
+            return []
+        try:
+            return objects_of([json.loads(line) for line in self.data.splitlines() if line.strip()])
+        except (ValueError, RecursionError):
+            return []
 
     @cached_property
     def header(self) -> tuple[str, ...]:
@@ -145,6 +181,12 @@ def number_of(value: object) -> float | None:
         return float(value)
     except ValueError:
         return None
+
+
+def scaled_number(value: object, scale: float = 1.0) -> float:
+    """A number times `scale`; NaN for anything else."""
+    number = number_of(value)
+    return math.nan if number is None else number * scale
 
 
 def step_of(value: object) -> int | None:

@@ -6,11 +6,21 @@ each request: `ttfts`, `itls` (a list a request), `output_lens`, `start_times` (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from flopwise.records.imports.raw import RawRun, Source, mapping_of, number_of, objects_of, time_of
+from flopwise.records.imports.raw import (
+    LoadRequest,
+    RawRun,
+    Source,
+    mapping_of,
+    number_of,
+    objects_of,
+    scaled_number,
+    time_of,
+)
 from flopwise.records.model import Event
 
 _SUMMARIES = {"ttft_s": "mean_ttft_ms", "itl_s": "mean_tpot_ms", "e2e_s": "mean_e2el_ms"}
@@ -43,7 +53,7 @@ def _run(result: Mapping[str, Any], source: Source, ending: str) -> RawRun:
     run.settings |= _settings(result)
     run.add("requests_per_s", result.get("request_throughput"), ended_at_s)
     run.add("tokens_per_s", result.get("output_throughput"), ended_at_s)
-    if not _requests(run, result):
+    if not _add_requests(run, result):
         for metric, key in _SUMMARIES.items():
             named = next((name for name in (key, *_OTHER_NAMES.get(metric, ())) if name in result), key)
             value = number_of(result.get(named))
@@ -76,30 +86,35 @@ def _settings(result: Mapping[str, Any]) -> dict[str, object]:
     return found
 
 
-def _requests(run: RawRun, result: Mapping[str, Any]) -> bool:
-    """Add each request; False where the file has none."""
-    first, gaps = result.get("ttfts"), result.get("itls")
-    if not isinstance(first, list) or not isinstance(gaps, list) or len(first) != len(gaps) or not first:
-        return False
-    errors = result.get("errors") if isinstance(result.get("errors"), list) else []
-    starts = result.get("start_times") if isinstance(result.get("start_times"), list) else []
-    known = [value for start in starts or () if (value := number_of(start)) is not None]
-    assert run.started_at_s is not None
-    zero = min(known, default=0.0)
+def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
+    """The requests of one result; None for those that failed."""
+    first, gaps = document.get("ttfts"), document.get("itls")
+    if not isinstance(first, list) or not isinstance(gaps, list) or len(first) != len(gaps):
+        return
     for place, (ttft, own) in enumerate(zip(first, gaps, strict=True)):
-        start = number_of(starts[place]) if starts and place < len(starts) else None
-        at_s = run.started_at_s + (start - zero if start is not None else 0.0)
-        seconds = number_of(ttft)
-        if (errors and place < len(errors) and errors[place]) or not seconds:
+        seconds = scaled_number(ttft)
+        if _at(document.get("errors"), place) or not seconds > 0:
+            yield None
             continue
         whole = [value for gap in (own if isinstance(own, list) else ()) if (value := number_of(gap)) is not None]
-        e2e_s = number_of(_at(result.get("latencies"), place)) or seconds + sum(whole)
-        run.add("ttft_s", seconds, at_s, place)
-        run.add("e2e_s", e2e_s, at_s, place)
-        tokens = number_of(_at(result.get("output_lens"), place)) or len(whole) + 1.0
-        if whole and tokens > 1:
-            run.add("itl_s", (e2e_s - seconds) / (tokens - 1.0), at_s, place)
-    return True
+        start, latency, output, prompt = (
+            scaled_number(_at(document.get(name), place))
+            for name in ("start_times", "latencies", "output_lens", "input_lens")
+        )
+        e2e_s = latency if latency > 0 else seconds + sum(whole)
+        yield LoadRequest(start, seconds, e2e_s, output if output > 0 else len(whole) + 1.0, prompt)
+
+
+def _add_requests(run: RawRun, result: Mapping[str, Any]) -> bool:
+    """Add each request; False where the file has none."""
+    found = list(requests_of(result))
+    begun = run.started_at_s
+    assert begun is not None
+    zero = min((one.start_s for one in found if one is not None and not math.isnan(one.start_s)), default=0.0)
+    for place, one in enumerate(found):
+        if one is not None:
+            run.add_request(one, begun + (0.0 if math.isnan(one.start_s) else one.start_s - zero), place)
+    return bool(found)
 
 
 def _at(values: object, place: int) -> object:

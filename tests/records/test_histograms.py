@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flopwise.observations.histograms import histogram
+from flopwise.records.histograms import histogram
 
 INF = float("inf")
 HELD = histogram([(0.1, 2), (0.2, 6), (0.4, 9), (INF, 10)], 2.6, 10)
@@ -24,6 +24,14 @@ def test_above_the_last_end_only_a_bound_is_known() -> None:
 
 def test_nothing_observed_has_no_quantile() -> None:
     assert histogram([(0.1, 0), (INF, 0)], 0, 0).quantile(0.5) is None
+
+
+def test_quantiles_of_buckets_are_those_of_prometheus() -> None:
+    """Of counts without their +Inf, which alone says how many there are, none is known."""
+    counts = histogram([(INF, 100.0), (0.1, 10.0), (1.0, 95.0), (0.5, 60.0)], 0.0, 0.0)
+    values = [bound.value for share in (0.5, 0.99, 0.05) if (bound := counts.quantile(share)) is not None]
+    assert values == pytest.approx([0.1 + 0.4 * (50 - 10) / 50, 1.0, 0.05])
+    assert histogram([(0.1, 5.0)], 0.0, 0.0).quantile(0.5) is None
 
 
 def test_growth_is_the_difference_and_a_fallen_counter_counts_from_zero() -> None:

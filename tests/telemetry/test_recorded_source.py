@@ -1,0 +1,103 @@
+"""A recorded run as it goes on, and as it ends: each sample is read once, and its end is no outage."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.records.model import Run, Sample
+from flopwise.records.store import Store, open_store
+from flopwise.telemetry.expected import Expected
+from flopwise.telemetry.recorded import RunSource
+from flopwise.telemetry.spec import WatchSpec
+from flopwise.telemetry.watcher import Watcher
+
+
+def begun(store: Store, *, ago_s: float = 100.0, every_s: float = 1.0, **how: Any) -> Run:
+    """A run that began so long ago, with a sample of its step time and of its tokens every so often."""
+    start = time.time() - ago_s
+    run = Run(run_id=secrets.token_hex(16), name="goes on", task="pretrain", started_at_s=start, **how)
+    store.add_run(run)
+    count = round(ago_s / every_s)
+    store.append(run.run_id, [Sample(m, start + every_s * n, float(n + 1)) for n in range(count)
+                              for m in ("tokens", "tokens_per_s")])  # fmt: skip
+    return run
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Samples of each call that reads some."""
+    sizes, whole = list[int](), Store.samples
+
+    def counted(self: Store, *given: Any, **named: Any) -> Any:
+        columns = whole(self, *given, **named)
+        sizes.append(columns.value.size)
+        return columns
+
+    monkeypatch.setattr(Store, "samples", counted)
+    return sizes
+
+
+def test_each_sample_is_read_once(tmp_path: Path, rows: list[int]) -> None:
+    store = open_store(tmp_path / "runs.db")
+    run = begun(store)
+    source = RunSource.of(tmp_path / "runs.db", "goes on", 5.0, 1200.0)
+    assert source.live
+    assert source.readings()[-1].job["tokens"] == 100.0
+    assert sum(rows) == 200
+    rows.clear()
+    assert source.readings() == []
+    assert rows == [], "nothing new: nothing is read"
+    store.append(run.run_id, [Sample("tokens", time.time(), 555.0)])
+    [reading] = source.readings()
+    assert reading.job == {"tokens": 555.0, "tokens_per_s": 100.0}
+    assert rows == [1]
+
+
+def test_of_a_long_run_the_last_minutes_are_read(tmp_path: Path, rows: list[int]) -> None:
+    begun(open_store(tmp_path / "runs.db"), ago_s=100_000.0, every_s=2.0)
+    source = RunSource.of(tmp_path / "runs.db", "goes on", 5.0, 1200.0)
+    readings = source.readings()
+    assert readings[-1].job["tokens"] == 50_000.0
+    assert 230 <= len(readings) <= 242, "one for each five seconds of the last twenty minutes"
+    assert sum(rows) == 2 * 1000
+
+
+def test_a_run_that_ends_is_no_source_that_is_lost(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "runs.db")
+    run = begun(store, price_usd_per_hour=3600.0)
+    spec, clock = WatchSpec(run="goes on", budget=1e6), [time.time()]
+    source = RunSource.of(tmp_path / "runs.db", "goes on", 5.0, 1200.0)
+    watcher = Watcher(source, Expected.of(spec, run, None), spec, started_at_s=run.started_at_s, now=lambda: clock[0])
+    assert watcher.look().spend.total_usd == pytest.approx(99.0, abs=0.1)
+    clock[0] += 200.0
+    assert watcher.look().spend.total_usd == pytest.approx(300.0, abs=2.0), "a dollar a second, read or not"
+    store.append(run.run_id, [Sample("tokens", time.time(), 200.0)])
+    store.end_run(run.run_id, "finished", time.time())
+    assert watcher.look().reading.job["tokens"] == 200.0, "what it wrote last is read"
+    assert not watcher.live
+    clock[0] += 2000.0
+    status = watcher.look()
+    assert (status.source_lost, status.firing, status.changes) == ("", (), ())
+    assert status.spend.total_usd == pytest.approx(100.0, abs=5.0), "it costs no more"
+
+
+def test_the_command_ends_with_the_run(tmp_path: Path) -> None:
+    where = tmp_path / "runs.db"
+    store = open_store(where)
+    run = begun(store, price_usd_per_hour=3600.0)
+    command = [sys.executable, "-m", "flopwise", "watch", "--run", "goes on", "--store", str(where), "--interval",
+               "0.1s", "--budget", "1"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert "BudgetSpent" in watching.stdout.readline()
+        store.end_run(run.run_id, "finished", time.time())
+        out, err = watching.communicate(timeout=60)
+    assert (watching.returncode, err) == (1, ""), "an alert fired"
+    assert out.splitlines()[-1] == "run goes on has ended"

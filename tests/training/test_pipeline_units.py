@@ -1,0 +1,83 @@
+"""Embedding and head as units of a pipeline: chunks without a layer, deep interleaving, uneven chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import flopwise
+from flopwise.cost.cluster import cluster
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.training.estimate import estimate, single_parts, single_table
+from flopwise.training.job import TrainJob
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Layout
+from flopwise.training.stage_memory import pipeline_stages
+from flopwise.training.stages import even_layers
+from named import FACTS, recipe_with
+
+LLAMA = FACTS.model("Llama-3.1-405B")
+PUBLISHED = Layout(dp=128, tp=8, pp=16, interleave=8, zero=1, micro_batch=1)  # Llama 3 (arXiv:2407.21783) table 4
+
+
+def job(model: Model, layout: Layout, gpu: str = "H100-SXM-80", batch: int = 2048) -> TrainJob:
+    recipe = recipe_with(seq_len=8192, global_batch=batch, stack="megatron-te")
+    machines = cluster(FACTS.accelerator(gpu), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
+    return TrainJob(model=model, recipe=recipe, layout=layout, cluster=machines)
+
+
+def test_llama_3_lies_as_published() -> None:
+    """126 layers with embedding and head are 128 = 16 x 8 units: one less on the first rank and on the last."""
+    assert even_layers(126, 16).tolist() == [7, *[8] * 14, 7]
+    stages = pipeline_stages(MemoryTable(LLAMA, job(LLAMA, PUBLISHED).recipe), PUBLISHED)
+    assert [int(stage.layers) for stage in stages] == [7, 8, 7]
+    flopwise.train("Llama-3.1-405B", gpu="h100", gpus=128, tp=8, pp=16, interleave=8, global_batch=16)
+
+
+def test_the_bubble_of_the_published_layout() -> None:
+    """(all stages - the busiest) / v for 16 micro-batches on 16 stages; by hand about 15 / (8 x 16) of the work."""
+    one = job(LLAMA, PUBLISHED)
+    table = single_table(one)
+    lines = single_parts(table, PUBLISHED)
+    busiest = float(table.stage_parts[:, 0, 0, 0].sum())
+    assert lines["pipeline_bubble"] == pytest.approx((float(table.model_s[0, 0]) - busiest) / 8)
+    work = sum(lines[name] for name in table.lines)
+    assert lines["pipeline_bubble"] / work == pytest.approx(15 / (8 * 16), rel=0.01)
+    assert lines["stage_imbalance"] < 0.02 * work  # embedding and head even out
+
+
+def test_uneven_pipelines_that_ran_are_estimated() -> None:
+    """94 layers on pp 32 x interleave 3; 30 layers on pp 4 x interleave 8."""
+    found = estimate(job(FACTS.model("Qwen3-235B-A22B"), Layout(dp=8, pp=32, interleave=3, ep=8, zero=1), batch=512))
+    assert found.step_s > 0
+    small = FACTS.model("SmolLM2-135M")  # 30 layers
+    assert small.stacks[0].num_layers == 30
+    assert estimate(job(small, Layout(pp=4, interleave=8), batch=32)).step_s > 0
+
+
+def test_a_stage_may_hold_the_embedding_or_the_head_alone() -> None:
+    """Named layers of 0: the first stage waits for the others with its embedding, the others take what they take."""
+    model = FACTS.model("Llama-3.2-1B")  # 16 layers
+    named = job(model, Layout(pp=4, stage_layers=(0, 8, 8, 0)), batch=32)
+    even = job(model, Layout(pp=2, stage_layers=(8, 8)), batch=32)
+    table = single_table(named)
+    assert float(table.stage_parts[:2, 0, 0, 0].sum()) < float(single_table(even).stage_parts[:2, 0, 0, 0].sum())
+    most = estimate(named).memory
+    assert float(most.total_bytes) > 0
+    flopwise.train("Llama-3.2-1B", gpu="h100", gpus=4, pp=4, stage_layers="0,8,8,0", global_batch=32)
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ({"pp": 16, "interleave": 9}, "more than the 126 layers"),
+        ({"pp": 256}, "at most 128"),
+        ({"pp": 2, "stage_layers": (127, -1)}, "add up to the 126 layers"),
+    ],
+)
+def test_pipelines_that_cannot_be(layout: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        estimate(replace(job(LLAMA, Layout(**layout)), model=LLAMA))
