@@ -7,8 +7,8 @@ vLLM runs in an environment of its own (--python, by default that of the tests).
 are served one after the other. The engine and its worker, which wait for each other by spinning, share the first core;
 the API server and the client have the second one: left to the kernel, they starve each other for seconds. A load during
 which other programs took more of the machine than `DISTURBED` is measured again. The first model is driven by one load
-whose rate rises, is observed meanwhile, and the deployment is fitted to that alone; everything else is predicted. Each
-load's requests stay in DIR as JSON.
+whose rate rises, and is observed meanwhile; the deployment is fitted to that and to the three loads of `CORNERS`, and
+the other 24 are predicted. Each load's requests stay in DIR as JSON.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Load:
 
 
 LEARNED = Load("base", None, 30.0, 96, 64, 45.0)
-"""The load that the deployment is fitted to: its rate rises from a thirtieth of this to this."""
+"""The load that the deployment is observed under: its rate rises from a thirtieth of this to this."""
+CORNERS = ("base-users1-64in-64out", "base-users16-64in-64out", "base-users4-256in-32out")
+"""Loads that the deployment is fitted to besides: a user alone, the most users, and long prompts of several."""
 SPREAD, LEARNED_SPREAD = 0.5, 0.9
 """Lengths lie evenly within so much of their means: those of the observed load, as people's, differ more."""
 
@@ -308,9 +310,14 @@ def analyse(out: Path, seconds: float) -> dict[str, Any]:
 
     facts = facts_of(out)
     begin = time.monotonic()
-    learned = ServedLoad(job=job_of(out, "base", facts), requests=read_requests(out / "learned.json"))
-    found = fit_deployment([learned], facts.all)
-    print(f"fitted in {time.monotonic() - begin:.1f} s; kept: {found.kept}")
+    job = job_of(out, "base", facts)
+    learned = [ServedLoad(job=job, requests=read_requests(out / "learned.json"))]
+    learned += [
+        ServedLoad(job=job, requests=read_requests(out / f"{load.name}.json"), users=load.users)
+        for load in loads(seconds) if load.name in CORNERS and (out / f"{load.name}.json").exists()
+    ]  # fmt: skip
+    found = fit_deployment(learned, facts.all)
+    print(f"fitted to {len(learned)} loads in {time.monotonic() - begin:.1f} s; kept: {found.kept}")
     constants = {c.name: v for c, v in found.values.items()}
     for constant, value in found.values.items():
         print(f"  {constant.name:18s} {value:.4g} (a priori {constant.prior:.4g})")
@@ -323,7 +330,7 @@ def analyse(out: Path, seconds: float) -> dict[str, Any]:
     rows = list[dict[str, Any]]()
     for load in loads(seconds):
         path = out / f"{load.name}.json"
-        if not path.exists():
+        if load.name in CORNERS or not path.exists():
             continue
         served = ServedLoad(job=job_of(out, load.model, facts), requests=read_requests(path), users=load.users)
         every = np.arange(len(served.requests))
