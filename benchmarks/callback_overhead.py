@@ -1,7 +1,9 @@
 """What recording a run takes of a step of 50 ms: `python benchmarks/callback_overhead.py` writes a report.
 
-The calls that the training loop makes are timed one by one, in a loop whose steps take 50 ms, so that the threads that
-sample and write do what they do in a real run. A second figure is the whole: seconds of the same loop with and without.
+Two figures, both of which have to be below the target. The calls that the training loop makes are timed one by one, in
+a loop whose steps take 50 ms. The loop itself is timed with and without: threads that sample and write hold the
+interpreter's lock now and then, from which a loop of pure Python suffers most. Of it the processor time of the whole
+process stands beside the clock's: other programs on the machine do not disturb it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from flopwise.callbacks import record
 
 REPORT = Path(__file__).parent / "measurements" / "callback-overhead.json"
 STEP_S = 0.05
+WORK = 5_000_000
+"""Numbers that are added up in a step of the loop: about 50 ms."""
 TARGET_FRAC = 0.01
 
 
@@ -45,18 +49,18 @@ def call_times(steps: int, folder: Path) -> list[float]:
     return taken[5:]
 
 
-def loop_s(steps: int, folder: Path, *, recorded: bool) -> float:
-    """Seconds of a loop over a fixed amount of work, recorded or not."""
+def loop_times(steps: int, folder: Path, *, recorded: bool) -> tuple[float, float]:
+    """Seconds of a step of a fixed amount of work, recorded or not: by the clock, and of all threads' processors."""
     context: Any = nullcontext()
     if recorded:
         context = record("Llama-3.2-1B", store=folder / "loop.db", seq=4096, peak="1e12", price_usd_per_hour=10)
     with context as run:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         for _ in range(steps):
-            sum(range(1_000_000))
+            sum(range(WORK))
             if run is not None:
                 run.step(tokens=65_536, loss=2.0, grad_norm=1.0)
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / steps, (time.process_time() - used) / steps
 
 
 def measured(steps: int, pairs: int) -> dict[str, Any]:
@@ -64,11 +68,16 @@ def measured(steps: int, pairs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         calls = call_times(steps, folder)
-        loops = [
-            (loop_s(steps // 2, folder, recorded=False), loop_s(steps // 2, folder, recorded=True))
-            for _ in range(pairs)
-        ]  # fmt: skip
+        loops = []
+        for number in range(pairs):  # each goes first in turn: a clock that falls with the heat favours neither
+            order = (number % 2 == 1, number % 2 == 0)
+            times = {recorded: loop_times(steps // 2, folder, recorded=recorded) for recorded in order}
+            loops.append((times[False], times[True]))
     mean = statistics.fmean(calls)
+    longer_s, longer_used_s = (
+        statistics.median(recorded[kind] - plain[kind] for plain, recorded in loops) for kind in (0, 1)
+    )
+    shares = {"call_frac": mean / STEP_S, "loop_frac": longer_s / STEP_S, "loop_processor_frac": longer_used_s / STEP_S}
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": platform.processor() or platform.machine(),
@@ -77,23 +86,26 @@ def measured(steps: int, pairs: int) -> dict[str, Any]:
         "call_mean_s": mean,
         "call_median_s": statistics.median(calls),
         "call_p99_s": sorted(calls)[int(0.99 * len(calls))],
-        "overhead_frac": mean / STEP_S,
-        "loops": [{"plain_s": plain, "recorded_s": recorded} for plain, recorded in loops],
-        "loops_median_more_frac": statistics.median(recorded / plain - 1 for plain, recorded in loops),
+        "loops": [{"plain_step_s": plain[0], "recorded_step_s": recorded[0]} for plain, recorded in loops],
+        "loop_longer_s": longer_s,
+        "loop_longer_processor_s": longer_used_s,
+        **shares,
         "target_frac": TARGET_FRAC,
-        "met": mean / STEP_S < TARGET_FRAC,
+        "met": all(share < TARGET_FRAC for share in shares.values()),
     }  # fmt: skip
 
 
 def table() -> list[str]:
     """Lines of the report of `make bench`."""
-    figures = measured(200, 3)
+    figures = measured(200, 5)
     return [
         "| what | measured | target |",
         "|---|---:|---:|",
         f"| a call of `run.step`, mean | {1e6 * figures['call_mean_s']:.0f} us | |",
-        f"| of a step of 50 ms | {figures['overhead_frac']:.2%} | {TARGET_FRAC:.0%} |",
-        f"| the whole loop against one that is not recorded | {figures['loops_median_more_frac']:+.1%} | |",
+        f"| of a step of 50 ms | {figures['call_frac']:.2%} | {TARGET_FRAC:.0%} |",
+        f"| by which a step of the whole loop is longer, of 50 ms | {figures['loop_frac']:+.2%} | {TARGET_FRAC:.0%} |",
+        f"| the same in processor time | {figures['loop_processor_frac']:+.2%} | {TARGET_FRAC:.0%} |",
+        f"| met | {'yes' if figures['met'] else 'no'} | |",
     ]
 
 

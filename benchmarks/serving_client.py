@@ -114,7 +114,7 @@ def results(requests: list[Request]) -> dict[str, Any]:
     return {
         "start_times": [r.start_s for r in ordered], "ttfts": [r.chunks[0] - r.start_s for r in ordered],
         "itls": gaps, "input_lens": [r.prompt for r in ordered], "output_lens": [r.output for r in ordered],
-        "completed": len(ordered),
+        "completed": len(ordered), "pieces": [len(r.chunks) for r in ordered],
     }  # fmt: skip
 
 

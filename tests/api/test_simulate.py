@@ -29,7 +29,7 @@ def test_littles_law_and_conservation() -> None:
     run = simulate(MODEL, rate=10.0, requests=800, **HOW)
     found = run.summary
     assert found.completed == found.requests == 800
-    inside_s = run.simulated.e2e_s.mean() - run.simulated.request_ps / 1e12
+    inside_s = run.simulated.e2e_s.mean() - run.simulated.host_ps.mean() / 1e12
     assert found.mean_queue + found.mean_running == pytest.approx(found.requests_per_s * inside_s, rel=1e-6)
     line = run.simulated.timeline
     assert line.running.mean() + line.queue.mean() == pytest.approx(found.mean_running + found.mean_queue, rel=0.1)

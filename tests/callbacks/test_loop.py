@@ -22,6 +22,7 @@ from flopwise.callbacks.budget import RunBudget
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.models import model_from_config
 from flopwise.ops.flops import causal_forward_flops
+from flopwise.records.store import open_store
 
 LLAMA = {"model_type": "llama", **SIZES}
 
@@ -230,10 +231,19 @@ def test_a_store_that_fails_does_not_stop_the_loop(store: Path, monkeypatch: pyt
 
 
 def test_a_folder_in_the_place_of_the_store_does_not_stop_the_loop(tmp_path: Path) -> None:
+    began = time.perf_counter()
     with record(store=tmp_path) as run:
+        assert time.perf_counter() - began < recorder_module.OPEN_WAIT_S, "one try is waited for"
         run.step(loss=1.0)
         run._writer.end = lambda *_: None  # waits for the store to come back
     assert run.steps == 1
+
+
+def test_the_store_is_open_before_the_first_step_so_that_no_step_waits_for_its_libraries(store: Path) -> None:
+    with record(LLAMA, store=store) as run:
+        opened = open_store(store, create=False)  # raises where nothing was written yet
+        assert opened.run(run.run_id).status == "running"
+        assert run.steps == 0
 
 
 def test_the_copy_in_a_process_that_is_forked_off_writes_nothing(store: Path) -> None:

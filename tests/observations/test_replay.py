@@ -83,7 +83,7 @@ def test_measured_and_simulated_terms_add_up() -> None:
     run = flopwise.simulate(MODEL, gpu=GPU, rate=4.0, requests=60, input_tokens=300, output_tokens=40)
     told = run.simulated
     first, wait, gap = float(told.ttft_s.mean()), float(told.wait_s.mean()), float(np.nanmean(told.tpot_s))
-    host = told.request_ps / 1e12
+    host = float(told.host_ps.mean()) / 1e12
     seen, _ = observation(None, requests())
     assert seen.ttft is not None
     assert seen.itl is not None

@@ -36,5 +36,5 @@ def stored(
         for step, value in enumerate(values, start=1)
     ]
     opened.append(run.run_id, samples, events or [])
-    opened.end_run(run.run_id, "finished", START + 1000)
+    opened.set_status(run.run_id, "finished", START + 1000)
     return run_figures(opened, opened.run(run.run_id))

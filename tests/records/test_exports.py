@@ -34,7 +34,7 @@ def _filled(where: str | Path) -> tuple[Store, Run]:
     store.append(
         run.run_id, [Sample("power_w", 2.0, 3.0, device="gpu 0")], [Event(1.0, "note", 'a "b"\nc', 4, "gpu 0")]
     )
-    store.end_run(run.run_id, "failed", run.started_at_s + 60)
+    store.set_status(run.run_id, "failed", run.started_at_s + 60)
     return store, store.run(run.run_id)
 
 

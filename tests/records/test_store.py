@@ -142,7 +142,7 @@ def test_runs_are_listed_by_what_they_are(where: str) -> None:
     new = run_named("new", at_s=200.0, task="serve", model="gpt2%")
     for run in (old, new):
         store.add_run(run)
-    store.end_run(old.run_id, "failed", 150.0)
+    store.set_status(old.run_id, "failed", 150.0)
     assert [run.name for run in store.runs()] == ["new", "old"]
     for filters, names in (
         ({"task": "serve"}, ["new"]), ({"model": "llama"}, ["old"]), ({"model": "%"}, ["new"]),
@@ -156,7 +156,7 @@ def test_a_run_ends_no_earlier_than_it_began(where: str) -> None:
     store.add_run(run)
     store.append(run.run_id, [Sample("loss", 700.0, 1.0)])
     store.append(run.run_id, [], [Event(600.0, "k", "t")])
-    store.end_run(run.run_id, "finished", 400.0)
+    store.set_status(run.run_id, "finished", 400.0)
     ended = store.run(run.run_id)
     assert (ended.status, ended.ended_at_s, ended.last_at_s) == ("finished", 500.0, 700.0)
 
@@ -171,7 +171,7 @@ def test_a_deleted_run_is_gone_and_takes_no_more(where: str) -> None:
     assert store.summaries(run.run_id) == {}
     assert store.events(run.run_id) == []
     assert store.samples(other.run_id, "loss").value.tolist() == [2.0]
-    for call in (store.delete, store.append, lambda i: store.end_run(i, "failed", 1.0)):
+    for call in (store.delete, store.append, lambda i: store.set_status(i, "failed", 1.0)):
         with pytest.raises(UnknownNameError):
             call(run.run_id)
 

@@ -170,6 +170,21 @@ def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
     assert float(calm.batch) == pytest.approx(0.5, rel=0.02)
 
 
+def test_the_closed_forms_have_the_same_terms() -> None:
+    """A user alone waits for its own tokens only; random arrivals for each other as well; users' rate is bounded."""
+    machine = plain_runner(front_s=0.002, front_token_s=1e-6, stream_s=1e-4)
+    more = float(closed_loop(machine, ONE, 1.0, 1024, 256).ttft_s - closed_loop(MACHINE, ONE, 1.0, 1024, 256).ttft_s)
+    assert more == pytest.approx(1024e-6, rel=1e-6)
+    steady = closed_loop(MACHINE, ONE, 16.0, 1024, 256)
+    calm, busy = (open_loop_percentile(m, ONE, steady, 4.0, 1024, 256, "mean").ttft_s for m in (MACHINE, machine))
+    rho = 4.0 * 3.024e-3
+    queue_s = rho * 3.024e-3 / (2 * (1 - rho))
+    assert float(busy - calm) == pytest.approx(1024e-6 + queue_s + float(steady.batch) * 1e-4, rel=1e-6)
+    stuck = closed_loop(plain_runner(stream_s=1e-3), ONE, 100.0, 1024, 256)
+    assert float(stuck.output_tokens_per_s) <= 1000 * (1 + 1e-9)
+    assert float(stuck.tpot_s) == pytest.approx(float(stuck.batch) * 1e-3)
+
+
 # ---- what an estimate makes of it
 
 

@@ -35,6 +35,7 @@ from plain_machine import (
 )
 
 import flopwise
+from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.iteration import StepLoad, StepTime
@@ -384,3 +385,10 @@ def test_the_simulator_takes_the_same_steps() -> None:
     assert found.limits.num_blocks == math.floor(tokens) // 16
     assert (found.limits.max_batch, found.limits.step_tokens) == (ENGINE.max_batch, ENGINE.prefill_tokens)
     assert found.limits.swap_ps_per_block == pytest.approx(16 * TOKEN_BYTES / (0.76 * 63e9) * 1e12, rel=1e-4)
+
+
+def test_a_replica_has_the_front_end_of_its_engine() -> None:
+    found = replica(plain_job(engine=replace(ENGINE, front_s=0.002, front_token_s=3e-6, stream_s=4e-5)))
+    assert found.cost.front_numbers == (round(ENGINE.request_s * 1e12), 2 * 10**9, 3 * 10**6, 40 * 10**6)
+    with pytest.raises(SpecError, match="out of range"):
+        replace(found.cost, stream_ps=-1)

@@ -79,7 +79,7 @@ def test_a_run_that_ends_is_no_source_that_is_lost(tmp_path: Path) -> None:
     clock[0] += 200.0
     assert watcher.look().spend.total_usd == pytest.approx(300.0, abs=2.0), "a dollar a second, read or not"
     store.append(run.run_id, [Sample("tokens", time.time(), 200.0)])
-    store.end_run(run.run_id, "finished", time.time())
+    store.set_status(run.run_id, "finished", time.time())
     assert watcher.look().reading.job["tokens"] == 200.0, "what it wrote last is read"
     assert not watcher.live
     clock[0] += 2000.0
@@ -97,7 +97,7 @@ def test_the_command_ends_with_the_run(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert "BudgetSpent" in watching.stdout.readline()
-        store.end_run(run.run_id, "finished", time.time())
+        store.set_status(run.run_id, "finished", time.time())
         out, err = watching.communicate(timeout=60)
     assert (watching.returncode, err) == (1, ""), "an alert fired"
     assert out.splitlines()[-1] == "run goes on has ended"

@@ -38,6 +38,8 @@ SETTLED = 5
 """Steps after which the first ones, which compile and allocate, no longer count."""
 SPIKE = 5.0
 """Times the median of its last values from which a gradient's norm is a spike."""
+OPEN_WAIT_S = 5.0
+"""How long a run waits at most for its store to be opened before the first step; later it is opened beside them."""
 USED_UP = ("elapsed_s", "cost_usd", "energy_joules", "tokens")
 """Totals of a run that go on where another process left them."""
 ID = re.compile(r"[0-9a-f]{32}")
@@ -234,6 +236,8 @@ class TrainingRecorder:
             self.event("basis", basis)
         if self._resumed:
             self.event("resumed", f"goes on from run {self._resumed}")
+        if self._records():  # imports and migrations of a database take half a second of one core: not of the steps
+            self._safely(self._writer.flush, OPEN_WAIT_S, retry=False)
         threading.Thread(target=self._sample_often, name="flopwise-sampler", daemon=True).start()
         atexit.register(self._end_at_exit)
 

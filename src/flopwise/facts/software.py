@@ -238,6 +238,12 @@ class Engine(Software):
     request_s: float = _by_fit("Host time of one request before its first step.")
     synchrony: float = _by_fit("Share of the prompts of the other users in a closed loop that stands before a new one.")
     steps_ahead: float = _by_fit("Steps of the engine that a new request waits for before its prompt is in one.")
+    host_source: str = ""  # of what its scheduler and its front end do, which handles requests one by one
+    host_date: str = ""
+    plans_ahead: bool = False  # decides about a step when the one before it begins
+    front_s: float = 0.0  # for one request, of `request_s`; 0: not known to limit anything
+    front_token_s: float = 0.0  # and for each token of its prompt, besides
+    stream_s: float = 0.0  # for each token of an answer
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")
     serial: bool  # one batch passes through all pipeline stages before the next starts

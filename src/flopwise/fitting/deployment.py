@@ -185,9 +185,13 @@ class DeploymentModel(FitModel):
         return DeploymentModel(self.served, self.constants, self.members[list(members)].tolist())
 
     def stretches(self) -> list[int]:
-        """The stretch of time that each figure is of: those that are left out together."""
-        every = [stretch for load in self.served for stretch in stretches(load)]
-        numbers = [number for number, stretch in enumerate(every) for _ in stretch]
+        """What each figure is of, and what is left out together: of several loads a load, of one a stretch of time.
+
+        A machine drifts between loads more than within one, so that stretches of a load know too much of each other.
+        """
+        every = [(place, stretch) for place, load in enumerate(self.served) for stretch in stretches(load)]
+        one = len(self.served) == 1
+        numbers = [number if one else place for number, (place, stretch) in enumerate(every) for _ in stretch]
         return [numbers[member // len(FIGURES)] for member in self.members]
 
     def figure_names(self) -> list[str]:
@@ -199,8 +203,8 @@ class DeploymentModel(FitModel):
 class DeploymentFit:
     """The constants of a deployment, and what they are worth on traffic that they were not fitted to.
 
-    Errors are medians of |predicted / measured - 1| by figure. Those `left_out` are of stretches of the traffic under
-    constants that were fitted to the others.
+    Errors are medians of |predicted / measured - 1| by figure. Those `left_out` are of stretches of the traffic, or of
+    whole loads where there are several, under constants that were fitted to the others.
     """
 
     values: Values
@@ -214,6 +218,7 @@ class DeploymentFit:
     p90_left_out: dict[str, float]
     inside: dict[str, float]  # share of the figures of a stretch that the spread of all other stretches holds
     figures: int  # of each kind, that were fitted to
+    unit: str  # of what was left out in turn
 
     def interval(self, figure: str, seconds: float) -> tuple[float, float]:
         """What 8 of 10 measurements lie in."""
@@ -245,6 +250,7 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     return DeploymentFit(
         values=model.values(point), before=_quantiles(of, before), left_out=_quantiles(of, unseen), kept=kept,
         fitted=_quantiles(of, errors), figures=len(of) // len(FIGURES), p90_before=_quantiles(of, before, 0.9),
+        unit="load" if served[1:] else "stretch",
         p90_fitted=_quantiles(of, errors, 0.9), p90_left_out=_quantiles(of, unseen, 0.9),
         spread={n: float(np.exp(_log_spread(unseen[of == n]))) for n in FIGURES if np.any(of == n)},
         inside={n: _share_inside(unseen[of == n], stretches[of == n]) for n in FIGURES if np.any(of == n)},
@@ -316,7 +322,7 @@ def deployment_profile(
             median_before=found.before[figure],
             p90_before=found.p90_before[figure], median_after=found.fitted[figure],
             p90_after=found.p90_fitted[figure],
-            left_out="stretch", median_left_out=found.left_out[figure], p90_left_out=found.p90_left_out[figure],
+            left_out=found.unit, median_left_out=found.left_out[figure], p90_left_out=found.p90_left_out[figure],
             interval=found.spread[figure], coverage_left_out=found.inside[figure],
         )
         for figure in found.fitted

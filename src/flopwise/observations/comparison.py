@@ -107,7 +107,7 @@ def compare(
 def _first_token(seen: Observation, run: SimulatedRun) -> list[ComparedTerm]:
     """Host: all outside of queue and prefill; a load generator's clients count their own way there and back to it."""
     first, wait = float(np.nanmean(run.ttft_s)), float(np.nanmean(run.wait_s))
-    host = run.request_ps / PS
+    host = float(run.host_ps.mean()) / PS
     parts = {HOST: host, QUEUE: wait, PREFILL: max(first - host - wait, 0.0)}
     whole = None if seen.ttft is None else seen.ttft.mean
     if whole is None:

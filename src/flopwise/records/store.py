@@ -79,21 +79,15 @@ class Store:
                 _append(connection, run.run_id, samples[start : start + BATCH], events if start == 0 else ())
             return True
 
-    def resume_run(self, run_id: str) -> None:
-        """Say that a run goes on. Raises UnknownNameError."""
-        self._set_status(run_id, {"status": "running", "ended_at_s": None})
-
-    def end_run(self, run_id: str, status: RunStatus, at_s: float) -> None:
-        """Say how a run ended, and when. Raises UnknownNameError."""
-        begun = schema.runs.c.started_at_s
-        end_s = case((begun > at_s, begun), else_=at_s)  # a clock that was set back ends no run before it began
-        self._set_status(run_id, {"status": status, "ended_at_s": end_s})
-
-    def _set_status(self, run_id: str, values: Mapping[str, Any]) -> None:
+    def set_status(self, run_id: str, status: RunStatus, ended_at_s: float | None = None) -> None:
+        """Say how a run ended, and when, or that it goes on. Raises UnknownNameError."""
         runs = schema.runs
+        begun = runs.c.started_at_s
+        # a clock that was set back ends no run before it began
+        end_s = None if ended_at_s is None else case((begun > ended_at_s, begun), else_=ended_at_s)
         with self._database.transaction() as connection:
-            done = connection.execute(update(runs).where(runs.c.run_id == run_id).values(values))
-            if not done.rowcount:
+            own = update(runs).where(runs.c.run_id == run_id)
+            if not connection.execute(own.values(status=status, ended_at_s=end_s)).rowcount:
                 raise UnknownNameError("run", run_id, [])
 
     def append(

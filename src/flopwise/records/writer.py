@@ -119,8 +119,8 @@ class Writer:
         except Exception as fault:  # noqa: BLE001 - same
             self._warn("value", f"an event cannot be recorded ({type(fault).__name__}: {fault})")
 
-    def flush(self, timeout_s: float = EXIT_WAIT_S) -> bool:
-        """Write what is held now; whether all of it is written within that time."""
+    def flush(self, timeout_s: float = EXIT_WAIT_S, *, retry: bool = True) -> bool:
+        """Write what is held now; whether all of it is written within that time, at the first try without `retry`."""
         until = time.monotonic() + timeout_s
         while not self._is_empty():
             self._idle.clear()
@@ -128,7 +128,7 @@ class Writer:
             self._due.set()
             self._idle.wait(max(until - time.monotonic(), 0.0))
             with self._lock:
-                if self._is_empty() or time.monotonic() >= until:
+                if self._is_empty() or time.monotonic() >= until or (self._failures and not retry):
                     return self._is_empty()
             time.sleep(RETRY_S)
         return True
@@ -193,7 +193,7 @@ class Writer:
             while self._write_batch():
                 pass
             if self._ended is not None:
-                self._open_store().end_run(self.run_id, *self._ended)
+                self._open_store().set_status(self.run_id, *self._ended)
                 self._ended = None
         except UnknownNameError:
             with self._lock:
@@ -223,7 +223,7 @@ class Writer:
 
             store = open_store(self._where)
             if not store.add_run(self._run) and not self._is_copy:
-                store.resume_run(self.run_id)
+                store.set_status(self.run_id, "running")
             self._store = store
         return self._store
 

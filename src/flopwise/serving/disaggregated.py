@@ -13,7 +13,7 @@ from flopwise.facts.formats import CacheFormat
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, micro_batches
+from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, front_end_s, micro_batches
 from flopwise.serving.techniques import per_token, percentile_tpot_s, request_work
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     batch = batch[: len(rate)]
     ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
     waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
+    waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, rate / before.servers, 0.0)
     if job.arrivals_per_s is None:
         inside = batch + rate * (ahead_s + waits_s)
         decoding = float(np.interp(in_flight, inside, batch))
@@ -176,7 +177,8 @@ def disaggregated_percentiles(
     mean_s = float(queue_s(busy, before.servers, before.prompts.each_s))
     waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)  # share of prompts that wait
     batch = float(np.asarray(disaggregated_steady(job, machine, most_in_flight).batch))
-    ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
+    front_s = front_end_s(machine.engine, job.input_tokens, busy * before.most_per_s / before.servers, 0.0)
+    ahead_s = machine.engine.request_s + front_s + before.prompts.latency_s + before.transfer_s
 
     def step_s(name: str) -> Floats:
         return _decoding(job, machine, np.asarray(max(batch + PERCENTILES[name] * np.sqrt(batch), 1.0))).seconds

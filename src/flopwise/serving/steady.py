@@ -6,7 +6,7 @@ All quantities may be columns of candidates.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,13 @@ from flopwise.ops.types import Array, Floats
 from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout
 
+if TYPE_CHECKING:
+    from flopwise.facts.software import Engine
+
 PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3263}
 """Standard normal quantiles."""
+LEAST_S = 1e-30
+"""Stands for no time at all where something is divided by it."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
 
 
@@ -133,12 +138,31 @@ def closed_loop(
     ahead = bunched * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
     waits_s = runner.engine.steps_ahead * others * mean_s + np.maximum(ahead, 0.0) * added_s
     ttft_s = runner.engine.request_s + waits_s + chunks * mixed.seconds
+    tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
     each = np.minimum(in_flight / running_s, batch / (output_tokens * mean_s))
+    each = np.minimum(each, 1.0 / np.maximum(runner.engine.stream_s * output_tokens, LEAST_S))
+    ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
+    each = np.minimum(each, in_flight / (ttft_s + (output_tokens - 1) * tpot_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, mixed.seconds, share, decode, mixed)
+
+
+def front_end_s(engine: Engine, prompt_tokens: Floats, requests_per_s: Floats, batch: Floats) -> Floats:
+    """What a first token waits in an engine's front end, beyond `request_s`; shape of the broadcast.
+
+    Its own prompt's tokens, the requests before it, and the tokens that `batch` others get in the same step.
+
+    Source: Pollaczek-Khinchine for constant service: rho h / (2 (1 - rho)).
+    Assumes: Poisson arrivals; requests and tokens do not wait for each other. Where requests come faster than they are
+    handled, the wait of those that come at 0.999 of that rate.
+    """
+    each_s = engine.front_s + engine.front_token_s * prompt_tokens
+    busy = np.minimum(requests_per_s * each_s, 0.999)
+    found: Floats = engine.front_token_s * prompt_tokens + busy * each_s / (2 * (1 - busy)) + batch * engine.stream_s
+    return found
 
 
 def fixed_batch(
@@ -286,6 +310,7 @@ def open_loop_percentile(
     alone = StepLoad(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context, encoder=one.encoder)
     busy = runner.step(alone, layout)
     tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
-    ttft_s = runner.engine.request_s + service_s + wait_s
+    front_s = front_end_s(runner.engine, one.tokens, arrivals_per_s / parts, steady.batch / parts)
+    ttft_s = runner.engine.request_s + front_s + service_s + wait_s
     behind = rho >= 1.0
     return Percentile(np.where(behind, np.inf, ttft_s), np.where(behind, np.inf, tpot_s))

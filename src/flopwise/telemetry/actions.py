@@ -134,11 +134,13 @@ class BudgetCommand:
             )  # fmt: skip
         except OSError as error:
             self._fail(f"{self._words[0]} does not start: {error.strerror or error}; it is tried again")
-        else:
-            self._is_done = True
-            self._say(f"the budget is spent: {shlex.join(self._words)} runs")
+            if self._state is not None:
+                self._state.note_run(begun=False)
+            return
+        self._is_done = True
+        self._say(f"the budget is spent: {shlex.join(self._words)} runs")
         if self._state is not None:
-            self._state.note_run(begun=self._is_done)
+            self._state.note_run(begun=True)
 
     def _fail(self, why: str) -> None:
         """Say something once."""

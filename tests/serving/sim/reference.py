@@ -2,7 +2,8 @@
 
 One step of a replica:
 
-1. Requests that have come wait, in the order of the policy.
+1. Requests that have come wait, in the order of the policy. An engine that plans ahead decides about a step when the
+   one before it begins: it sees those that have come by then; where nothing runs, all that have come.
 2. Every sequence whose prompt is done decodes a token and, where it crosses into a new block, takes one. While blocks
    are short, prefixes that nobody uses are evicted, least recently used first; then the sequence admitted last gives
    way. A step that made one give way admits none.
@@ -10,6 +11,9 @@ One step of a replica:
    room and the blocks of the whole prompt are free. Cached blocks of its prefix are shared and not computed again.
 4. Unless prompts and answers mix, a step that can work on a prompt decodes nothing.
 5. At the end of the step every decoding sequence has its token, and every finished prompt its first (or next) one.
+
+A replica's front end handles requests one after another before its scheduler sees them, and hands out the tokens of a
+step one after another: clients see them then. Handling and handing out do not wait for each other.
 
 At one time, steps end first, then requests that come are sent to replicas, then steps begin.
 """
@@ -87,6 +91,9 @@ class ReferenceReplica:
         self.numbers = setup.cost.numbers
         self.end_ps = NEVER  # of the step in progress
         self.ended_ps = 0  # of the last one
+        self.began_ps = 0  # the step in progress
+        self.desk_ps = self.stream_ps = 0  # when the front end is free for a request, and has handed out all tokens
+        self.handled: list[tuple[int, Sequence]] = []  # requests in the front end, and when it is done with each
         self.requests = self.tokens = 0  # that wait or run, and what they ask for
         self.busy_ps = self.steps = self.worked = self.made = self.reused = self.preemptions = self.peak_blocks = 0
         self.start(NEVER)
@@ -101,8 +108,16 @@ class ReferenceReplica:
         self.prefixes: dict[int, Prefix] = {}
         self.used = 0  # blocks
 
+    def see(self, now: int) -> None:
+        """Take over what the front end is done with."""
+        planned = self.limits.ahead and self.ended_ps == now and self.running
+        while self.handled and self.handled[0][0] <= (self.began_ps if planned else now):
+            _, sequence = self.handled.pop(0)
+            heapq.heappush(self.waiting, (sequence.rank, sequence))
+
     def begin(self, now: int) -> None:
         """Decide what the next step does."""
+        self.began_ps = now
         budget, moved, preempted = self.limits.step_tokens, 0, False
         self.decoding, self.chunks = [s for s in self.running if s.todo == 0], []
         partial = next((s for s in self.running if s.todo), None)
@@ -233,6 +248,9 @@ class ReferenceReplica:
         """End the step in progress: tokens come out; finished sequences leave and are returned."""
         now, self.end_ps = self.end_ps, NEVER
         self.ended_ps = now
+        out = len(self.decoding) + sum(0 < c == s.todo for s, c in self.chunks)
+        self.stream_ps = max(self.stream_ps, now) + out * self.setup.cost.stream_ps
+        self.seen_ps = self.stream_ps - self.setup.cost.stream_ps  # when clients have the tokens of this step
         for sequence in self.decoding:
             sequence.have += 1
             self.emit(sequence, now)
@@ -254,7 +272,7 @@ class ReferenceReplica:
         """One token of the answer."""
         sequence.made += 1
         if sequence.made == 1:
-            self.log.first_ps[sequence.row] = now
+            self.log.first_ps[sequence.row] = self.seen_ps
         else:
             self.log.itl[bin_of(now - sequence.last_ps)] += 1
         sequence.last_ps = now
@@ -283,6 +301,7 @@ class ReferenceFleet:
         self.turn = [0, 0, 0]  # of the round robin, by role
         self.last: dict[tuple[int, int], ReferenceReplica] = {}  # where a prefix was last sent
         self.answered_count = 0
+        self.made_ps = [0] * rows  # when a prompt that moves was done
         self.switched = Switches(len(setup.roles))
         self.replicas = [ReferenceReplica(setup, role, self.log) for role in setup.roles]
         for place, on in enumerate(setup.on):
@@ -304,8 +323,8 @@ class ReferenceFleet:
         """What the replicas have and have done."""
         rows = [
             (
-                r.accepts or r.requests > 0, len(r.waiting), len(r.running), r.used, r.busy_ps, r.steps, r.worked,
-                r.made, r.reused, r.preemptions, r.peak_blocks, r.ended_ps, r.requests,
+                r.accepts or r.requests > 0, len(r.waiting) + len(r.handled), len(r.running), r.used, r.busy_ps,
+                r.steps, r.worked, r.made, r.reused, r.preemptions, r.peak_blocks, r.ended_ps, r.requests,
             )
             for r in self.replicas
         ]  # fmt: skip
@@ -343,6 +362,8 @@ class ReferenceFleet:
             if self.now_ps >= until_ps:
                 return
             for replica in self.replicas:
+                if replica.end_ps == NEVER and replica.on_ps <= self.now_ps:
+                    replica.see(self.now_ps)
                 if replica.end_ps == NEVER and (replica.waiting or replica.running) and replica.on_ps <= self.now_ps:
                     replica.begin(self.now_ps)
             self.now_ps = min(until_ps, max(self.next_ps(), self.now_ps))
@@ -351,6 +372,7 @@ class ReferenceFleet:
         """When something happens next."""
         times = [r.end_ps for r in self.replicas]
         times += [r.on_ps for r in self.replicas if r.on_ps > self.now_ps]
+        times += [r.handled[0][0] for r in self.replicas if r.handled and r.handled[0][0] > self.now_ps]
         if self.routed < self.issued and self.come_ps[self.routed] > self.now_ps:
             times.append(self.come_ps[self.routed])
         times += [when for when, _ in self.moving if when > self.now_ps]
@@ -360,12 +382,14 @@ class ReferenceFleet:
         """A sequence is done on a replica: it goes on to decode, or its user thinks and asks again."""
         now, row = self.now_ps, sequence.row
         if replica.role == PREFILL and self.setup.trace.output[row] > 1:
+            self.made_ps[row] = now
             heapq.heappush(self.moving, (now + int(self.setup.transfer_ps[row]), row))
             return
-        self.log.finish_ps[row] = now
+        self.log.finish_ps[row] = replica.seen_ps
         self.answered_count += 1
         if self.setup.users and self.issued < len(self.come_ps):
-            self.come_ps[self.issued] = now + self.setup.think_ps + self.setup.cost.request_ps
+            again = replica.seen_ps + self.setup.think_ps + self.setup.cost.request_ps
+            self.come_ps[self.issued] = max(again, self.come_ps[self.issued - 1])
             self.issued += 1
 
     def route(self) -> None:
@@ -414,8 +438,12 @@ class ReferenceFleet:
             have=0 if handed_over else int(setup.hits[row]),
         )
         if handed_over:
-            sequence.have, sequence.made, sequence.last_ps = prompt, 1, self.log.first_ps[row]
-        heapq.heappush(replica.waiting, (sequence.rank, sequence))
+            sequence.have, sequence.made, sequence.last_ps = prompt, 1, self.made_ps[row]
+            replica.handled.append((self.now_ps, sequence))
+        else:
+            ready_ps = max(self.now_ps, replica.desk_ps) + prompt * setup.cost.front_token_ps
+            replica.desk_ps = ready_ps + setup.cost.front_ps
+            replica.handled.append((ready_ps, sequence))
         replica.requests += 1
         replica.tokens += prompt + sequence.output
         self.log.replica[row] = self.replicas.index(replica)

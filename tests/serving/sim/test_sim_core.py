@@ -51,6 +51,9 @@ def some_cost(rng: Generator, unit: int) -> StepCost:
         window=int(rng.choice([0, 1, 16, 30, 64])),
         prefill=tuple(unit * int(v) for v in rng.integers(0, 5, 4)),  # type: ignore[arg-type]
         request_ps=int(rng.choice([0, 5, 10**8])),
+        front_ps=unit * int(rng.choice([0, 0, 3, 200])),
+        front_token_ps=unit * int(rng.choice([0, 0, 1])),
+        stream_ps=unit * int(rng.choice([0, 0, 1, 9])),
         decode_tokens=int(rng.integers(1, MOST_DRAFTED)),
     )
 
@@ -62,6 +65,7 @@ def some_setup(rng: Generator, unit: int) -> Setup:
         block_tokens=int(rng.choice([1, 3, 16])),
         num_blocks=int(rng.choice([5, 20, 60, 10**6])),
         mix=bool(rng.integers(2)),
+        ahead=bool(rng.integers(2)),
         preempt="swap" if rng.integers(2) else "recompute",
         swap_ps_per_block=int(rng.choice([0, 3, 10**5])),
         prefix_cache=bool(rng.integers(2)),

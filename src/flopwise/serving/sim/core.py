@@ -2,13 +2,14 @@
 
 All is int64. Between two events (a sequence ends or fills its window, a request could be admitted, blocks run short,
 the time asked for is reached) steps differ by a constant, so their sum is one product. Letters: w is the world, p a
-replica, s a slot, q the table of requests, k the column of counts; `first` and `base` are where a replica's slots and
-prefixes begin. Imported lazily: numba takes a third of a second.
+replica, s a slot, q the table of requests, k the column of counts, a all of these arrays. Imported lazily: numba takes
+a third of a second.
 """
 
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -16,7 +17,7 @@ from numba import int64, njit, void
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    CACHED, CAME, COME, FIRST, HAVE, LAST, LEFT, MADE, MOVE, OUTPUT, OWED, PHASES, PREEMPTED, PREFIX, PROMPT, RANK,
+    CACHED, CAME, COME, FIRST, HAVE, LAST, LEFT, MADE, MOVE, OUTPUT, OWED, PREEMPTED, PREFIX, PROMPT, RANK,
     REPLICA, RIGHT, SHARE, SLOT, START, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
@@ -39,6 +40,17 @@ NONE, SINGLE, BY_RANK, BY_TIME = np.int64(0), np.int64(1), np.int64(RANK), np.in
 
 step_ps = inner(cost.step_ps)
 seen_pairs = inner(cost.seen_pairs)
+
+
+class Arrays(NamedTuple):
+    """What `drive` is given and hands on."""
+
+    slots: Any
+    q: Any
+    pre: Any
+    tables: Any
+    prefill: Any
+    k: Any
 
 
 @inner
@@ -118,29 +130,29 @@ def note(k, gap, more, steps, weight):
 
 
 @inner
-def unlink_prefix(pre, p, base, name):
-    entry = pre[base + name]
+def unlink_prefix(p, a, name):
+    entry = a.pre[p.base + name]
     if entry.before >= 0:
-        pre[base + entry.before].after = entry.after
+        a.pre[p.base + entry.before].after = entry.after
     else:
         p.oldest = entry.after
     if entry.after >= 0:
-        pre[base + entry.after].before = entry.before
+        a.pre[p.base + entry.after].before = entry.before
     else:
         p.newest = entry.before
     p.idle -= entry.blocks
 
 
 @inner
-def unshare(pre, p, base, name, now):
+def unshare(p, a, name):
     """A user less; without any, the prefix may be evicted."""
-    entry = pre[base + name]
+    entry = a.pre[p.base + name]
     entry.users -= 1
-    entry.released = now
+    entry.released = p.now
     if entry.users == 0:
         entry.before, entry.after = p.newest, -1
         if p.newest >= 0:
-            pre[base + p.newest].after = name
+            a.pre[p.base + p.newest].after = name
         else:
             p.oldest = name
         p.newest = name
@@ -148,106 +160,106 @@ def unshare(pre, p, base, name, now):
 
 
 @inner
-def evict(pre, p, base):
+def evict(p, a):
     name = p.oldest
-    other = pre[base + name].after
-    while other >= 0 and pre[base + other].released == pre[base + p.oldest].released:
+    other = a.pre[p.base + name].after
+    while other >= 0 and a.pre[p.base + other].released == a.pre[p.base + p.oldest].released:
         name = min(name, other)
-        other = pre[base + other].after
-    unlink_prefix(pre, p, base, name)
-    p.used -= pre[base + name].blocks
-    pre[base + name].blocks = 0
+        other = a.pre[p.base + other].after
+    unlink_prefix(p, a, name)
+    p.used -= a.pre[p.base + name].blocks
+    a.pre[p.base + name].blocks = 0
 
 
 @inner
-def target(p, q, row):
+def target(p, a, row):
     """Tokens of the answer that this replica makes."""
-    return 1 if p.role == PREFILL else q[OUTPUT, row]
+    return 1 if p.role == PREFILL else a.q[OUTPUT, row]
 
 
 @inner
-def cached_prefix(w, p, q, pre, base, row):
+def cached_prefix(w, p, a, row):
     """The cached prefix that a request can use, or -1."""
-    name = q[PREFIX, row]
-    if w.prefixes == 0 or name < 0 or q[HAVE, row] > 0 or q[SHARE, row] == 0 or pre[base + name].blocks == 0:
+    name, share = a.q[PREFIX, row], a.q[SHARE, row]
+    if w.prefixes == 0 or name < 0 or a.q[HAVE, row] > 0 or share == 0 or a.pre[p.base + name].blocks == 0:
         return -1
-    most = blocks_of(q[PROMPT, row] + target(p, q, row) - 1, w) + max(pre[base + name].blocks - q[SHARE, row], 0)
+    most = blocks_of(a.q[PROMPT, row] + target(p, a, row) - 1, w) + max(a.pre[p.base + name].blocks - share, 0)
     return name if most <= w.num_blocks else -1
 
 
 @inner
-def todo_of(q, row):
-    if q[MADE, row] > 0 and q[HAVE, row] > 0:
+def todo_of(a, row):
+    if a.q[MADE, row] > 0 and a.q[HAVE, row] > 0:
         return 0
-    return q[PROMPT, row] + q[MADE, row] - q[HAVE, row]
+    return a.q[PROMPT, row] + a.q[MADE, row] - a.q[HAVE, row]
 
 
 @inner
-def waits(p, q):
+def waits(p, a):
     """The request to be admitted next, or -1."""
     row = p.root
-    if p.plain and p.head >= 0 and q[COME, p.head] <= p.now and (row < 0 or p.head < row):
+    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or p.head < row):
         row = p.head
     return row
 
 
 @hot
-def fits(w, p, q, pre, base, row):
+def fits(w, p, a, row):
     if row < 0 or p.running >= w.max_batch:
         return False
-    own, idle = blocks_of(q[HAVE, row] + todo_of(q, row), w), p.idle
-    name = cached_prefix(w, p, q, pre, base, row)
+    own, idle = blocks_of(a.q[HAVE, row] + todo_of(a, row), w), p.idle
+    name = cached_prefix(w, p, a, row)
     if name >= 0:
-        own -= min(pre[base + name].blocks, q[SHARE, row])
-        if pre[base + name].users == 0:
-            idle -= pre[base + name].blocks
+        own -= min(a.pre[p.base + name].blocks, a.q[SHARE, row])
+        if a.pre[p.base + name].users == 0:
+            idle -= a.pre[p.base + name].blocks
     return own <= w.num_blocks - p.used + idle
 
 
 @hot
-def admit(w, p, slots, q, pre, first, base, row):
+def admit(w, p, a, row):
     """Move a request from the queue into a slot."""
     if row == p.root:
-        p.root = meld(q, BY_RANK, q[LEFT, row], q[RIGHT, row])
+        p.root = meld(a.q, BY_RANK, a.q[LEFT, row], a.q[RIGHT, row])
     else:
-        p.head = q[LEFT, row]
+        p.head = a.q[LEFT, row]
     place = p.free
-    s = slots[first + place]
+    s = a.slots[p.first + place]
     p.free = s.after
-    s.row, s.base, s.shared = row, q[HAVE, row], 0
-    own = blocks_of(q[HAVE, row] + todo_of(q, row), w)
-    name = cached_prefix(w, p, q, pre, base, row)
+    s.row, s.base, s.shared = row, a.q[HAVE, row], 0
+    own = blocks_of(a.q[HAVE, row] + todo_of(a, row), w)
+    name = cached_prefix(w, p, a, row)
     if name >= 0:
-        if pre[base + name].users == 0:
-            unlink_prefix(pre, p, base, name)
-        pre[base + name].users += 1
-        s.shared = min(pre[base + name].blocks, q[SHARE, row])
+        if a.pre[p.base + name].users == 0:
+            unlink_prefix(p, a, name)
+        a.pre[p.base + name].users += 1
+        s.shared = min(a.pre[p.base + name].blocks, a.q[SHARE, row])
         s.base = s.shared * w.block_tokens
         own -= s.shared
         p.reused += s.base
     while own > w.num_blocks - p.used:
-        evict(pre, p, base)
+        evict(p, a)
     s.hold = own
     p.used += own
     s.before, s.after = p.last, -1
     if p.last >= 0:
-        slots[first + p.last].after = place
+        a.slots[p.first + p.last].after = place
     p.last = place
     p.running += 1
     p.queued -= 1
-    if q[START, row] < 0:
-        q[START, row] = p.now
+    if a.q[START, row] < 0:
+        a.q[START, row] = p.now
     return place
 
 
 @inner
-def leave(p, slots, q, pre, first, base, place, own):
+def leave(p, a, place, own):
     """Free a slot and its `own` blocks."""
-    s = slots[first + place]
+    s = a.slots[p.first + place]
     if s.before >= 0:
-        slots[first + s.before].after = s.after
+        a.slots[p.first + s.before].after = s.after
     if s.after >= 0:
-        slots[first + s.after].before = s.before
+        a.slots[p.first + s.after].before = s.before
     else:
         p.last = s.before
     s.after = p.free
@@ -255,107 +267,106 @@ def leave(p, slots, q, pre, first, base, place, own):
     p.running -= 1
     p.used -= own
     if s.shared > 0:
-        unshare(pre, p, base, q[PREFIX, s.row], p.now)
+        unshare(p, a, a.q[PREFIX, s.row])
 
 
 @hot
-def stop(w, p, slots, k, r, place):
+def stop(w, p, a, place):
     """Take a sequence out of the decoding batch, its place in the heap apart; its own blocks."""
-    s = slots[r * w.max_batch + place]
+    s = a.slots[p.first + place]
     tokens = s.base + p.step
     p.cached -= tokens
     p.windowed -= min(tokens, w.window)
     p.growing -= tokens < w.window
-    k[PHASES + r * w.block_tokens + (-s.base) % w.block_tokens] -= 1
+    a.k[p.phases + (-s.base) % w.block_tokens] -= 1
     return blocks_of(tokens, w) - s.shared
 
 
 @hot
-def finish(w, p, slots, q, pre, first, base, place, own):
+def finish(w, p, a, place, own):
     """A request has its last token of this replica."""
-    row = slots[first + place].row
-    leave(p, slots, q, pre, first, base, place, own)
-    made = target(p, q, row)
-    q[LAST, row], q[MADE, row] = p.now, made
+    row = a.slots[p.first + place].row
+    leave(p, a, place, own)
+    made = target(p, a, row)
+    a.q[LAST, row], a.q[MADE, row] = p.now if made < a.q[OUTPUT, row] else p.stream - w.stream_ps, made
     p.requests -= 1
-    p.tokens -= q[PROMPT, row] + made
-    if made < q[OUTPUT, row]:
-        q[HAVE, row], q[OWED, row] = q[PROMPT, row], 0
-        q[COME, row] = p.now + q[MOVE, row]
-        w.moving = meld(q, BY_TIME, w.moving, single(q, row))
+    p.tokens -= a.q[PROMPT, row] + made
+    if made < a.q[OUTPUT, row]:
+        a.q[HAVE, row], a.q[OWED, row] = a.q[PROMPT, row], 0
+        a.q[COME, row] = p.now + a.q[MOVE, row]
+        w.moving = meld(a.q, BY_TIME, w.moving, single(a.q, row))
         return
     w.done += 1
-    if w.closed and w.issued < q.shape[1]:
-        q[CAME, w.issued] = p.now + w.think
-        q[COME, w.issued] = p.now + w.think + w.request_ps
+    if w.closed and w.issued < a.q.shape[1]:
+        a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
+        a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
         w.issued += 1
 
 
 @hot
-def join(w, p, slots, q, pre, k, r, place):
+def join(w, p, a, place):
     """A prompt is done, or a sequence is back: its token comes out and it decodes from now on."""
-    first, base = r * w.max_batch, r * w.prefixes
-    s = slots[first + place]
+    s = a.slots[p.first + place]
     row = s.row
-    most = target(p, q, row)
+    most = target(p, a, row)
     if s.worked:
-        q[MADE, row] += 1
+        a.q[MADE, row] += 1
         p.made += 1
-        if q[MADE, row] == 1:
-            q[FIRST, row] = p.now
+        if a.q[MADE, row] == 1:
+            a.q[FIRST, row] = p.stream - w.stream_ps
         else:
-            note(k, p.now - q[LAST, row], NONE, SINGLE, SINGLE)
-        q[LAST, row] = p.now
-        name = q[PREFIX, row]
-        if s.shared == 0 and q[SHARE, row] > 0 and pre[base + name].blocks == 0:
-            s.shared = q[SHARE, row]
+            note(a.k, p.now - a.q[LAST, row], NONE, SINGLE, SINGLE)
+        a.q[LAST, row] = p.now
+        name = a.q[PREFIX, row]
+        if s.shared == 0 and a.q[SHARE, row] > 0 and a.pre[p.base + name].blocks == 0:
+            s.shared = a.q[SHARE, row]
             s.hold -= s.shared
-            pre[base + name].blocks, pre[base + name].users = s.shared, 1
-        if q[MADE, row] == most:
-            finish(w, p, slots, q, pre, first, base, place, s.hold)
+            a.pre[p.base + name].blocks, a.pre[p.base + name].users = s.shared, 1
+        if a.q[MADE, row] == most:
+            finish(w, p, a, place, s.hold)
             return
     tokens = s.base
     if p.batch == p.fresh:
-        p.decoded = q[LAST, row]
-    elif q[LAST, row] != p.decoded:
-        slots[first + p.fresh].fresh = place
+        p.decoded = a.q[LAST, row]
+    elif a.q[LAST, row] != p.decoded:
+        a.slots[p.first + p.fresh].fresh = place
         p.fresh += 1
     s.base = tokens - p.step
-    s.end = p.step + most - q[MADE, row]
-    push(slots, first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
+    s.end = p.step + most - a.q[MADE, row]
+    push(a.slots, p.first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
     p.batch += 1
     p.cached += tokens
     p.windowed += min(tokens, w.window)
     p.growing += tokens < w.window
-    k[PHASES + r * w.block_tokens + (-s.base) % w.block_tokens] += 1
+    a.k[p.phases + (-s.base) % w.block_tokens] += 1
 
 
 @hot
-def end_step(w, p, slots, q, pre, k, r):
-    first = r * w.max_batch
+def end_step(w, p, a):
     p.stepping, p.ended = 0, p.now
-    while p.batch > 0 and slots[first].heap >> BITS <= p.step:
-        place = slots[first].heap & LOW
-        s = slots[first + place]
-        pull(slots, first, p.batch - 1, NONE)
+    p.stream = max(p.stream, p.now) + p.out * w.stream_ps
+    while p.batch > 0 and a.slots[p.first].heap >> BITS <= p.step:
+        place = a.slots[p.first].heap & LOW
+        s = a.slots[p.first + place]
+        pull(a.slots, p.first, p.batch - 1, NONE)
         if s.end > p.step:  # its window is full
             p.growing -= 1
-            push(slots, first, p.batch - 1, (s.end << BITS) | place)
+            push(a.slots, p.first, p.batch - 1, (s.end << BITS) | place)
         else:
             p.batch -= 1
             p.growing -= s.base + p.step == w.window
-            own = stop(w, p, slots, k, r, place)
-            finish(w, p, slots, q, pre, first, r * w.prefixes, place, own)
+            own = stop(w, p, a, place)
+            finish(w, p, a, place, own)
     for place in range(p.joins):
-        join(w, p, slots, q, pre, k, r, slots[first + place].join)
+        join(w, p, a, a.slots[p.first + place].join)
     p.joins = 0
 
 
 @inner
-def give_way(w, p, slots, q, pre, k, r):
+def give_way(w, p, a):
     """Take the sequence admitted last out of the batch: blocks that move to the host."""
-    first, place = r * w.max_batch, p.last
-    s = slots[first + place]
+    place = p.last
+    s = a.slots[p.first + place]
     row, own = s.row, s.hold
     have = s.base
     if place == p.part:
@@ -363,76 +374,89 @@ def give_way(w, p, slots, q, pre, k, r):
     else:
         have += p.step
         at = 0
-        while slots[first + at].heap & LOW != place:
+        while a.slots[p.first + at].heap & LOW != place:
             at += 1
         p.batch -= 1
-        pull(slots, first, p.batch, at)
-        q[MADE, row] = target(p, q, row) - s.end + p.step
+        pull(a.slots, p.first, p.batch, at)
+        a.q[MADE, row] = target(p, a, row) - s.end + p.step
         late = 0
-        while late < p.fresh and slots[first + late].fresh != place:
+        while late < p.fresh and a.slots[p.first + late].fresh != place:
             late += 1
         if late < p.fresh:
             p.fresh -= 1
-            slots[first + late].fresh = slots[first + p.fresh].fresh
+            a.slots[p.first + late].fresh = a.slots[p.first + p.fresh].fresh
         else:
-            q[LAST, row] = p.decoded
-        own = stop(w, p, slots, k, r, place)
-    leave(p, slots, q, pre, first, r * w.prefixes, place, own)
+            a.q[LAST, row] = p.decoded
+        own = stop(w, p, a, place)
+    leave(p, a, place, own)
     s.shared = 0
-    q[HAVE, row] = have if w.swap else 0
-    q[OWED, row] = blocks_of(q[HAVE, row], w)
-    q[PREEMPTED, row] += 1
+    a.q[HAVE, row] = have if w.swap else 0
+    a.q[OWED, row] = blocks_of(a.q[HAVE, row], w)
+    a.q[PREEMPTED, row] += 1
     p.preemptions += 1
     p.queued += 1
-    p.root = meld(q, BY_RANK, p.root, single(q, row))
-    return q[OWED, row]
+    p.root = meld(a.q, BY_RANK, p.root, single(a.q, row))
+    return a.q[OWED, row]
+
+
+@inner
+def load_ps(p, a, batch, worked, pairs, window_pairs):
+    """How long a step takes."""
+    t = a.tables
+    return step_ps(t[0], t[1], t[2], t[3], a.prefill, batch, p.cached, p.windowed, worked, pairs, window_pairs)
 
 
 @hot
-def stretch(w, p, slots, q, k, r, until, budget, fixed, more):
+def stretch(w, p, a, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
-    steps = (slots[r * w.max_batch].heap >> BITS) - p.step
+    steps = (a.slots[p.first].heap >> BITS) - p.step
     room = w.num_blocks - p.used
     if room < p.batch * ((steps - 1) // w.block_tokens + 1):  # blocks may run short
         cycles = min((steps - 1) // w.block_tokens, room // p.batch)
         granted = 1 + cycles * w.block_tokens
         room -= cycles * p.batch
         turn = (p.turn + 1) % w.block_tokens
-        while granted < steps and k[PHASES + r * w.block_tokens + turn] <= room:
-            room -= k[PHASES + r * w.block_tokens + turn]
+        while granted < steps and a.k[p.phases + turn] <= room:
+            room -= a.k[p.phases + turn]
             turn = turn + 1 if turn + 1 < w.block_tokens else 0
             granted += 1
         steps = granted
-    if p.head >= 0 and p.running < w.max_batch and (budget > 0 or not w.mix) and not (p.plain and waits(p, q) >= 0):
-        until = min(until, q[COME, p.head])
-    left = until - p.now
+    end, later = until, False
+    if p.head >= 0 and p.running < w.max_batch and (budget > 0 or not w.mix) and not (p.plain and waits(p, a) >= 0):
+        if a.q[COME, p.head] <= p.now:
+            return 1
+        later = w.ahead and a.q[COME, p.head] < until
+        until = min(until, a.q[COME, p.head])
+    left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
-        slope, most = fixed - 0.5 * more, steps
+        slope = fixed - 0.5 * more
         steps = min(max(int(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
         while steps > 1 and (steps - 1) * fixed + more * ((steps - 1) * (steps - 2) // 2) >= left:
             steps -= 1
         while steps < most and steps * fixed + more * (steps * (steps - 1) // 2) < left:
             steps += 1
+    if later and steps < most and p.now + steps * fixed + more * (steps * (steps - 1) // 2) < end:
+        steps += 1
     return steps
 
 
 @hot
-def decode(w, p, slots, q, k, r, steps, duration, more):
+def decode(w, p, a, steps, duration, more):
     """Let all decoding sequences make `steps` tokens; the first step takes `duration`, each further one `more` more."""
-    first, size = r * w.max_batch, w.block_tokens
-    start, turn = PHASES + r * size, p.turn
+    size = w.block_tokens
+    turn = p.turn
     if p.fresh == 0 and p.decoded == p.now:
-        note(k, duration, more, steps, p.batch)
+        note(a.k, duration, more, steps, p.batch)
     else:
-        note(k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
+        note(a.k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
         for place in range(p.fresh):
-            row = slots[first + slots[first + place].fresh].row
-            note(k, p.now + duration - q[LAST, row], NONE, SINGLE, SINGLE)
+            row = a.slots[p.first + a.slots[p.first + place].fresh].row
+            note(a.k, p.now + duration - a.q[LAST, row], NONE, SINGLE, SINGLE)
         p.fresh = 0
-        note(k, duration + more, more, steps - 1, p.batch)
+        note(a.k, duration + more, more, steps - 1, p.batch)
     p.used += (steps // size) * p.batch
     for _ in range(steps % size):
-        p.used += k[start + turn]
+        p.used += a.k[p.phases + turn]
         turn = turn + 1 if turn + 1 < size else 0
     p.turn = turn
     p.step += steps
@@ -440,38 +464,43 @@ def decode(w, p, slots, q, k, r, steps, duration, more):
     p.windowed += steps * p.growing
     p.made += steps * p.batch
     p.decoded = p.now + steps * duration + more * (steps * (steps - 1) // 2)
+    if (
+        steps > 1
+    ):  # the last one's tokens go out when it ends; steps grow longer, so that the queue is longest at an end
+        out, last = p.batch * w.stream_ps, p.decoded - duration - more * (steps - 1)
+        p.stream = max(max(p.stream, p.now + duration) + (steps - 1) * out, last + out)
 
 
 @hot
-def begin_step(w, p, slots, q, pre, tables, prefill, k, r, until):
+def begin_step(w, p, a, until):
     """Decide what the next step does, or the next steps where they only decode."""
-    first, base = r * w.max_batch, r * w.prefixes
-    row = waits(p, q)
-    only = not w.mix and (p.part >= 0 or (row >= 0 and todo_of(q, row) > 0 and fits(w, p, q, pre, base, row)))
+    row = waits(p, a)
+    only = not w.mix and (p.part >= 0 or (row >= 0 and todo_of(a, row) > 0 and fits(w, p, a, row)))
     budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
     if not only and p.batch > 0:
-        turn = PHASES + r * w.block_tokens + p.turn
-        while k[turn] > w.num_blocks - p.used:
+        turn = p.phases + p.turn
+        while a.k[turn] > w.num_blocks - p.used:
             if p.oldest >= 0:
-                evict(pre, p, base)
+                evict(p, a)
             else:
                 preempted = True
-                moved += give_way(w, p, slots, q, pre, k, r)
-        batch, grown = p.batch, k[turn]
+                moved += give_way(w, p, a)
+        batch, grown = p.batch, a.k[turn]
         budget -= batch
         p.used += grown
+    p.out = batch
     worked, pairs, window_pairs, place = 0, 0, 0, p.part
     while budget > 0:
         if place < 0:
-            row = waits(p, q)
-            open_to = not preempted and row >= 0 and (w.mix or only or todo_of(q, row) == 0)
-            if not (open_to and fits(w, p, q, pre, base, row)):
+            row = waits(p, a)
+            open_to = not preempted and row >= 0 and (w.mix or only or todo_of(a, row) == 0)
+            if not (open_to and fits(w, p, a, row)):
                 break
-            place = admit(w, p, slots, q, pre, first, base, row)
-            moved += q[OWED, row]
-            q[OWED, row] = 0
-        s = slots[first + place]
-        todo = todo_of(q, s.row) + q[HAVE, s.row] - s.base if todo_of(q, s.row) > 0 else 0
+            place = admit(w, p, a, row)
+            moved += a.q[OWED, row]
+            a.q[OWED, row] = 0
+        s = a.slots[p.first + place]
+        todo = todo_of(a, s.row) + a.q[HAVE, s.row] - s.base if todo_of(a, s.row) > 0 else 0
         chunk = min(todo, budget)
         pairs += seen_pairs(s.base, chunk, NONE)
         if w.window:
@@ -479,24 +508,24 @@ def begin_step(w, p, slots, q, pre, tables, prefill, k, r, until):
         s.base, s.worked = s.base + chunk, chunk
         budget, worked = budget - chunk, worked + chunk
         if chunk == todo:
-            slots[first + p.joins].join = place
+            a.slots[p.first + p.joins].join = place
             p.joins += 1
+            p.out += chunk > 0
             p.part = -1
         else:
             p.part = place
         place = -1
-    duration = step_ps(
-        tables[0], tables[1], tables[2], tables[3], prefill, batch, p.cached, p.windowed, worked, pairs, window_pairs
-    ) + moved * w.swap_ps  # fmt: skip
+    duration = moved * w.swap_ps + load_ps(p, a, batch, worked, pairs, window_pairs)
     steps, more = 1, 0
     if batch > 0:
-        more = tables[2, batch] * batch + tables[3, batch] * p.growing
+        more = a.tables[2, batch] * batch + a.tables[3, batch] * p.growing
         if p.joins == 0 and p.part < 0 and moved == 0 and not preempted:
-            steps = stretch(w, p, slots, q, k, r, until, budget, duration, more)
+            steps = stretch(w, p, a, until, budget, duration, more)
         p.used -= grown
-        decode(w, p, slots, q, k, r, steps, duration, more)
+        decode(w, p, a, steps, duration, more)
     whole = steps * duration + more * (steps * (steps - 1) // 2)
     p.stepping, p.now = 1, p.now + whole
+    p.began = p.now - duration - more * (steps - 1)
     p.busy += whole
     p.steps += steps
     p.worked += worked
@@ -504,51 +533,52 @@ def begin_step(w, p, slots, q, pre, tables, prefill, k, r, until):
 
 
 @inner
-def next_leave(w, p, slots, tables, prefill, r):
+def next_leave(w, p, a):
     """A time before which nothing leaves the replica."""
     if p.stepping == 0:
-        return p.now + 1 if p.running > 0 or p.root >= 0 or p.head >= 0 else NEVER
-    steps = (slots[r * w.max_batch].heap >> BITS) - p.step
+        if p.running > 0 or p.root >= 0:
+            return p.now + 1
+        return max(p.now, a.q[COME, p.head]) + 1 if p.head >= 0 else NEVER
+    steps = (a.slots[p.first].heap >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
     if w.num_blocks - p.used < p.batch * (steps // w.block_tokens + 1):
         return p.now
-    fixed = step_ps(
-        tables[0], tables[1], tables[2], tables[3], prefill, p.batch, p.cached, p.windowed, NONE, NONE, NONE
-    )  # fmt: skip
+    fixed = load_ps(p, a, p.batch, NONE, NONE, NONE)
     steps = min(steps, SOON)
-    more = tables[2, p.batch] * p.batch + tables[3, p.batch] * p.growing
+    more = a.tables[2, p.batch] * p.batch + a.tables[3, p.batch] * p.growing
     return p.now + steps * fixed + more * (steps * (steps - 1) // 2)
 
 
 @inner
-def advance(w, p, slots, q, pre, tables, prefill, k, r, until):
+def advance(w, p, a, until):
     """One replica: steps that end by `until`, and those that begin before."""
     while True:
         if p.stepping:
             if p.now > until:
                 break
-            end_step(w, p, slots, q, pre, k, r)
+            end_step(w, p, a)
+        p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
         if not p.plain:
-            while p.head >= 0 and q[COME, p.head] <= p.now:
+            while p.head >= 0 and a.q[COME, p.head] <= p.seen:
                 row = p.head
-                p.head = q[LEFT, row]
-                p.root = meld(q, BY_RANK, p.root, single(q, row))
+                p.head = a.q[LEFT, row]
+                p.root = meld(a.q, BY_RANK, p.root, single(a.q, row))
         if p.running == 0 and p.root < 0:
-            if p.head < 0 or q[COME, p.head] > until:
+            if p.head < 0 or a.q[COME, p.head] > until:
                 break
-            if q[COME, p.head] > p.now:
-                p.now = q[COME, p.head]
+            if a.q[COME, p.head] > p.now:
+                p.now = a.q[COME, p.head]
                 continue
         if p.now >= until:
             break
-        begin_step(w, p, slots, q, pre, tables, prefill, k, r, until)
+        begin_step(w, p, a, until)
     if w.loads:
-        p.due = next_leave(w, p, slots, tables, prefill, r)
+        p.due = next_leave(w, p, a)
 
 
 @inner
-def chosen(w, ps, sent, q, row, back, when):
+def chosen(w, ps, a, sent, row, back, when):
     """The balancer's choice among replicas that take requests at `when`."""
     takers, least, best, top = 0, 0, -1, NEVER
     for r in range(len(ps)):
@@ -569,8 +599,8 @@ def chosen(w, ps, sent, q, row, back, when):
             w.back_turn += 1
         else:
             w.turn += 1
-    elif w.balancer > LEAST_TOKENS and q[PREFIX, row] >= 0:
-        place = 2 * q[PREFIX, row] + back
+    elif w.balancer > LEAST_TOKENS and a.q[PREFIX, row] >= 0:
+        place = 2 * a.q[PREFIX, row] + back
         last = sent[place]
         if last >= 0 and ps[last].accepts and ps[last].on <= when:
             behind = ps[last].requests
@@ -581,18 +611,21 @@ def chosen(w, ps, sent, q, row, back, when):
 
 
 @inner
-def send(p, q, row, when):
-    """Put a request into a replica's inbox."""
-    q[LEFT, row] = -1
+def send(w, p, a, row, when):
+    """Put a request into a replica's inbox, where its front end is done with it."""
+    a.q[LEFT, row] = -1
+    if p.role != DECODE:
+        a.q[COME, row] = max(when, p.desk) + a.q[PROMPT, row] * w.front_token_ps
+        p.desk = a.q[COME, row] + w.front_ps
     if p.head >= 0:
-        q[LEFT, p.tail] = row
+        a.q[LEFT, p.tail] = row
     else:
         p.head = row
     p.tail = row
     p.queued += 1
     p.requests += 1
-    p.tokens += q[PROMPT, row] + target(p, q, row)
-    p.due = min(p.due, max(p.now, when))
+    p.tokens += a.q[PROMPT, row] + target(p, a, row)
+    p.due = min(p.due, max(p.now, when, a.q[COME, row]))
 
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
@@ -602,7 +635,7 @@ REPLICAS, SLOTS, PREFIXES = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, C
 @njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=layout.CACHED_CODE, **HOW)
 def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
     """All replicas up to a time."""
-    w = world[0]
+    w, a = world[0], Arrays(slots, q, pre, tables, prefill, k)
     front_on, back_on = NEVER, NEVER
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
@@ -619,20 +652,20 @@ def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
                 if ps[other].due < due:
                     due, r = ps[other].due, other
             if due <= when:  # what leaves may come back: then no replica may be ahead of the others
-                advance(w, ps[r], slots, q, pre, tables, prefill, k, r, due if w.feedback else when)
+                advance(w, ps[r], a, due if w.feedback else when)
                 continue
         if front <= when:
-            r = chosen(w, ps, sent, q, w.next, NONE, front)
+            r = chosen(w, ps, a, sent, w.next, NONE, front)
             q[WHERE, w.next] = r
-            send(ps[r], q, w.next, front)
+            send(w, ps[r], a, w.next, front)
             w.next += 1
         elif back <= when:
             row = w.moving
             w.moving = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
-            r = chosen(w, ps, sent, q, row, SINGLE, back)
+            r = chosen(w, ps, a, sent, row, SINGLE, back)
             q[WHERE, row] = r
-            send(ps[r], q, row, back)
+            send(w, ps[r], a, row, back)
         else:
             break
     for r in range(len(ps)):
-        advance(w, ps[r], slots, q, pre, tables, prefill, k, r, until)
+        advance(w, ps[r], a, until)

@@ -54,7 +54,10 @@ class StepCost:
     window_ps: Column  # [b]: each cached token inside the window that b sequences read, windowed layers
     window: int = 0  # tokens that windowed layers see; 0: there are none
     prefill: tuple[int, int, int, int] = (0, 0, 0, 0)  # ps a step, ps a token, fs a pair, fs a pair in the window
-    request_ps: int = 0  # from a request's arrival until the scheduler sees it
+    request_ps: int = 0  # from a request's arrival until the scheduler sees it, where no other is handled
+    front_ps: int = 0  # of that, what the front end takes for this request alone: it handles one after another
+    front_token_ps: int = 0  # and besides, for each token of the prompt
+    stream_ps: int = 0  # that it takes to hand out one token; tokens of a step go out one after another
     decode_tokens: int = 1  # of each decoding sequence that go through a step together
 
     @property
@@ -62,12 +65,17 @@ class StepCost:
         """What `step_ps` takes beside the tables."""
         return (*self.prefill, self.decode_tokens)
 
+    @property
+    def front_numbers(self) -> tuple[int, int, int, int]:
+        """What the front end takes."""
+        return self.request_ps, self.front_ps, self.front_token_ps, self.stream_ps
+
     def __post_init__(self) -> None:
         """Refuse what the clock cannot count."""
         if len({len(self.decode_ps), len(self.cached_ps), len(self.window_ps)}) != 1:
             raise SpecError("decode_ps, cached_ps and window_ps must be of one length: the largest batch plus one")
         columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, np.asarray(self.prefill))
-        if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, self.request_ps) < 0:
+        if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, *self.front_numbers) < 0:
             raise SpecError("a step cost is out of range; allowed: 0 up to an hour of picoseconds")
         if self.decode_tokens < 1:
             raise SpecError(f"decode_tokens {self.decode_tokens} is out of range; allowed: from 1")

@@ -44,6 +44,7 @@ class ReplicaLimits:
     block_tokens: int = 16
     num_blocks: int = ENDLESS  # of cache
     max_tokens: int = ENDLESS  # of prompt and answer together: the context window
+    ahead: bool = False  # what a step does is decided when the one before it begins
     mix: bool = True  # prompts and decoding share steps; False: prompts go first, in steps of their own
     preempt: str = "recompute"  # what becomes of a sequence that there are no blocks for
     swap_ps_per_block: int = 0  # moving one block to the host or back
@@ -123,7 +124,7 @@ def replica(
     budget = step_tokens or row.prefill_tokens or longest
     drafts = how.speculation
     limits = ReplicaLimits(
-        max_batch=most, step_tokens=budget, block_tokens=row.block_tokens, num_blocks=blocks,
+        max_batch=most, step_tokens=budget, ahead=row.plans_ahead, block_tokens=row.block_tokens, num_blocks=blocks,
         max_tokens=max_tokens or ENDLESS, shared_tokens=how.shared_tokens, hit_frac=how.hit_frac,
         swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / host_bytes_per_s * PS),
         proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
@@ -153,7 +154,8 @@ def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_to
         tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=_table(decode),
         cached_ps=_table(cached), window_ps=_table(window), window=timed.window,
         prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
-        decode_tokens=timed.each,
+        decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
+        front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
     )  # fmt: skip
 
 

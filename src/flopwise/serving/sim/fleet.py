@@ -95,18 +95,24 @@ class FastFleet:
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
         self.sent = np.full(2 * max(prefix, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
         feedback = bool(setup.users) or PREFILL in setup.roles
-        for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix"):
+        for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "prefixes": kept,
             "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
             "loads": feedback or (count > 1 and setup.balancer != ROUND_ROBIN), "closed": bool(setup.users),
-            "think": setup.think_ps, "request_ps": setup.cost.request_ps, "moving": -1,
+            "think": setup.think_ps, "moving": -1,
             "issued": min(setup.users, rows) if setup.users else rows,
         }  # fmt: skip
         for name, value in values.items():
             self.world[name] = value
+        for name in ("request_ps", "front_ps", "front_token_ps", "stream_ps"):
+            self.world[name] = getattr(setup.cost, name)
         self.replicas["role"], self.replicas["due"] = setup.roles, NEVER
+        for name, start, each in (
+            ("first", 0, limits.max_batch), ("base", 0, kept), ("phases", layout.PHASES, limits.block_tokens)
+        ):  # fmt: skip
+            self.replicas[name] = start + each * np.arange(count)
         for name in ("part", "last", "head", "tail", "root", "oldest", "newest"):  # empty replicas have none
             self.replicas[name] = -1
         for place, on in enumerate(setup.on):

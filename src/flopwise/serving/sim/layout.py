@@ -8,7 +8,7 @@ from flopwise.serving.sim.result import BINS
 
 ROWS = 18
 (
-    COME,  # when the scheduler sees it
+    COME,  # when the scheduler sees it; before it is sent to a replica, without the queue of its front end
     PROMPT,
     OUTPUT,
     RANK,
@@ -38,9 +38,11 @@ def record(*names: str) -> np.dtype[np.void]:
 CACHED_CODE = True
 """Whether compiled code is kept on the disk; `fleet.core` says so before `core` is imported."""
 REPLICA = record(
+    "first", "base", "phases",  # where its slots, its prefixes and its counts of `PHASES` begin
     "role", "on", "accepts",
     "plain",  # requests come in the order of the policy
     "now", "stepping",  # end of the step in progress, if there is one
+    "began", "seen",  # when that step began; requests that have come by then may be in the next one
     "step", "turn",  # decoding steps so far, and their number modulo the tokens of a block
     "batch", "cached", "windowed", "growing",  # decoding sequences, their tokens, those in the window, those below it
     "used", "idle",  # blocks; those of prefixes without a user
@@ -50,6 +52,8 @@ REPLICA = record(
     "requests", "tokens",
     "decoded",  # when the decoding sequences had their last token
     "due",  # nothing leaves before that
+    "out",  # tokens of the step in progress
+    "desk", "stream",  # when the front end is free for the next request, and has handed out all tokens so far
     "ended", "busy", "steps", "worked", "made", "reused", "preemptions", "peak",
     "oldest", "newest",  # prefixes without a user
 )  # fmt: skip
@@ -64,8 +68,8 @@ SLOT = record(
 )  # fmt: skip
 CACHED = record("blocks", "users", "released", "before", "after")
 WORLD = record(
-    "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "swap", "swap_ps", "prefixes", "window",
-    "balancer", "feedback", "loads", "closed", "think", "request_ps",
+    "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead", "swap", "swap_ps", "prefixes", "window",
+    "balancer", "feedback", "loads", "closed", "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
     "next", "issued", "moving", "done", "turn", "back_turn",
 )  # fmt: skip
 PHASES = BINS

@@ -142,6 +142,7 @@ class SimulatedRun:
     num_blocks: int
     end_ps: int  # when the last step ended
     request_ps: int = 0  # from arrival until the scheduler sees a request: part of TTFT, of no queue
+    front_token_ps: int = 0  # and for each token of its prompt
     cached: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # rows that a cache answered
     hits: Column | None = None  # tokens of each prompt that were found, beside shared prefixes; None: none
     steps: Column | None = None  # until each answer is whole; None: one a token
@@ -158,8 +159,13 @@ class SimulatedRun:
 
     @property
     def wait_s(self) -> Array:
-        """From when the scheduler sees a request to its first admission; NaN where there is none."""
-        return _between(self.outcome.arrival_ps + self.request_ps, self.outcome.start_ps)
+        """In the queues of the front end and of the scheduler until the first admission; NaN where there is none."""
+        return _between(self.outcome.arrival_ps + self.host_ps, self.outcome.start_ps)
+
+    @property
+    def host_ps(self) -> Column:
+        """What each request takes on its way to the scheduler where no other is before it."""
+        return self.request_ps + self.front_token_ps * self.trace.prompt
 
     @property
     def tpot_s(self) -> Array:

@@ -90,6 +90,6 @@ def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: l
         trace=trace, reasons=plan.reasons, outcome=outcome, itl=machines.itl(), totals=machines.totals(),
         timeline=Timeline(columns[0] / PS, *columns[1:]), num_blocks=plan.limits.num_blocks,
         end_ps=int(max(outcome.finish_ps.max(initial=0), outcome.first_ps.max(initial=0))),
-        request_ps=plan.cost.request_ps, hits=hits if np.any(hits) else None,
+        request_ps=plan.cost.request_ps, front_token_ps=plan.cost.front_token_ps, hits=hits if np.any(hits) else None,
         steps=steps if plan.limits.proposals else None,
     )  # fmt: skip
