@@ -21,6 +21,7 @@ from validators import shell
 
 from flopwise.api.plan import plan
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.exports.command import with_slots
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
 from flopwise.exports.replica import image
@@ -30,7 +31,7 @@ from flopwise.exports.targets import exported_plan
 from flopwise.facts.catalog import load_facts
 from named import FACTS
 
-TARGETS = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi")
+TARGETS = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "tei")
 PROGRAMS = Path(__file__).parents[2] / "src" / "flopwise" / "exports" / "programs"
 CHAT = {"requests_per_s": 20, "input_tokens": 1000, "output_tokens": 250}
 
@@ -263,6 +264,8 @@ def test_a_plan_of_another_engine_is_refused() -> None:
     for target in TARGETS:
         name = next(engine for engine, module in SERVERS.items() if module == target.replace("-", "_"))
         other = sample_deployment("serve-sglang" if name != "sglang" else "serve")
+        if name == "tei":  # which is for another task than these
+            other = deployed(task="encode", traffic={"requests_per_s": 2, "input_tokens": 512})
         with pytest.raises(InfeasibleError) as refused:
             exported_plan(target, other)
         assert f"--engine {name}" in refused.value.reasons[0]
@@ -273,7 +276,9 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"techniques": {"draft": "ngram", "acceptance": 0.5, "shared_prefix": 300}},
     {"techniques": {"draft": "mtp", "acceptance": 0.5}}, {"techniques": {"draft": "eagle3", "acceptance": 0.5}},
     {"techniques": {"draft": "Llama-3.2-1B", "acceptance": 0.5, "offload_weights": 0.2}},
-    {"task": "encode", "traffic": {"requests_per_s": 2, "input_tokens": 512}},
+    *({"task": "encode", "traffic": {"requests_per_s": 2, "input_tokens": size}} for size in (64, 512, 4000)),
+    *({"task": "encode", "traffic": {"requests_per_s": 2}, "constraints": {"weight_formats": [form]}}
+      for form in ("fp16", "fp32")),
     {"constraints": {"weight_formats": ["nf4"]}}, {"constraints": {"weight_formats": ["Q4_K_M"]}},
     {"model": "gpt2-xl", "traffic": {"requests_per_s": 1, "input_tokens": 800, "output_tokens": 224}},
     {"model": "DeepSeek-V3", "constraints": {"gpus": ["h200"]}},
@@ -391,7 +396,7 @@ def test_the_load_is_the_traffic_of_the_plan() -> None:
 
 
 def test_an_image_is_a_fact_of_the_engine_with_its_version_and_day() -> None:
-    for name in ("vllm", "sglang", "tensorrt-llm", "tgi", "llama.cpp"):
+    for name in ("vllm", "sglang", "tensorrt-llm", "tgi", "tei", "llama.cpp"):
         engine = FACTS.engine(name)
         assert ":" in engine.nvidia_image
         assert engine.images_source
@@ -400,3 +405,16 @@ def test_an_image_is_a_fact_of_the_engine_with_its_version_and_day() -> None:
     assert image(deployment) == FACTS.engine("vllm").nvidia_image
     assert image(replace(deployment, accelerator=FACTS.accelerator("MI300X"))) == FACTS.engine("vllm").amd_image
     assert image(replace(deployment, accelerator=FACTS.accelerator("TPU v6e"))) == PLACEHOLDERS["image"]
+
+
+def test_encoders_run_on_the_router_of_text_embeddings_inference() -> None:
+    deployment = sample_deployment("encode")
+    found, command = options(deployment), serving_command(deployment)
+    most = deployment.candidate.layout["max_batch"]
+    assert (found["--dtype"], found["--max-batch-requests"]) == ("float16", str(most))
+    assert int(found["--max-batch-tokens"]) >= max(512, most * 128)
+    assert (command.port, command.metrics_port, command.health_path) == (3000, 9000, "/health")
+    tag = {"T4": "turing-1.9", "L4": "89-1.9"}[deployment.candidate.gpu]
+    assert command.image == f"ghcr.io/huggingface/text-embeddings-inference:{tag}"
+    slot = with_slots("router --port 3000 --prometheus-port 9000", command, 1)
+    assert slot == 'router --port "$((3000 + 1 + slot))" --prometheus-port "$((9000 + slot))"'

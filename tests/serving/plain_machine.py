@@ -95,8 +95,9 @@ def decode_attention_s(batch: float, context: float, tp: int = 1, kv_bytes: floa
 
 def prefill_attention_s(tokens: float, context: float, prompts: float = 1.0, tp: int = 1) -> float:
     """One layer of FlashAttention-2 over `tokens` new tokens of each of `prompts` prompts, the last of which sees
-    `context`: blocks of 128 queries, each with the mean number of keys and half a block on the diagonal."""
-    keys = (context - tokens) + (tokens + 1) / 2 + 64
+    `context`: blocks of 128 queries, each with the mean number of keys and half a block on the diagonal, if so many
+    are there."""
+    keys = min((context - tokens) + (tokens + 1) / 2 + 64, context)
     flops = 4 * prompts * 128 * math.ceil(tokens / 128) * keys * HEADS / tp * DIM
     moved = prompts * (tokens * HEADS * 2 * DIM * 2 + context * KV_HEADS * 2 * DIM * 2) / tp
     return max(flops / FLOPS_PER_S, moved / BYTES_PER_S)

@@ -22,4 +22,16 @@ class Command:
     port: int | None = None
     health_path: str = ""
     metrics_path: str = ""
+    metrics_port: int | None = None  # where metrics stand on a port of their own
     assumptions: tuple[str, ...] = ()
+
+
+def with_slots(text: str, command: Command, first: int = 0) -> str:
+    """A command of one of several replicas on a machine, each on ports of its own by the shell's `slot`."""
+    ports = {"--port": (command.port, first), "--prometheus-port": (command.metrics_port, 0)}
+    for option, (port, above) in ports.items():
+        before, found, after = text.rpartition(f"{option} {port}")
+        if found:
+            added = f"{port} + {above} + slot" if above else f"{port} + slot"
+            text = f'{before}{option} "$(({added}))"{after}'
+    return text

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
 
-from flopwise.exports.command import Command
+from flopwise.exports.command import Command, with_slots
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import command_text, comment_text, script_text
 from flopwise.exports.exported import Files
@@ -93,8 +93,7 @@ def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
     if packed > 1 and variable is not None:
         yield f'slot="${{SLOT:-0}}"  # of this machine: 0 to {packed - 1}, each with {each} devices'
         yield f'{variable}="$(seq -s, "$((slot * {each}))" "$((slot * {each} + {each - 1}))")"\nexport {variable}'
-        before, option, after = text.rpartition(f"--port {command.port}")
-        text = f'{before}--port "$(({command.port} + slot))"{after}' if option else text
+        text = with_slots(text, command)
     yield text
 
 

@@ -10,6 +10,7 @@ from flopwise.exports.deployment import Deployment
 
 SERVERS = {
     "vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp", "tgi": "tgi",
+    "tei": "tei",
 }  # fmt: skip
 """Engines with the module of their target."""
 

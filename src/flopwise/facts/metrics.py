@@ -57,6 +57,7 @@ class ExporterRecord:
     source: str
     date: Day
     kind: str = ""
+    apart: bool = False  # an engine's metrics stand on a port of their own
     device: str = ""  # the label that tells the devices of a machine apart; empty where all are one
     confidence: Confidence = "medium"
     notes: str = ""  # what it takes to have it listen

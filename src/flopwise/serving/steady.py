@@ -286,7 +286,8 @@ def open_loop_percentile(
     """TTFT and TPOT at a percentile under Poisson arrivals at one replica; infinite where it cannot keep up.
 
     A prompt waits for the step in progress and for prompts before it: mean wait rho s / (2 (1 - rho)) with an
-    exponential tail, where rho is the share of the engine's prefill budget that is asked for. The decoding batch
+    exponential tail, where rho is the share of the engine's prefill budget that is asked for. Where an engine plans a
+    step while the one before runs, it waits for the planned one too, if any answer is under way. The decoding batch
     fluctuates as a Poisson number does.
 
     Source: Pollaczek-Khinchine for constant service; Kingman 1962 for the tail in heavy traffic.
@@ -311,6 +312,8 @@ def open_loop_percentile(
     busy = runner.step(alone, layout)
     tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
     front_s = front_end_s(runner.engine, one.tokens, arrivals_per_s / parts, steady.batch / parts)
-    ttft_s = runner.engine.request_s + front_s + service_s + wait_s
+    step_s = steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
+    planned_s = (1.0 - np.exp(-steady.batch)) * step_s if runner.engine.plans_ahead else 0.0
+    ttft_s = runner.engine.request_s + front_s + planned_s + service_s + wait_s
     behind = rho >= 1.0
     return Percentile(np.where(behind, np.inf, ttft_s), np.where(behind, np.inf, tpot_s))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TRAINING = ("pretrain", "finetune")
 SERVING = ("serve", "encode")
 ONLINE = ("serve",)
+VECTORS = "encode"
 BATCH = ("batch",)
 EVERY = (*TRAINING, *SERVING, *BATCH)
 
@@ -202,6 +203,14 @@ GROUPS: dict[str, dict[str, Target]] = {
             files=("serve.sh", "run-batch.sh"),
             validator="its options, read from the release; shellcheck",
             version="TGI 3.3.5",
+        ),
+        "tei": Target(
+            summary="text-embeddings-inference's router",
+            tasks=(VECTORS,),
+            expresses="encoders on one device; its format; batches by tokens and by inputs",
+            files=("serve.sh",),
+            validator="its options, as its documentation and source have them; shellcheck",
+            version="text-embeddings-inference 1.9",
         ),
         "load-test": Target(
             summary="The plan's traffic as a load test: guidellm and Locust",

@@ -19,7 +19,7 @@ from flopwise.exports.targets import BATCH, TRAINING, exported_assessment, expor
 if TYPE_CHECKING:
     from flopwise.exports.fleet import FleetDeployment
 
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi")
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "tei")
 TRAINERS = ("torchtitan", "megatron", "accelerate", "torchrun")
 TERRAFORM = ("terraform-aws", "terraform-gcp", "terraform-azure")
 TRAINED: Mapping[str, Sequence[Sequence[str]]] = {

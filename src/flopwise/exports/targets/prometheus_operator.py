@@ -74,7 +74,7 @@ def _pod_monitors(workloads: Sequence[WatchedWorkload], settings: ExportSettings
         if exporter is None:
             continue
         endpoint = {
-            **({"targetPort": exporter.port} if watched.trains else {"port": "http"}),
+            **({"targetPort": exporter.port} if watched.trains or exporter.apart else {"port": "http"}),
             "path": exporter.path, "interval": INTERVAL,
             "relabelings": [
                 {"targetLabel": "workload", "replacement": watched.name},

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError
-from flopwise.exports.command import Command
+from flopwise.exports.command import Command, with_slots
 from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.exports.emit import command_text, comment_text, yaml_text
 from flopwise.exports.exported import Files
@@ -257,9 +257,7 @@ def _run_lines(deployment: Deployment, command: Command) -> Iterator[str]:
         yield text
         return
     variable, each = DEVICES[platform(deployment.accelerator) or ""], deployment.gpus_per_replica
-    before, option, after = text.rpartition(f"--port {command.port}")
-    if option:
-        text = f'{before}--port "$(({command.port} + 1 + slot))"{after}'
+    text = with_slots(text, command, 1)
     yield f"for slot in {' '.join(str(slot) for slot in range(slots))}; do"
     yield f'export {variable}="$(seq -s, "$((slot * {each}))" "$((slot * {each} + {each - 1}))")"'
     if batch:
