@@ -199,7 +199,8 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
     engine = watched.engine and row is not None and limit is not None and limit > MEMORY
     planned, deployment = None, watched.deployment
     served = None if deployment is None else deployment.serving
-    if deployment is not None and (served is None or served.engine.memory_rule == "all"):  # takes what it needs
+    allots = served is not None and (served.decodes or served.engine.memory_rule != "all")  # memory, at the start
+    if deployment is not None and not allots:
         planned = deployment.candidate.memory_bytes / watched.capacity_bytes
     if memory is not None and not engine and (limit is None or limit <= MEMORY):
         why = usual if planned is None else f"{usual}; {format_percent(planned, 0)} is planned"
