@@ -35,6 +35,8 @@ OTHER_FLOOR = 0.08
 WIDEST = 4.0
 BY_CLASS, LEAST_FACTOR = ("training",), 0.3
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
+MANY_SOURCES = 8
+"""Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 
 
@@ -150,14 +152,14 @@ def factor_for(folds: Sequence[tuple[dict[str, Band], list[Point]]], least: floa
 
 
 def class_factors(kind: str, folds: Sequence[tuple[dict[str, Band], list[Point]]]) -> dict[str, float]:
-    """The factor on the spread of each class: where classes must hold by themselves, their own; else one for all."""
+    """The factor on the spread of each class: its own where classes must hold by themselves, or it has many sources."""
     names = sorted({name for _, points in folds for name in classes(points)})
-    if kind not in BY_CLASS:
-        return dict.fromkeys(names, factor_for(folds))
-    out = {}
+    out = {} if kind in BY_CLASS else dict.fromkeys(names, factor_for(folds))
     for name in names:
         own = [(fitted, classes(points).get(name, [])) for fitted, points in folds]
-        out[name] = factor_for([(fitted, points) for fitted, points in own if points], LEAST_FACTOR)
+        own = [(fitted, points) for fitted, points in own if points]
+        if kind in BY_CLASS or len(own) >= MANY_SOURCES:
+            out[name] = factor_for(own, LEAST_FACTOR if kind in BY_CLASS else 1.0)
     return out
 
 

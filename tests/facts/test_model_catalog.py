@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from importlib import resources
 from pathlib import Path
 
@@ -134,14 +133,16 @@ def test_published_figures_of_networks_without_tables() -> None:
     assert load_model("CosmoFlow").published is not None
 
 
-def test_one_model_loads_within_ten_milliseconds() -> None:
-    for name in ("DeepSeek-V3", "Qwen3-VL-8B"):  # import their families first
-        load_model(name)
+def test_one_model_parses_its_own_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To parse the whole catalog for one model would cost more than the estimate."""
+    parsed: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text, **how: parsed.append(len(text)) or loads(text, **how))
     for name in ("DeepSeek-R1", "Kimi-K2.5", "Llama-3.1-405B", "MPT-30B"):
+        load_model(name)  # with the tables that are read once
+        parsed.clear()
         load_model(name)
-        start = time.perf_counter()
-        load_model(name)
-        assert time.perf_counter() - start < 0.010, name
+        assert sum(parsed) < 10_000, (name, parsed)
 
 
 def test_loading_a_model_imports_nothing_heavy() -> None:

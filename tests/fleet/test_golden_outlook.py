@@ -202,7 +202,8 @@ def test_machines_missing_from_a_reservation_cost_their_on_demand_hours(facts: F
     found = answer(facts, job, purchase=["reserved_1y"])
     (row,) = found.allocation
     told = found.workloads[0].best["figures"]["requests_per_s"]
-    needed = math.ceil(20 * full / (0.85 * told["low"] / row.count) - 1e-6)
+    replicas = found.workloads[0].best["layout"]["replicas"]  # of one accelerator, eight to a machine
+    needed = math.ceil(20 * full / (0.85 * told["low"] / replicas * 8) - 1e-6)
     assert row.usd_low == row.usd_per_month == pytest.approx(row.count * MONTH * 24.0)
     assert row.usd_high == pytest.approx(row.usd_per_month + max(0, needed - row.count) * MONTH * 40.0)
     assert needed > row.count

@@ -73,15 +73,6 @@ def test_users_wait_for_prompts_of_others() -> None:
     assert float(found.ttft_s) == pytest.approx(ttft_s, rel=0.05)
 
 
-def test_users_of_a_short_run_have_half_of_the_others_prompts_before_them() -> None:
-    users, decoding = 16, 16 * OUTPUT / (OUTPUT + 1)
-    decode_s, mixed_s = step_s(decoding, HALF_WAY), step_s(decoding, HALF_WAY, INPUT, INPUT)
-    mean_s = decode_s + decoding / OUTPUT * (mixed_s - decode_s)
-    waits_s = ENGINE.steps_ahead * 15 / 16 * mean_s + 15 / 2 * (mixed_s - decode_s)
-    found = closed_loop(MACHINE, ONE, float(users), INPUT, OUTPUT, 16.0)
-    assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + waits_s + mixed_s, rel=1e-9)
-
-
 def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
     """Answers of 16 tokens to prompts of 4,096: a budget of 8,192 admits two prompts a step, so 32 sequences decode."""
     found = closed_loop(MACHINE, ONE, 500.0, 4096, 16)

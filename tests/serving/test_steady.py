@@ -238,17 +238,6 @@ def test_a_request_waits_for_the_steps_that_are_planned_without_it() -> None:
     assert float(more.ttft_s) - float(less.ttft_s) == pytest.approx(10 * mean_s, rel=0.03)
 
 
-def test_in_a_short_run_all_prompts_come_at_once() -> None:
-    """Of 64 users with one request each, the mean one has half of the others' prompts before his."""
-    endless, short = (closed_loop(MACHINE, ONE, 64.0, 1000, 400, n) for n in (np.inf, 64.0))
-    share = MACHINE.engine.synchrony
-    added_s = float(short.mixed.seconds - short.decode.seconds)
-    assert float(short.ttft_s - endless.ttft_s) == pytest.approx((1 - share) * 63 / 2 * added_s, rel=0.05)
-    long = closed_loop(MACHINE, ONE, 64.0, 1000, 400, 1e6)
-    assert float(long.ttft_s) == pytest.approx(float(endless.ttft_s))
-    assert estimate(replace(JOB, requests=32)).ttft_s.value > estimate(JOB).ttft_s.value
-
-
 def test_pieces_of_a_prompt_see_together_what_the_whole_sees() -> None:
     """Attention of four pieces of a long prompt: as many operations as that of the prompt in one step."""
     chunked = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=8192))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
@@ -27,8 +28,9 @@ def serve(
     """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
 
     `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
-    load, too; with `encode` each request is one pass over its input, without an answer. Tokens that are not given are
-    `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context holds.
+    load, too; with `requests` a run with an end, simulated. With `encode` each request is one pass over its input,
+    without an answer. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context
+    holds.
     `options` are those of `RequestSpec` (`rate="5/s" ...`), `MachineSpec` (`gpu="h100", provider="aws" ...`),
     `ServingSpec` (`tp=8, weights="fp8" ...`), `TechniqueRequest` (`draft="Llama-3.2-1B" ...`), `StartSpec` and
     `SourceSpec`, or whole specs.
@@ -48,10 +50,16 @@ def serve(
         options, RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec
     )
     start.check()
+    simulated = None
+    if request.requests is not None:
+        from flopwise.serving.sim.finite import requested_run
+
+        simulated = partial(requested_run, request=request, facts=source.catalog)
     job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
     answer = serve_answer(
-        job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes
-    )
+        job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
+        simulated=simulated,
+    )  # fmt: skip
     said = [name for part in (request, deployment, techniques) for name in changed_options(part)]
     kinds = unsaid_kinds(SETTINGS, said if gpus is None else [*said, "gpus"], "default")
     return replace(answer, memory=with_remedies(answer.memory), kinds=kinds)

@@ -16,6 +16,8 @@ from flopwise.facts.software import Engine
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.sim.finite import finite_estimate
+from flopwise.serving.sim.source import Traffic
 
 Release = tuple[int, int]
 
@@ -31,6 +33,13 @@ MODES = (*OFFLINE, "fixed_batch", "serving_concurrency", "serving_qps", STREAM, 
 DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
 """Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
 OLLAMA_FORMAT = "Q4_K_M"
+UNIFORM = r"uniform ([\d.]+)-([\d.]+)"
+"""Lengths between two shares of the nominal ones."""
+ROUNDS_IN_STEP = 4
+"""Requests of each user that are simulated where users stay in step and nobody says how many there were."""
+CHAT_SPREAD = (0.96, 0.77)
+"""Standard deviation over mean of the tokens of chat prompts and answers: Azure's public trace of conversations
+(AzurePublicDataset, LLM inference trace 2023)."""
 EIGHT_BIT_CACHE = ("fp8", "nvfp4")
 DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
 """Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
@@ -109,7 +118,7 @@ def row_lengths(row: Row) -> tuple[int, int]:
     short = row.get("mode") == STREAM
     inputs = whole(row, "input_tokens", QUESTION if short else DEFAULT_INPUT)
     outputs = whole(row, "output_tokens", DEFAULT_OUTPUT)
-    drawn = re.fullmatch(r"uniform ([\d.]+)-([\d.]+)", row.get("lengths", ""))
+    drawn = re.fullmatch(UNIFORM, row.get("lengths", ""))
     if not drawn:
         return inputs, outputs
     share = (float(drawn[1]) + float(drawn[2])) / 2
@@ -190,7 +199,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         weights = facts.weight_format("fp16")
     if mode in OFFLINE and number(row, "input_tokens") is None:
         raise SpecError("input_tokens is missing")
-    requests = number(row, "requests") if mode in ONLINE else None
+    requests = _run_requests(row, mode)
     at_once = None if mode in OFFLINE else _in_flight(row, mode, requests)
     rate = None
     if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
@@ -208,12 +217,63 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         input_tokens=inputs,
         output_tokens=outputs,
         concurrency=None if at_once is None else 1 if llama_bench else max(1, -(-at_once // replicas)),
-        requests=None if requests is None else max(1, int(requests) // replicas),
+        requests=requests,
+        max_batch=_row_max_batch(row, software, layout),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
         prefill_tokens=at_once if llama_bench else None,
     )
     return job, replicas
+
+
+def _row_max_batch(row: Row, software: Engine, layout: ServingLayout) -> int | None:
+    """Sequences that one attention replica runs at once, as the row states them; SGLang divides its own among them."""
+    stated = number(row, "max_batch")
+    if stated is None:
+        return None
+    return max(1, int(stated) // (int(layout.dp) if software.name == "sglang" else 1))
+
+
+def _run_requests(row: Row, mode: str) -> int | None:
+    """Requests of a run with an end; None where it goes on until the state is steady, or nobody says.
+
+    Users whose requests are all alike stay in step as they began: their figures are those of a few rounds.
+    """
+    if mode not in ONLINE:
+        return None
+    stated, users = number(row, "requests"), number(row, "concurrency")
+    if stated is None and users and row.get("lengths") == "fixed" and row.get("arrivals") == "closed":
+        stated = ROUNDS_IN_STEP * users
+    return None if stated is None else max(1, int(stated))
+
+
+def _run_traffic(row: Row, job: ServeJob, replicas: int) -> Traffic:
+    """The requests of a run with an end, on all replicas."""
+    rate = None if job.arrivals_per_s is None else job.arrivals_per_s * replicas
+    inputs, outputs = _lengths_text(row, job)
+    users = None if rate is not None else min((job.concurrency or 1) * replicas, job.requests or 1)
+    return Traffic(
+        requests=job.requests, rate=rate, users=users, together=users is not None, input_tokens=inputs,
+        output_tokens=outputs,
+    )  # fmt: skip
+
+
+def _lengths_text(row: Row, job: ServeJob) -> tuple[int | str, int | str]:
+    """Lengths of prompts and answers as the row states them: a distribution, or all alike where it states none."""
+    lengths, inputs, outputs = row.get("lengths", ""), job.input_tokens, job.output_tokens
+    if drawn := re.fullmatch(UNIFORM, lengths):
+        low, high = float(drawn[1]), float(drawn[2])
+        middle = (low + high) / 2
+        texts = (f"{max(1, round(low / middle * n))}:{max(1, round(high / middle * n))}" for n in (inputs, outputs))
+        return next(texts), next(texts)
+    if capped := re.fullmatch(r"answers end at EOS, at most (\d+)", lengths):
+        cap = int(capped[1])
+        return inputs, f"{max(1, 2 * outputs - cap)}:{max(outputs, cap)}"
+    chat, own_end = lengths == "sharegpt", lengths == "answers end at EOS"
+    return (
+        f"lognormal:{inputs}:cv={CHAT_SPREAD[0]}" if chat else inputs,
+        f"lognormal:{outputs}:cv={CHAT_SPREAD[1]}" if chat or own_end else outputs,
+    )
 
 
 def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
@@ -250,7 +310,8 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
     name, mode = row.get("id", ""), row.get("mode", "")
     try:
         job, replicas = row_job(row, facts)
-        result = estimate(job)
+        finite = job.requests is not None
+        result = finite_estimate(job, _run_traffic(row, job, replicas), replicas, facts) if finite else estimate(job)
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
     except FlopwiseError as error:
         return [

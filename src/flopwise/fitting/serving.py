@@ -87,7 +87,7 @@ class PublishedLoad:
 
 
 def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
-    """All rows that can be predicted."""
+    """All rows that can be predicted by their steady state; runs with an end are simulated, and judge the fit."""
     usable = []
     for row in rows:
         measured = measured_quantities(row)
@@ -97,7 +97,7 @@ def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
             memory, machine = job_memory(job), runner(job)
         except FlopwiseError:
             continue
-        if not measured or not generates(job.model):
+        if not measured or not generates(job.model) or job.requests is not None:
             continue
         if _waiting(job, memory, machine):
             measured.pop("ttft_s", None)

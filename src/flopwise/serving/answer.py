@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -105,10 +105,13 @@ def _loaded_replica(
         SpecError: no whole replicas, or a load that cannot be.
     """
     inputs, outputs, notes = _request_tokens(job.model, request, encode=encode)
+    notes = notes if request.requests is None else ()  # lengths are drawn
     total = job.num_gpus if gpus is None else gpus
     if total % job.num_gpus:
         raise SpecError(f"{total} GPUs do not hold whole replicas of {job.layout.text}: {job.num_gpus} each")
     replicas, rate, in_flight = total // job.num_gpus, request.rate, request.concurrency
+    if request.requests is not None and in_flight is None and rate is None:
+        in_flight = request.requests  # all at once
     if static and rate is not None:
         raise SpecError(
             "a fixed batch starts together, so that nothing arrives in between: give --static with --concurrency, or "
@@ -116,10 +119,14 @@ def _loaded_replica(
         )
     if in_flight is not None and rate is not None:
         raise OptionError("concurrency", "a rate is given, too: fix the requests in flight or the arrivals, not both")
+    if request.requests is not None and (static or not outputs):
+        raise OptionError("requests", "a run with an end is simulated token by token: leave it out of fixed batches "
+                          "and where an input is answered in one pass")  # fmt: skip
     loaded = replace(
         job, input_tokens=inputs, output_tokens=outputs, static=static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
         arrivals_per_s=None if rate is None else rate / replicas, paid_gpus=_paid_gpus(job, replicas),
+        requests=request.requests,
     )  # fmt: skip
     if rate is not None and not loaded.decodes:
         loaded = replace(loaded, concurrency=_batch_at_rate(loaded))
@@ -158,22 +165,25 @@ def _batch_at_rate(job: ServeJob) -> int:
 def serve_answer(
     job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec, facts: Facts,
     *, gpus: int | None = None, static: bool = False, encode: bool = False, notes: tuple[str, ...] = (),
+    simulated: Callable[[ServeJob, int], ServeEstimate] | None = None,
 ) -> ServeAnswer:  # fmt: skip
     """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
+
+    `simulated`: from one replica under its load and their number to its estimate, of a run with an end.
 
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
     job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
-    result, rate, in_flight, cluster = estimate(job), request.rate, request.concurrency, job.cluster
+    rate, cluster = request.rate, job.cluster
+    result = estimate(job) if simulated is None else simulated(job, replicas)
     at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
     memory = memory_answer(
         job.model, replace(deployment, weights=job.weights.name),
         job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
         context=job.context, concurrency=at_once,
     )  # fmt: skip
-    load = f"{in_flight:,} in flight" if in_flight else f"{rate:g} requests/s" if rate else "as many as memory holds"
-    waits = None if rate is None else _under_load(job, result, rate)
+    waits = None if rate is None or request.requests is not None else _under_load(job, result, rate)
     ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
     notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
     return ServeAnswer(
@@ -191,7 +201,7 @@ def serve_answer(
             ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
             ("engine", job.engine.name + (", fixed batch" if job.static else "")),
             *technique_settings(job),
-            ("requests", f"{_request_text(job)}; {load}"),
+            ("requests", f"{_request_text(job)}; {_load_text(request)}"),
             ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
         ),
         cold_start=cold_start(
@@ -202,6 +212,15 @@ def serve_answer(
         host_bytes=host_bytes(job),
         assumptions=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _load_text(request: RequestSpec) -> str:
+    """How many requests there are, in words."""
+    rate, at_once = request.rate, request.concurrency
+    load = f"{at_once:,} in flight" if at_once else f"{rate:g} requests/s" if rate else None
+    if request.requests is None:
+        return load or "as many as memory holds"
+    return f"{request.requests:,} in all, {load or 'all at once'}"
 
 
 def _storage_of(start: StartSpec, facts: Facts) -> Storage:

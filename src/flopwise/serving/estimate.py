@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,8 +64,16 @@ def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[
     return check_length(model, input_tokens + answer, what="a request" if answer else "an input")
 
 
-def estimate(job: ServeJob) -> ServeEstimate:
-    """Estimate one replica.
+class RunMeans(NamedTuple):
+    """What the requests of a run with an end saw on average, and how many of them a replica answered a second."""
+
+    ttft_s: float
+    tpot_s: float  # of answers that are a token long: anything
+    requests_per_s: float
+
+
+def estimate(job: ServeJob, run: RunMeans | None = None) -> ServeEstimate:
+    """Estimate one replica in its steady state; `run`: what a run with an end gave instead of that.
 
     Raises:
         SpecError: the layout cannot be, or weights and one sequence do not fit the memory.
@@ -76,7 +84,7 @@ def estimate(job: ServeJob) -> ServeEstimate:
     machine = runner(job)
     if not job.decodes:
         return _encoder_estimate(job, machine, memory)
-    return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory))
+    return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory), run)
 
 
 def job_memory(job: ServeJob, **load: Any) -> ServingMemory:
@@ -117,8 +125,7 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
     if job.static:
         steady = fixed_batch(machine, job.layout, max(in_flight, 1.0), *shape)
     else:
-        each = np.inf if job.requests is None else job.requests / int(job.layout.dp)
-        steady = closed_loop(machine, job.layout, max(in_flight, 1.0), *shape, each)
+        steady = closed_loop(machine, job.layout, max(in_flight, 1.0), *shape)
     steady = per_token(job, steady)
     most, wanted = int(memory.max_concurrency), _replica_concurrency(job)
     waiting = (wanted - most) / _number(steady.requests_per_s) if wanted and 0 < most < wanted else 0.0
@@ -139,13 +146,17 @@ def _number(value: object) -> float:
 
 
 def _decoder_estimate(
-    job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float
+    job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float, run: RunMeans | None
 ) -> ServeEstimate:
     share = _number(steady.prefill_share)
     step = _mean_step(steady, share)
-    ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
-    e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
     replicas = int(job.layout.dp)
+    ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
+    rate = _number(steady.requests_per_s) * replicas
+    if run is not None:
+        ttft_s, waiting_s, rate = run.ttft_s, 0.0, run.requests_per_s
+        tpot_s = run.tpot_s if job.output_tokens > 1 else tpot_s
+    e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
     if job.techniques.prefill_gpus:  # the share of the bill, too
         on_prompts = job.techniques.prefill_gpus / job.num_gpus
     elif job.static:
@@ -161,7 +172,7 @@ def _decoder_estimate(
         tpot_s=tpot_s,
         least_tpot_s=_number(steady.decode.floor_s) / tokens_a_round(job),
         e2e_s=e2e_s,
-        requests_per_s=_number(steady.requests_per_s) * replicas,
+        requests_per_s=rate,
         most_per_s=_most_per_s(job, steady, step) * replicas,
         concurrency=_number(steady.batch) * replicas,
         prefill_frac=min(1.0, on_prompts),

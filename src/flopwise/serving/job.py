@@ -72,7 +72,7 @@ class ServeJob:
     output_tokens: int = 256
     concurrency: int | None = None
     arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
-    requests: int | None = None  # that all users send together, where it is a run with an end
+    requests: int | None = None  # in all, of a run with an end; None: they go on for ever
     static: bool = False  # a fixed batch: all prompts first, then all answers
     memory_frac: float | None = None
     max_batch: int | None = None
@@ -165,10 +165,12 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     name = quantity.split(".", maxsplit=1)[0]
     if job.engine.local:
         return f"serving.{name}.local"
-    fixed = job.static or not job.decodes  # one pass over a batch, as an encoder answers
+    if not job.decodes:  # one pass over a batch
+        return f"serving.{name}.batch.encode"
+    rate = job.arrivals_per_s is not None
+    how = "batch" if job.static else "rate" if rate else "server" if job.requests is None else "run"
     if name == "ttft":
-        return f"serving.ttft.{'batch' if fixed else 'queued' if queued else 'server'}"
-    how = "batch" if fixed else "rate" if job.arrivals_per_s is not None else "server"
+        return f"serving.ttft.{how if how in ('batch', 'run') else 'queued' if queued else 'server'}"
     return f"serving.{name}.{how}.{'moe' if job.model.has_experts else 'dense'}"
 
 

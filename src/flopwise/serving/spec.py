@@ -150,6 +150,8 @@ class RequestSpec(Spec):
     rate: float | None = _traffic("--rate", options.RATE, "Requests that arrive a second, on average: 20, 500/min.")
     concurrency: int | None = _traffic("--concurrency", options.BATCH,
         "Requests in flight over all replicas, each followed by another (default: as many as memory holds).")
+    requests: int | None = _traffic("--requests", options.whole(high=10**12),
+        "Requests in all: a run with an end, of a batch job, or instead of a duration.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

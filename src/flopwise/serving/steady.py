@@ -97,7 +97,6 @@ def closed_loop(
     in_flight: Floats,
     input_tokens: Floats,
     output_tokens: Floats,
-    requests: float = np.inf,
 ) -> Steady:
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
@@ -106,8 +105,7 @@ def closed_loop(
     than that, fewer sequences decode and the others wait.
 
     Users started together and requests alike end together, so that prompts come in bunches: of the others', the
-    engine's `synchrony` stands before a new one, half of it on average, and in runs of few `requests` at least those
-    that were there from the start. A request comes while a step runs, and engines
+    engine's `synchrony` stands before a new one, half of it on average. A request comes while a step runs, and engines
     that schedule ahead of the device have planned the next without it: the engine's `steps_ahead`. Nobody waits for a
     prompt or a step of his own: what others cause goes by their share.
 
@@ -134,8 +132,7 @@ def closed_loop(
     mean_s = decode.seconds + share * (mixed.seconds - decode.seconds)
     tpot_s = decode.seconds + others * share * (mixed.seconds - decode.seconds)
     added_s = chunks * (mixed.seconds - decode.seconds)
-    bunched = np.maximum(runner.engine.synchrony, np.minimum(parts * in_flight / requests, 1.0))
-    ahead = bunched * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
+    ahead = runner.engine.synchrony * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
     waits_s = runner.engine.steps_ahead * others * mean_s + np.maximum(ahead, 0.0) * added_s
     ttft_s = runner.engine.request_s + waits_s + chunks * mixed.seconds
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)

@@ -219,10 +219,10 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
     techniques = replace(techniques, prefill_gpus=None)
     job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
     notes = (*notes, *job.model.notes, *job.cluster.assumptions)
-    return _request_of(job, traffic, scheduling, source.catalog, notes)
+    return request_of(job, traffic, scheduling, source.catalog, notes)
 
 
-def _request_of(
+def request_of(
     job: ServeJob, traffic: Traffic, scheduling: Scheduling, facts: Facts, assumptions: tuple[str, ...]
 ) -> SimulationRequest:
     """The request to replicas of `job`. Raises: as `simulation_request`."""

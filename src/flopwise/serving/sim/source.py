@@ -39,8 +39,7 @@ class Traffic(Spec):
         "How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
         default=DEFAULT_ARRIVALS)
     duration_s: float | None = _traffic("--duration", options.SECONDS, "Requests come this long (default: 10 min).")
-    requests: int | None = _traffic(
-        "--requests", options.whole(high=10**12), "Requests in all: of a batch job, or instead of a duration.")
+    requests: int | None = same(RequestSpec, "requests")
     burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, high=100.0),
         "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.")
     peak: float | None = _traffic("--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),

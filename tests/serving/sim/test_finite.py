@@ -1,0 +1,90 @@
+"""A run with an end, against sums by hand over the steps that it must take, and against the steady state."""
+
+from dataclasses import replace
+
+import pytest
+
+from flopwise.api.serve import serve
+from flopwise.cost.cluster import cluster
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.estimate import estimate
+from flopwise.serving.sim.engine import replica
+from flopwise.serving.sim.finite import finite_estimate
+from flopwise.serving.sim.source import Traffic
+from named import serve_job_with
+
+FACTS = load_facts()
+H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
+JOB = serve_job_with(
+    model=load_model("Llama-3.1-8B"), cluster=H100, engine=replace(FACTS.engine("vllm"), plans_ahead=False, front_s=0.0,
+    front_token_s=0.0, stream_s=0.0), input_tokens=512, output_tokens=16, concurrency=8, requests=8,
+)  # fmt: skip
+
+
+def burst(count: int, **lengths: int | str) -> Traffic:
+    """`count` requests at one instant."""
+    return Traffic(requests=count, users=count, together=True, **{"input_tokens": 512, "output_tokens": 16} | lengths)
+
+
+def test_a_burst_takes_its_prompts_and_then_its_answers() -> None:
+    """Eight prompts of 512 in one step of 4,096 tokens, then 15 steps of eight sequences: 128 tokens over both."""
+    cost = replica(JOB, max_tokens=528).cost
+    steps_s = sum(cost.seconds(batch=8, cached=8 * (513 + n)) for n in range(15))
+    found = finite_estimate(JOB, burst(8), 1, FACTS)
+    assert found.tpot_s is not None
+    assert found.output_tokens_per_s is not None
+    assert found.tpot_s.value == pytest.approx(steps_s / 15, rel=0.02)
+    first_s = found.ttft_s.value
+    pairs_s = cost.seconds(chunk=512, start=512) - cost.seconds(chunk=512)  # of 512 tokens that see 512 more
+    whole_s = cost.seconds(chunk=4096)  # one prompt of that length: its tokens see 28 such blocks besides
+    assert first_s == pytest.approx(JOB.engine.request_s + whole_s - 28 * pairs_s, rel=0.03)
+    assert found.output_tokens_per_s.value == pytest.approx(8 * 16 / (first_s + steps_s), rel=0.02)
+
+
+def test_the_longest_answer_drains_alone() -> None:
+    """A burst of answers of 1 to 1,023 tokens ends with few in a step: fewer tokens a second than of 512 each."""
+    job = replace(JOB, output_tokens=512, concurrency=64, requests=64)
+    alike, drawn = (finite_estimate(job, burst(64, output_tokens=n), 1, FACTS) for n in (512, "1:1023"))
+    assert alike.output_tokens_per_s is not None
+    assert drawn.output_tokens_per_s is not None
+    assert 0.45 < drawn.output_tokens_per_s.value / alike.output_tokens_per_s.value < 0.75
+
+
+def test_a_long_run_of_users_is_the_steady_state() -> None:
+    """32 users with 100 requests each: tokens a second of the closed loop, whose users are as many."""
+    job = replace(JOB, output_tokens=128, concurrency=32, requests=3200)
+    traffic = Traffic(requests=3200, users=32, together=True, input_tokens="256:768", output_tokens="64:192")
+    found, steady = finite_estimate(job, traffic, 1, FACTS), estimate(replace(job, requests=None))
+    assert found.throughput.value == pytest.approx(steady.throughput.value, rel=0.1)
+    assert found.throughput.band.name.startswith("serving.throughput")
+
+
+def test_arrivals_at_a_rate_take_their_time() -> None:
+    """100 requests at 2/s take 50 s, whatever the machine could do: 2/s less the wait for the last answer."""
+    traffic = Traffic(requests=100, rate=2.0, input_tokens=512, output_tokens=16)
+    found = finite_estimate(replace(JOB, concurrency=None, arrivals_per_s=2.0, requests=100), traffic, 1, FACTS)
+    assert 1.5 < found.requests_per_s < 2.5
+
+
+def test_replicas_share_a_run() -> None:
+    """Twice the requests on two replicas: each does what one alone did."""
+    one, two = (finite_estimate(JOB, burst(8 * n), n, FACTS) for n in (1, 2))
+    assert two.requests_per_s == pytest.approx(one.requests_per_s, rel=0.02)
+    assert two.ttft_s.value == pytest.approx(one.ttft_s.value, rel=0.02)
+
+
+def test_serve_says_the_run() -> None:
+    answer = serve("Llama-3.1-8B", gpu="h100", input_tokens=230, output_tokens="lognormal:224:cv=0.8", requests=320)
+    endless = serve("Llama-3.1-8B", gpu="h100", input_tokens=230, output_tokens=224, concurrency=320)
+    assert dict(answer.settings)["requests"] == "230 tokens in, 224 out; 320 in all, all at once"
+    assert answer.estimate.requests_per_s < endless.estimate.requests_per_s
+    assert not any("not drawn" in note for note in answer.assumptions)
+    assert answer.under_load is None
+
+
+@pytest.mark.parametrize(("model", "given"), [("bert-base", {}), ("Llama-3.1-8B", {"static": True, "concurrency": 4})])
+def test_one_pass_and_fixed_batches_have_no_run(model: str, given: dict[str, object]) -> None:
+    with pytest.raises(SpecError, match="requests"):
+        serve(model, gpu="h100", requests=10, **given)
