@@ -1,6 +1,7 @@
 """A run with an end, against sums by hand over the steps that it must take, and against the steady state."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ JOB = serve_job_with(
 )  # fmt: skip
 
 
-def burst(count: int, **lengths: int | str) -> Traffic:
+def burst(count: int, output_tokens: int | str = 16) -> Traffic:
     """`count` requests at one instant."""
-    return Traffic(requests=count, users=count, together=True, **{"input_tokens": 512, "output_tokens": 16} | lengths)
+    return Traffic(requests=count, users=count, together=True, input_tokens=512, output_tokens=output_tokens)
 
 
 def test_a_burst_takes_its_prompts_and_then_its_answers() -> None:
@@ -85,6 +86,6 @@ def test_serve_says_the_run() -> None:
 
 
 @pytest.mark.parametrize(("model", "given"), [("bert-base", {}), ("Llama-3.1-8B", {"static": True, "concurrency": 4})])
-def test_one_pass_and_fixed_batches_have_no_run(model: str, given: dict[str, object]) -> None:
+def test_one_pass_and_fixed_batches_have_no_run(model: str, given: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="requests"):
         serve(model, gpu="h100", requests=10, **given)

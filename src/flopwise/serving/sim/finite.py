@@ -43,7 +43,7 @@ def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts
         run = request.run_fixed(replicas)
         made = run.summary().output_tokens_per_s / job.output_tokens
         tpot_s = np.nanmean(run.tpot_s) if job.output_tokens > 1 else 0.0
-        figures.append((np.nanmean(run.ttft_s), tpot_s, made / replicas))
+        figures.append(np.array([np.nanmean(run.ttft_s), tpot_s, made / replicas]))
     return estimate(job, RunMeans(*np.mean(figures, axis=0).tolist()))
 
 
