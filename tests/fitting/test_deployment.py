@@ -58,9 +58,9 @@ def job() -> ServeJob:
     return replica_of(source.model("Qwen3-0.6B"), spec, machines, TechniqueRequest(), source)[0]
 
 
-def truth(job: ServeJob) -> Values:
-    """The true constants."""
-    return {c: TRUE[c.name] for c in deployment_constants(job)}
+def truth(job: ServeJob, **other: float) -> Values:
+    """The true constants, but for `other` values of some."""
+    return {c: {**TRUE, **other}[c.name] for c in deployment_constants(job)}
 
 
 def asked(count: int, seed: int = 0) -> MeasuredRequests:
@@ -100,15 +100,17 @@ def test_moving_constants_moves_the_engine_and_its_device_alone(job: ServeJob) -
     assert replace(moved.engine, **{n: getattr(job.engine, n) for n in TRUE if n.endswith("_s")}) == job.engine
 
 
-def test_known_constants_are_found_again(job: ServeJob) -> None:
-    """Of answers that the simulator itself gave, with noise: other loads then come out as they would with the truth."""
-    true = moved_job(job, truth(job))
-    load = answered_by(true, asked(240), noise=0.05)
+@pytest.mark.parametrize("noise", [0.05, 0.0])
+@pytest.mark.parametrize("request_s", [0.03, 0.012])
+def test_known_constants_are_found_again(job: ServeJob, request_s: float, noise: float) -> None:
+    """Of answers that the simulator itself gave: other loads then come out as they would with the truth."""
+    true = moved_job(job, truth(job, request_s=request_s))
+    load = answered_by(true, asked(240), noise=noise)
     found = fit_deployment([replace(load, job=job)], FACTS)
     assert found.kept
     assert len(found.values) <= 6
     values = {c.name: value for c, value in found.values.items()}
-    assert values["request_s"] == pytest.approx(TRUE["request_s"], rel=0.15)
+    assert values["request_s"] == pytest.approx(request_s, rel=0.15)
     for users, seed in ((1, 5), (6, 6)):
         other = answered_by(true, asked(80, seed), users=users)
         rows = np.arange(80)
@@ -215,6 +217,31 @@ def seen(job: ServeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 HOW = {"gpu": "EPYC 9R45", "engine": "vllm", "max_batch": 64}
+
+
+def test_a_closed_loop_is_known_from_the_load_generators_file(
+    job: ServeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without `users`, from the file and from an observation of it: the same constants; else other ones."""
+    monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(tmp_path / "profiles"))
+    load = answered_by(moved_job(job, truth(job)), asked(60), users=4).requests
+    times = [[float(gap)] * (n - 1) for gap, n in zip(load.itl_s, load.output.tolist(), strict=True)]
+    document = {
+        "start_times": load.arrival_s.tolist(), "ttfts": load.ttft_s.tolist(), "itls": times,
+        "input_lens": load.prompt.tolist(), "output_lens": load.output.tolist(),
+    }  # fmt: skip
+    plain, told = tmp_path / "plain.json", tmp_path / "told.json"
+    plain.write_text(json.dumps(document))
+    told.write_text(json.dumps(document | {"request_rate": "inf", "max_concurrency": 4}))
+    requests = measured_requests(told)
+    write_observation(tmp_path / "seen", *observation(None, requests))
+
+    def values(path: Path, **more: int) -> list[float]:
+        made = flopwise.calibrate(path, model="Qwen3-0.6B", name="svc", dry_run=True, **HOW, **more)
+        return [one.after for one in made.constants]
+
+    assert values(told) == values(plain, users=4) != values(plain)
+    assert values(tmp_path / "seen") == pytest.approx(values(told), rel=0.05)
 
 
 def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path) -> None:

@@ -35,6 +35,27 @@ def test_constants_of_a_cpu_by_hand() -> None:
     assert found["matmul_frac.bf16"] == 1.0
 
 
+def test_the_rate_of_weights_is_what_computing_leaves_of_few_rows() -> None:
+    """16 weights of 1024 x 1024 in fp32: 64 MiB at 8 GB/s, beside 2 x 8 x 2^24 operations at 100 GFLOP/s.
+
+    With 32 rows computing takes as long and more: these say nothing.
+    """
+    assert not any(p.name.startswith("packed_") for p in probed_facts(cpu_probe()).parameters)  # not measured
+    nbytes, flops = 16 * 4 * 2**20, 16 * 2 * 2**20
+    read = [
+        measurement("weights_read", "B/s", nbytes / (nbytes / 8e9 + rows * flops / 100e9), m=rows, n=1024, k=1024,
+                    weights=16)
+        for rows in (1, 8)
+    ]  # fmt: skip
+    many = measurement("weights_read", "B/s", 4e9, m=32, n=1024, k=1024, weights=16)
+    probe = replace(cpu_probe(), measurements=(*cpu_probe().measurements, *read, many))
+    found = {p.name: p.value for p in probed_facts(probe).parameters}
+    assert found["packed_bytes_per_s.fp32"] == pytest.approx(8e9, rel=1e-3)
+    assert "packed_bytes_per_s.bf16" not in found
+    # of the 17.7 us that a product of 256 x 256 x 256 loses, 32.8 us would be its weights': its tiles lose nothing
+    assert found["tile_fill_s"] == 0.0
+
+
 def test_new_memory_is_told_from_elementwise_operations() -> None:
     """8 tensors of 32 MiB, which the system maps anew, at 4 GB/s beside 23 passes over them at 10 GB/s."""
     assert "fresh_bytes_per_s" not in {p.name for p in probed_facts(cpu_probe()).parameters}  # nothing so large

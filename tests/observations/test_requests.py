@@ -122,3 +122,37 @@ def test_requests_stand_by_their_arrival(tmp_path: Path) -> None:
     found = read_requests(path)
     assert found.prompt.tolist() == [1, 3, 5]
     assert np.isnan(found.itl_s).all()
+
+
+ROWS = {"start_times": [1.0, 1.0], "ttfts": [0.2, 0.1], "itls": [[0.05], [0.02]], "input_lens": [7, 9]}
+ANSWER = {
+    "request_start_time": 1.0, "time_to_first_token_ms": 20.0, "request_latency": 0.1, "output_tokens": 5,
+    "prompt_tokens": 9,
+}  # fmt: skip
+
+
+def guidellm(*strategies: dict[str, Any]) -> dict[str, Any]:
+    """A file of some benchmarks."""
+    return {"benchmarks": [{"config": {"strategy": s}, "requests": {"successful": [ANSWER]}} for s in strategies]}
+
+
+@pytest.mark.parametrize(
+    ("document", "users"),
+    [
+        (ROWS, None),  # nothing is said
+        ({**ROWS, "max_concurrency": 4, "request_rate": "inf"}, 4),
+        ({**ROWS, "max_concurrency": 4, "request_rate": 2.5}, None),  # at a rate, of which some may wait
+        ({**ROWS, "max_concurrency": "inf"}, None),
+        ({**ROWS, "max_concurrency": -3}, None),
+        (guidellm({"type_": "concurrent", "streams": 8}), 8),
+        (guidellm({"type_": "synchronous"}), 1),
+        (guidellm({"type_": "poisson", "rate": 3.0}), None),
+        (guidellm({"type_": "concurrent", "streams": 8}, {"type_": "concurrent", "streams": 16}), None),  # two loads
+        ({"experiments": [{"experiment": {"mode": "concurrency", "value": 2}, "requests": [
+            {"timestamp": 1e9, "response_timestamps": [1.2e9]}]}]}, 2),
+        ({"experiments": [{"experiment": {"mode": "request_rate", "value": 2}, "requests": [
+            {"timestamp": 1e9, "response_timestamps": [1.2e9]}]}]}, None),
+    ],
+)  # fmt: skip
+def test_how_many_users_wait_is_what_the_file_says(tmp_path: Path, document: Any, users: int | None) -> None:
+    assert read_requests(written(tmp_path, document)).users == users

@@ -59,8 +59,8 @@ class FakeDevice:
 
         return run
 
-    def matmul(self, m: int, n: int, k: int, dtype: str) -> Callable[[], None]:
-        return self._takes("matmul", m * n * (k + k), FLOPS[dtype])  # a product and a sum for each of k
+    def matmul(self, m: int, n: int, k: int, dtype: str, weights: int = 1) -> Callable[[], None]:
+        return self._takes("matmul", m * n * (k + k) * weights, FLOPS[dtype])  # a product and a sum for each of k
 
     def memory(self, what: str, nbytes: int) -> Callable[[], None]:
         return self._takes(what, nbytes, MOVED[what])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_a_rate_is_the_work_counted_by_hand_over_the_time(name: str, quick: bool
         assert one.best == pytest.approx(one.value)
         assert one.repeats >= 3
         assert one.seconds == pytest.approx(one.work * one.value if one.unit == "s" else one.work / one.value)
+
+
+def test_few_rows_pass_more_weights_than_a_processors_caches_hold() -> None:
+    """Twice 40 MiB in 4 and in 2 bytes of 1024 x 1024: 20 and 40 weights; 2 rows operations for 4 or 2 bytes."""
+    device = FakeDevice(kind="cpu")
+    device.device = replace(device.device, cache_bytes={"L2": 1 << 20, "L3": 40 << 20})
+    found = [one for one in _probe(device, "matmul", quick=False).measurements if one.name == "weights_read"]
+    assert {(one.dtype, one.shape["m"]) for one in found} == {(d, m) for d in ("fp32", "bf16") for m in (1, 8, 32)}
+    for one in found:
+        assert one.shape["weights"] == {"fp32": 20, "bf16": 40}[one.dtype or ""]
+        assert one.work == 80 << 20
+        moved_per_flop = {"fp32": 4, "bf16": 2}[one.dtype or ""] / (2 * one.shape["m"])
+        assert one.value == pytest.approx(fake.FLOPS[one.dtype or ""] * moved_per_flop)
+    assert all(one.name == "matmul" for one in _probe(FakeDevice(), "matmul").measurements), "of a card: in its shapes"
 
 
 def test_the_work_of_each_kind_by_hand() -> None:

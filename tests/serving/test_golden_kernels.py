@@ -73,6 +73,23 @@ def test_one_row_runs_on_the_vector_units_and_reads_its_weights() -> None:
     assert float(np.asarray(found.compute_s)) == pytest.approx(2 * n * k / (0.5 * RATES.peak["fp32"]), rel=1e-9)
 
 
+def test_weights_that_are_packed_first_wait_for_neither_rows_nor_units() -> None:
+    """Their 2 n k bytes at the packing rate, never faster than memory is; beside them only rows overlap."""
+    m, n, k = 8, 4096, 4096
+    plain = matmul_s(RATES, m, n, k)
+    for rate in (9e9, 1e15):
+        packed = replace(RATES, value={**RATES.value, "packed_bytes_per_s.bf16": rate})
+        found = matmul_s(packed, m, n, k)
+        packing_s = 2 * n * k / min(rate, READ)
+        rows_s = 2 * m * (n + k) / READ
+        expected = VALUE["kernel_s"] + packing_s + overlapped(float(np.asarray(plain.compute_s)), rows_s)
+        assert float(np.asarray(found.seconds)) == pytest.approx(expected, rel=1e-9)
+        assert float(np.asarray(found.memory_s)) == pytest.approx(packing_s + rows_s, rel=1e-9)
+        assert found.seconds > plain.seconds
+        for dtype in ("fp8", "int4_wo"):  # no library packs these each time
+            assert matmul_s(packed, m, n, k, dtype=dtype) == matmul_s(RATES, m, n, k, dtype=dtype)
+
+
 def test_few_columns_draw_from_few_cores() -> None:
     """512 columns are four tiles of 128: the share of cores that read, and what stream-K shares out of the rest."""
     n, k = 512, 8192

@@ -26,10 +26,10 @@ def calibrate(
 
     `files`: what `flopwise probe` wrote, CSV files as `flopwise backtest` reads them, or names of recorded runs. With
     a `model` they are observations that `flopwise observe` wrote (or results of a load generator) of its deployment,
-    which `deployment` says: keywords of `MachineSpec` and `ServingSpec`; `users`: of a closed loop, None where
-    requests came at the times that the file says. `calibration`: the profile to start from, instead of the shipped
-    constants. `dry_run`: write nothing; `force`: over a profile of the same name. `advance(done, whole)` is called as
-    the fit goes.
+    which `deployment` says: keywords of `MachineSpec` and `ServingSpec`; `users`: of a closed loop, where the file
+    does not say how many: None takes requests at the times that it has. `calibration`: the profile to start from,
+    instead of the shipped constants. `dry_run`: write nothing; `force`: over a profile of the same name.
+    `advance(done, whole)` is called as the fit goes.
 
     Raises:
         SpecError: a file is broken or of no known kind, nothing in them can be predicted, requests are too few, or the
@@ -74,7 +74,8 @@ def _of_deployment(
 
     machines, served, source = take(keywords, MachineSpec, ServingSpec, SourceSpec)
     job, _ = replica_of(source.model_with_layers(model), served, machines, TechniqueRequest(), source)
-    loads = [ServedLoad(job=job, requests=measured_requests(path), users=users) for path in paths]
+    read = [measured_requests(path) for path in paths]
+    loads = [ServedLoad(job=job, requests=requests, users=users or requests.users) for requests in read]
     found = fit_deployment(loads, source.catalog)
     return deployment_profile(found, job, source.catalog, name, [str(path) for path in paths], date)
 

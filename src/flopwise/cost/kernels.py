@@ -42,6 +42,10 @@ DECODE_QUERIES = 16
 LATENT_ROWS = 64.0
 """Rows (query heads of one sequence, which share the latent) that a kernel of MLA decoding computes at once."""
 
+PACKING = {"fp32": "packed_bytes_per_s.fp32", "tf32": "packed_bytes_per_s.fp32"}
+"""Name of the rate at which a product's weights are packed before it multiplies, by the format that it runs in."""
+PACKED_16 = "packed_bytes_per_s.bf16"
+
 STREAMS = "grouped_streams"
 """Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
@@ -180,13 +184,12 @@ def matmul_s(
     def formula(m: Ints, n: Ints, k: Ints) -> Timing:
         misaligned = (np.remainder(n, unit) > 0) | (np.remainder(k, unit) > 0)
         slower = np.where(misaligned, 1.0 / rates.value["misaligned_frac"], 1.0)
-        compute_s, moved = _product(rates, way, m, n, k, 1.0, slower)
-        memory_s = read_s(rates, moved, cold=cold)
-        timing = overlap_timing(rates, compute_s, memory_s, rates.value["kernel_s"])
+        product = _product(rates, way, m, n, k, 1.0, slower)
+        timing = _product_timing(rates, way, product, rates.value["kernel_s"], cold=cold)
         if not p.quantised or act_bytes <= p.act_bits / 8:  # what comes in has so few bits already
             return timing
         extra_s = _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold)
-        return Timing(timing.seconds + extra_s, compute_s, memory_s)
+        return timing._replace(seconds=timing.seconds + extra_s)
 
     return in_blocks(formula, (m, n, k))
 
@@ -201,6 +204,7 @@ class _Way(NamedTuple):
     act_bytes: float  # of an element that comes in before, and goes out after, any quantisation
     unpacked: bool  # weights are unpacked as they are multiplied
     packed: float  # bits of a weight over those of an activation, where it is unpacked in registers
+    packing: float  # B/s at which weights are packed before they are multiplied; 0: they are multiplied as they are
 
 
 def _way(rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, *, grouped: bool = False) -> _Way:
@@ -215,13 +219,14 @@ def _way(rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, 
     scaled = (grouped and STREAMS not in rates.value) or p.quantised or p.unpacked
     tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
-    return _Way(p, rate, tail, bits, act_bytes, unpacked, packed)
+    packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
+    return _Way(p, rate, tail, bits, act_bytes, unpacked, packed, packing)
 
 
 def _product(
     rates: Rates, way: _Way, m: Ints, n: Ints, k: Ints, touched: Floats, slower: Floats = 1.0
-) -> tuple[Floats, Floats]:
-    """Seconds of computing and bytes to move of `touched` products, m rows in all, each with its own k x n weight."""
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds of computing `touched` products, m rows in all; bytes of their k x n weights, and of the rows."""
     held = np.maximum(touched, 1.0)
     each, at_once = m / held, np.minimum(held, rates.value.get(STREAMS, math.inf))
     compute_s = _tiled_s(rates, each, n, k, at_once, way.tail, way.rate, way.packed) * (held / at_once) * slower
@@ -230,7 +235,24 @@ def _product(
         compute_s = np.minimum(compute_s, held * _vector_s(rates, each, n, k, unpacked=way.unpacked))
     act_in = m * k * (p.act_bits / 8 if p.quantised else way.act_bytes)
     weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * held, way.tail)
-    return compute_s, act_in + weights + m * n * way.act_bytes
+    return compute_s, weights, act_in + m * n * way.act_bytes
+
+
+def _product_timing(
+    rates: Rates, way: _Way, product: tuple[Floats, Floats, Floats], fixed_s: Floats, *, cold: bool
+) -> Timing:
+    """Computing and moving at once; weights that are packed first wait for neither.
+
+    Source: Goto and van de Geijn 2008, Anatomy of high-performance matrix multiplication, section 4 (packing); oneDNN,
+    "Memory format propagation" (reorders); the rate is measured (`flopwise probe`).
+    Assumes: a library packs anew each time, as it does for weights that it was not given to keep.
+    """
+    compute_s, weights, moved = product
+    if not way.packing:
+        return overlap_timing(rates, compute_s, read_s(rates, weights + moved, cold=cold), fixed_s)
+    packing_s = np.maximum(weights / way.packing, read_s(rates, weights, cold=cold))
+    timing = overlap_timing(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s)
+    return Timing(timing.seconds + packing_s, compute_s, timing.memory_s + packing_s)
 
 
 def _narrow(rates: Rates, columns: Floats, tail: float) -> Floats:
@@ -272,12 +294,12 @@ def grouped_matmul_s(
     way = _way(rates, dtype, weight_bits, act_bytes, grouped=True)
 
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
-        compute_s, moved = _product(rates, way, m, n, k, touched)
+        compute_s, weights, moved = _product(rates, way, m, n, k, touched)
         arriving = way.precision.act_bits / 8 if way.precision.quantised else act_bytes
         passes = 0.0 if ordered else rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
-        memory_s = read_s(rates, moved + passes, cold=cold)
         starts = np.maximum(touched / rates.value.get(STREAMS, math.inf) - 1.0, 0.0)
-        return overlap_timing(rates, compute_s, memory_s, rates.value["grouped_s"] + starts * rates.value["kernel_s"])
+        fixed_s = rates.value["grouped_s"] + starts * rates.value["kernel_s"]
+        return _product_timing(rates, way, (compute_s, weights, moved + passes), fixed_s, cold=cold)
 
     return in_blocks(formula, (m, n, k, touched))
 

@@ -20,7 +20,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
-from flopwise.fitting.robust import FitModel, fit, loss
+from flopwise.fitting.robust import PULL, FitModel, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.engine import replica
@@ -39,8 +39,13 @@ LEAST = 8
 """Requests of a part below which its medians say little."""
 LEAST_REQUESTS = 48
 """Of one load: three stretches with two parts each."""
+TURNS = 3
+"""Times that figures are weighed anew by what the fit before left of them."""
+MEDIAN_OF_NORMAL = 0.6745
+LEAST_NOISE = 0.01
+"""Log error that no figure is trusted beyond."""
 ROW_WEIGHT = 4.0
-"""Of a figure, against the prior of one constant."""
+"""Of a figure, against the prior of one constant, at least."""
 LEAST_SPREAD = 0.04
 """Log error that no prediction is more certain than: two runs of one load differ by so much."""
 INSIDE = 0.8
@@ -150,8 +155,20 @@ def simulated_columns(run: SimulatedRun) -> dict[str, Array]:
     return {"ttft_s": run.ttft_s, "itl_s": run.tpot_s, "e2e_s": run.e2e_s}
 
 
+def middle_figures(columns: Mapping[str, Array], rows: Rows, *, drawn: bool = False) -> Array:
+    """As `median_figures`, but geometric means of the middle half: medians leap where constants move a little."""
+    if drawn:
+        return median_figures(columns, rows, drawn=True)
+    found = [np.sort(column[np.isfinite(column)]) for column in (columns[name][rows] for name in FIGURES)]
+    halves = [column[len(column) // 4 : len(column) - len(column) // 4] for column in found]
+    return np.array([np.exp(np.log(half).mean()) if len(half) else np.nan for half in halves])
+
+
 class DeploymentModel(FitModel):
-    """Log errors of the medians of all parts of some loads, as a function of the constants' logarithms."""
+    """Log errors of the figures of all parts of some loads, as a function of the constants' logarithms."""
+
+    step = 0.1
+    reaches = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
 
     def __init__(
         self, served: Sequence[ServedLoad], constants: Sequence[Constant], members: Sequence[int] | None = None
@@ -159,7 +176,7 @@ class DeploymentModel(FitModel):
         """Predict nothing yet; `members`: the figures that count."""
         self.served, self.constants = served, tuple(constants)
         self.measured = np.concatenate([
-            median_figures(measured_columns(load.requests), rows, drawn=load.requests.drawn)
+            middle_figures(measured_columns(load.requests), rows, drawn=load.requests.drawn)
             for load in served for rows in parts(load)
         ])  # fmt: skip
         everything = np.flatnonzero(np.isfinite(self.measured) & (self.measured > 0))
@@ -174,7 +191,7 @@ class DeploymentModel(FitModel):
             values = self.values(point)
             runs = [simulated_run(load, moved_job(load.job, values)) for load in self.served]
             predicted = np.concatenate([
-                median_figures(simulated_columns(run), rows, drawn=load.requests.drawn)
+                middle_figures(simulated_columns(run), rows, drawn=load.requests.drawn)
                 for load, run in zip(self.served, runs, strict=True) for rows in parts(load)
             ])  # fmt: skip
             self._computed[key] = np.log(predicted[self.members] / self.measured[self.members])
@@ -183,6 +200,14 @@ class DeploymentModel(FitModel):
     def only(self, members: Sequence[int]) -> DeploymentModel:
         """The same for some of the figures."""
         return DeploymentModel(self.served, self.constants, self.members[list(members)].tolist())
+
+    def trust(self, errors: Array) -> None:
+        """Weigh figures against priors by what a fit leaves of them: exact ones outweigh all that was believed.
+
+        Source: maximum a posteriori with normal errors, their spread estimated by the median absolute deviation.
+        """
+        noise = max(float(np.median(np.abs(errors))) / MEDIAN_OF_NORMAL, LEAST_NOISE)
+        self.weights = np.full(len(self.members), max(PULL / noise**2, ROW_WEIGHT) / len(FIGURES))
 
     def stretches(self) -> list[int]:
         """What each figure is of, and what is left out together: of several loads a load, of one a stretch of time.
@@ -241,6 +266,9 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     starts = [np.clip(priors + shift, *bounds) for shift in STARTS]
     fits = [fit(model, start, ROUNDS) for start in (*starts, known)]
     done = min(fits, key=lambda one: loss(constants, one.errors, model.weights, one.point))
+    for _ in range(TURNS):
+        model.trust(done.errors)
+        done = fit(model, done.point, ROUNDS)
     before = model.errors(known)
     stretches = np.array(model.stretches())
     unseen = done.left_out(stretches.astype(str).tolist())

@@ -5,6 +5,7 @@ A probe becomes the row of a CPU that no catalog has with its constants, and ker
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
+from flopwise.probes.backend import ELEMENT_BYTES
 from flopwise.probes.file import Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds.elementwise import WRITTEN
 from flopwise.training.step_table import MAPPED_BYTES
@@ -163,6 +165,7 @@ class _Figures:
     fresh: float | None  # B/s at which the system hands out new memory, and takes it back
     attention: float | None  # FLOP/s of attention with its backward pass, as the formulas count it
     operation_s: float | None  # fixed time of one
+    packed: Mapping[str, float]  # B/s at which few rows read weights, by their format
 
 
 def _best_value(one: Measurement, value: float) -> float:
@@ -175,8 +178,10 @@ def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
     if not products or not copies:
         return None
     peak, threads = max(rate for _, rate in products), _threads(device)
+    packed = {dtype: rate for dtype in ("fp32", "bf16") if (rate := _packed_rate(probe, device, dtype))}
+    packing = 4.0 / packed["fp32"] if "fp32" in packed else 0.0
     small = [
-        2.0 * m * n * k * (1 / rate - 1 / peak) * threads * TILE / (m * n)
+        max(2.0 * m * n * k * (1 / rate - 1 / peak) - n * k * packing, 0.0) * threads * TILE / (m * n)
         for shape, rate in products
         for m, n, k in [(shape["m"], shape["n"], shape["k"])]
         if m * n * k <= SMALL and min(m, n, k) >= NARROW
@@ -191,7 +196,24 @@ def _cpu_figures(probe: Probe, device: ProbedDevice) -> _Figures | None:
         peak=peak, streamed=max(copies)[1], fill_s=statistics.median(small) if small else 0.0,
         passed=passed, fresh=fresh,
         attention=statistics.geometric_mean(attended) if attended else None, operation_s=min(fixed, default=None),
+        packed=packed,
     )  # fmt: skip
+
+
+def _packed_rate(probe: Probe, device: ProbedDevice, dtype: str) -> float | None:
+    """B/s at which products of few rows read weights, beside computing at the best product's rate, where measured.
+
+    Where computing takes more than half of the time, it says little of reading.
+    """
+    peak = max((_best_value(one, v) for one, v in probe.values("matmul", device.id, dtype)), default=math.inf)
+    found = list[float]()
+    for one, value in probe.values("weights_read", device.id, dtype):
+        elements = one.shape["n"] * one.shape["k"] * one.shape["weights"]
+        nbytes, computing_s = ELEMENT_BYTES[dtype] * elements, 2.0 * one.shape["m"] * elements / peak
+        seconds = nbytes / _best_value(one, value)
+        if computing_s < seconds / 2:
+            found.append(nbytes / (seconds - computing_s))
+    return statistics.geometric_mean(found) if found else None
 
 
 def _elementwise(probe: Probe, device: ProbedDevice) -> tuple[float | None, float | None]:
@@ -276,6 +298,8 @@ def _cpu_parameters(probe: Probe, device: ProbedDevice, figures: _Figures) -> It
         "train_grouped_passes.split": (4.0, "passes", "Gathered, scaled, scattered, and back: counted."),
         "train_contention": (0.0, frac, "No messages."),
     }
+    for dtype, rate in figures.packed.items():
+        counted[f"packed_bytes_per_s.{dtype}"] = (rate, "B/s", "Weights read by products of few rows, none in a cache.")
     if figures.passed is not None:
         meaning = "Norms and activations with their backward pass over a copy."
         counted["pointwise_frac"] = (figures.passed / figures.streamed, frac, meaning)

@@ -27,6 +27,8 @@ class FitModel(ABC):
 
     constants: Sequence[Constant]
     weights: Array
+    step = STEP
+    reaches: Sequence[float] = REACHES
 
     @abstractmethod
     def errors(self, point: Array) -> Array:
@@ -45,7 +47,7 @@ class FitModel(ABC):
         here = self.errors(point)
         columns = []
         for index, constant in enumerate(self.constants):
-            step = -STEP if point[index] + STEP > math.log(constant.high) else STEP
+            step = -self.step if point[index] + self.step > math.log(constant.high) else self.step
             moved = point.copy()
             moved[index] += step
             columns.append((self.errors(moved) - here) / step)
@@ -139,7 +141,7 @@ def fit(
     for turn in range(rounds):
         here = model.errors(point)
         before = loss(model.constants, here, model.weights, point)
-        for reach in REACHES:
+        for reach in model.reaches:
             new = solve(model.constants, here, slopes, model.weights, point, reach)
             after = loss(model.constants, model.errors(new), model.weights, new)
             if after < before:

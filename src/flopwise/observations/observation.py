@@ -56,6 +56,7 @@ class Observation:
     duration_s: float
     requests: int
     failed: int = 0
+    users: int | None = None  # of a closed loop, where the load generator's file says so
     ttft: ObservedLatency | None = None
     itl: ObservedLatency | None = None
     e2e: ObservedLatency | None = None
@@ -117,6 +118,7 @@ def observation(
         engine |= {
             "requests": len(load),
             "failed": load.failed,
+            "users": load.users,
             "requests_per_s": len(load) / span,
             "trace_from": FROM_LOAD,
         }
@@ -370,7 +372,7 @@ def measured_requests(path: Path) -> MeasuredRequests:
     return MeasuredRequests(
         arrival_s=columns["arrival_s"], prompt=columns["prompt_tokens"], output=columns["output_tokens"],
         cached=columns.get("prefix_tokens", np.zeros(count, dtype=np.int64)), ttft_s=ttft_s, e2e_s=e2e_s,
-        began_at_s=seen.began_at_s, failed=seen.failed, drawn=seen.trace_from == FROM_ENGINE,
+        began_at_s=seen.began_at_s, failed=seen.failed, users=seen.users, drawn=seen.trace_from == FROM_ENGINE,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ class MeasuredRequests:
     e2e_s: NDArray[np.float64]
     began_at_s: float  # seconds since 1970; or of another clock, where the file says no date
     failed: int = 0  # requests that got no whole answer; they stand in no column
+    users: int | None = None  # of a closed loop, where the file says so
     drawn: bool = False  # from an engine's counters: the times are the means of their interval, NaN where it has none
 
     def __len__(self) -> int:
@@ -57,16 +58,19 @@ def read_requests(path: Path) -> MeasuredRequests:
         SpecError: it cannot be read, is of no known format, or holds sums alone.
     """
     documents = Source(path).documents
-    readers = (guidellm.requests_of, vllm_bench.requests_of, genai_perf.requests_of)
-    every = ([one for document in documents for one in read(document)] for read in readers)
-    found = next((one for one in every if one), [])
+    every = (
+        (reader, [one for document in documents for one in reader.requests_of(document)])
+        for reader in (guidellm, vllm_bench, genai_perf)
+    )
+    reader, found = next(((reader, one) for reader, one in every if one), (guidellm, []))
     rows = [one for one in found if one is not None and _is_sound(one)]
     failed = len(found) - len(rows)
     if not rows:
         raise SpecError(
             f"{path}: no requests with their times ({failed:,} failed); sums alone make no trace. Give {_GIVE}"
         )
-    return _columns(rows, failed)
+    users = {number for document in documents for number in reader.users_of(document)}
+    return _columns(rows, failed, users.pop() if len(users) == 1 else None)
 
 
 def _is_sound(row: LoadRequest) -> bool:
@@ -77,7 +81,7 @@ def _is_sound(row: LoadRequest) -> bool:
     )  # fmt: skip
 
 
-def _columns(rows: Sequence[LoadRequest], failed: int) -> MeasuredRequests:
+def _columns(rows: Sequence[LoadRequest], failed: int, users: int | None) -> MeasuredRequests:
     ordered = sorted(rows, key=lambda row: row.start_s)
     first = ordered[0].start_s
     prompt, output, cached = (
@@ -87,5 +91,5 @@ def _columns(rows: Sequence[LoadRequest], failed: int) -> MeasuredRequests:
     return MeasuredRequests(
         arrival_s=np.array([row.start_s - first for row in ordered]), prompt=prompt, output=output, cached=cached,
         ttft_s=np.array([row.ttft_s for row in ordered]), e2e_s=np.array([row.e2e_s for row in ordered]),
-        began_at_s=first, failed=failed,
+        began_at_s=first, failed=failed, users=users,
     )  # fmt: skip

@@ -45,8 +45,8 @@ class Backend(Protocol):
     def close(self) -> None:
         """Set back what the whole process shares: threads, ways of rounding."""
 
-    def matmul(self, m: int, n: int, k: int, dtype: str) -> Run:
-        """An (m, k) by a (k, n) matrix."""
+    def matmul(self, m: int, n: int, k: int, dtype: str, weights: int = 1) -> Run:
+        """An (m, k) by a (k, n) matrix, by `weights` of them in turn."""
 
     def memory(self, what: str, nbytes: int) -> Run:
         """Copy, read or write memory: `nbytes` in all, of which a copy reads one half and writes the other."""

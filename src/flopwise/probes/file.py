@@ -26,6 +26,7 @@ class Measurement:
 
     `name` and what its `shape` says (whole numbers):
         matmul              m, n, k: an (m, k) by a (k, n) matrix
+        weights_read        m, n, k, weights: so many (k, n) matrices in turn, more than caches hold; B/s of these
         memory_copy, memory_read, memory_write   bytes: all that is touched, the working set
         attention_prefill   batch, heads, kv_heads, seq, dim; causal, FLOP as the mask lets through
         attention_training  the same with its backward pass
@@ -171,7 +172,7 @@ class Probe:
         return (min if found[0][1] == "s" else max)(value for value, _ in found)
 
 
-_SIZES = {"matmul": ("m", "n", "k"), "attention": ("seq",)}
+_SIZES = {"matmul": ("m", "n", "k"), "weights_read": ("m", "n", "k", "weights"), "attention": ("seq",)}
 """Sizes that measurements have, by how their names begin: who reads them divides by these."""
 
 

@@ -57,11 +57,18 @@ class NumpyBackend:
         if self._limit is not None:
             self._limit.restore_original_limits()
 
-    def matmul(self, m: int, n: int, k: int, dtype: str) -> Run:
-        """An (m, k) by a (k, n) matrix."""
+    def matmul(self, m: int, n: int, k: int, dtype: str, weights: int = 1) -> Run:
+        """An (m, k) by a (k, n) matrix, by `weights` of them in turn."""
         np, kind = self._np, {"fp32": "float32", "fp64": "float64"}[dtype]
         x, w, out = self._random(m, k).astype(kind), self._random(k, n).astype(kind), np.empty((m, n), kind)
-        return lambda: np.matmul(x, w, out=out)
+        each = [w, *(w.copy() for _ in range(weights - 1))]
+
+        def run() -> Any:
+            for one in each:
+                np.matmul(x, one, out=out)
+            return out
+
+        return run
 
     def memory(self, what: str, nbytes: int) -> Run:
         """Copy, read or write memory, each thread its part."""

@@ -86,8 +86,8 @@ class TorchBackend:
         self._torch.set_num_threads(threads)
         self._torch.set_float32_matmul_precision(precision)
 
-    def matmul(self, m: int, n: int, k: int, dtype: str) -> Run:
-        """As a linear layer without a bias has it; fp8 and int8 with scales apart and wider sums."""
+    def matmul(self, m: int, n: int, k: int, dtype: str, weights: int = 1) -> Run:
+        """As linear layers without a bias have it; fp8 and int8 with scales apart and wider sums."""
         torch = self._torch
         if dtype == "int8":
             x, w = (torch.randint(-9, 9, (a, k), dtype=torch.int8, device=self._at) for a in (m, n))
@@ -99,7 +99,8 @@ class TorchBackend:
             return partial(torch._scaled_mm, x, w.t(), one, one, out_dtype=torch.bfloat16)  # noqa: SLF001 - as above
         linear = self._functional.linear
         if self._at.type != "cuda":
-            return partial(linear, x, w)
+            each = [w, *(w.clone() for _ in range(weights - 1))]
+            return lambda: [linear(x, one) for one in each][-1]
         precision = "high" if dtype == "tf32" else "highest"
 
         def run() -> Any:

@@ -196,9 +196,11 @@ def _tables(probe: Probe, device: ProbedDevice, paper: Screen) -> Iterator[str]:
             yield _pivot(first, chosen, column, paper)
 
     yield from pivot("Matrix products", "m x n x k", "matmul", lambda one: one.dtype or "")
+    yield from pivot("Weights read by few rows", "m x n x k", "weights_read", lambda one: one.dtype or "")
     yield from pivot("Memory by working set", "bytes", "memory_", lambda one: one.name.removeprefix("memory_"))
     yield from pivot("Attention", "pass", "attention_", lambda one: one.dtype or "")
-    rest = [pair for pair in found if not pair[0].name.startswith(("matmul", "memory_", "attention_", "loop_"))]
+    shown = ("matmul", "weights_", "memory_", "attention_", "loop_")
+    rest = [pair for pair in found if not pair[0].name.startswith(shown)]
     if rest:
         yield heading(f"Other operations{where}", paper)
         rows = [

@@ -19,6 +19,7 @@ from flopwise.records.imports.raw import (
     number_of,
     objects_of,
     scaled_number,
+    step_of,
     time_of,
 )
 
@@ -109,6 +110,12 @@ def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
         yield from map(_request, objects_of(experiment.get("requests")))
     if "request_start_ns" in mapping_of(document.get("metadata")):
         yield _line(document)
+
+
+def users_of(document: Mapping[str, Any]) -> set[int | None]:
+    """Clients of a closed loop in each experiment; None where requests came at a rate, or where nothing is said."""
+    how = [mapping_of(one.get("experiment")) for one in objects_of(document.get("experiments"))]
+    return {step_of(one.get("value")) or None if one.get("mode") == "concurrency" else None for one in how}
 
 
 def _request(one: Mapping[str, Any]) -> LoadRequest | None:

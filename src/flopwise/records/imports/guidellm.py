@@ -9,7 +9,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flopwise.records.imports.raw import LoadRequest, RawRun, Source, mapping_of, number_of, objects_of, scaled_number
+from flopwise.records.imports.raw import (
+    LoadRequest,
+    RawRun,
+    Source,
+    mapping_of,
+    number_of,
+    objects_of,
+    scaled_number,
+    step_of,
+)
 from flopwise.records.model import Event
 
 _MEANS = {
@@ -43,6 +52,17 @@ def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
     """The requests of all benchmarks; None for those that failed."""
     for benchmark in objects_of(document.get("benchmarks")):
         yield from _requests(benchmark)
+
+
+def users_of(document: Mapping[str, Any]) -> set[int | None]:
+    """Clients of a closed loop in each benchmark; None where requests came at a rate."""
+    found = set[int | None]()
+    for one in objects_of(document.get("benchmarks")):
+        strategy = mapping_of(mapping_of(one.get("config")).get("strategy"))
+        kind = strategy.get("type_") or mapping_of(one.get("scheduler_metrics")).get("strategy_type")
+        users = _load(strategy, str(kind)).get("concurrency")
+        found.add(users if isinstance(users, int) else None)
+    return found
 
 
 def _requests(benchmark: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
@@ -96,15 +116,15 @@ def _mean(metrics: Mapping[str, Any], name: str) -> float | None:
 
 def _load(strategy: Mapping[str, Any], kind: str) -> dict[str, object]:
     """Requests in flight, or the rate, of a strategy; none where as many as possible are sent."""
-    streams, rate = number_of(strategy.get("streams")), number_of(strategy.get("rate"))
+    streams, rate = step_of(strategy.get("streams")), number_of(strategy.get("rate"))
     if kind == "synchronous":
         return {"concurrency": 1}
     if kind == "concurrent" and streams:
-        return {"concurrency": int(streams)}
+        return {"concurrency": streams}
     if kind in {"constant", "poisson", "async"} and rate:
         return {"rate": rate}
-    most = number_of(strategy.get("max_concurrency"))
-    return {"concurrency": int(most)} if most else {}
+    most = step_of(strategy.get("max_concurrency"))
+    return {"concurrency": most} if most else {}
 
 
 def _model(config: Mapping[str, Any]) -> str | None:

@@ -19,6 +19,7 @@ from flopwise.records.imports.raw import (
     number_of,
     objects_of,
     scaled_number,
+    step_of,
     time_of,
 )
 from flopwise.records.model import Event
@@ -103,6 +104,12 @@ def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
         )
         e2e_s = latency if latency > 0 else seconds + sum(whole)
         yield LoadRequest(start, seconds, e2e_s, output if output > 0 else len(whole) + 1.0, prompt)
+
+
+def users_of(document: Mapping[str, Any]) -> set[int | None]:
+    """Clients of a closed loop, as many as requests may be in flight; None where requests came at a rate."""
+    at_a_rate = number_of(document.get("request_rate")) not in (None, math.inf)
+    return {None if at_a_rate else step_of(document.get("max_concurrency")) or None}
 
 
 def _add_requests(run: RawRun, result: Mapping[str, Any]) -> bool:
