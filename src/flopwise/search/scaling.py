@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from flopwise.cost.cluster import Cluster
 from flopwise.facts.architecture import Model
 from flopwise.search.layout_search import fastest_layout
-from flopwise.search.space import INTERLEAVES, MODES, LayoutLimits, powers_of_two
+from flopwise.search.space import MAX_INTERLEAVE, MODES, LayoutLimits, powers_of_two
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import COLUMNS, Inner, Layout, Recipe
 from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
+from flopwise.training.stages import cuts_alike
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
 from flopwise.units import format_gib
@@ -186,7 +187,7 @@ def _candidates(
                 continue
             chunks = [1]  # virtual stages of each rank that come out even
             if stages > 1 and each // micro % stages == 0:
-                chunks += [v for v in INTERLEAVES[1:] if limits.layers % (stages * v) == 0]
+                chunks += [v for v in range(2, MAX_INTERLEAVE + 1) if cuts_alike(limits.layers, stages, v)]
             rows += [
                 (strategy, {**base, "micro_batch": micro, "interleave": v, "recompute": mode})
                 for v in chunks

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
-from flopwise.training.layout import COLUMNS, Inner, Layout
+from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
-from flopwise.training.stages import FULL
+from flopwise.training.stages import FULL, cuts_alike
 
 Column = NDArray[np.int64]
 Index = NDArray[np.intp]
@@ -32,7 +32,8 @@ EVERY = (2, 3, 4)
 """Full recompute of every n-th block only, for these n."""
 CHUNK = 49_152
 """Candidates evaluated at once: the columns of their meshes, a sixth to an eighteenth as long, stay in the cache."""
-INTERLEAVES = (1, 2, 4)
+MAX_INTERLEAVE = 16
+"""Virtual stages of a rank that are tried at most: published runs have up to twelve (GPT-3 in MLPerf)."""
 MIN_GROUP_GPUS = 4
 """The smallest node within which weights are sharded and beyond which they are replicated (HSDP)."""
 ODD_NODES = (6, 12, 36, 72)
@@ -237,9 +238,9 @@ def layouts(
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
     Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and
-    only its first stage in pipelines; interleaving only where chunks of layers come out even and micro-batches fill the
-    pipeline. Numbers of GPUs are those that come of it. `pipelines`: the schedules and ZeRO stages that are tried;
-    `shard`: only ZeRO 3 over groups of exactly so many ranks, whatever the stack has.
+    only its first stage in pipelines; interleaving only where chunks come out alike (`cuts_alike`) and micro-batches
+    fill the pipeline. Numbers of GPUs are those that come of it. `pipelines`: the schedules and ZeRO stages that are
+    tried; `shard`: only ZeRO 3 over groups of exactly so many ranks, whatever the stack has.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
     degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
@@ -262,8 +263,23 @@ def layouts(
         inner_index=i[kept], degree_index=d[kept], dp=dp[kept], num_gpus=gpus[kept], shard=None, zeros=(), turns=(),
         recomputes=recomputes,
     )  # fmt: skip
-    families = tuple(_families(limits, inner, degrees, meshes, pipelines or Pipelines(), shard))
+    pipelines = pipelines or Pipelines()
+    if pipelines.interleaved:
+        _count_uneven(limits, inner, degrees, meshes, ruled_out)
+    families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard))
     return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
+
+
+def _count_uneven(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, ruled_out: Counter[str]) -> None:
+    """Count the interleaved layouts that are left out, by reason."""
+    chunks, pp = np.arange(2, MAX_INTERLEAVE + 1), degrees[meshes.degree_index]
+    able = (degrees[:, None] > 1) & (degrees[:, None] * chunks <= limits.layers + ENDS)
+    alike = able & cuts_alike(limits.layers, degrees[:, None], chunks)
+    fills = limits.global_batch // (meshes.dp * inner.micro_batch[meshes.inner_index]) % pp == 0
+    of_mesh = [counts.sum(axis=1)[meshes.degree_index] for counts in (able & ~alike, alike)]
+    ruled_out["virtual stages would have different numbers of layers"] = int(of_mesh[0][fills].sum())
+    reason = "micro-batches are no multiple of the pipeline's stages, as virtual stages need"
+    ruled_out[reason] = int(of_mesh[1][~fills].sum())
 
 
 def _families(
@@ -278,14 +294,18 @@ def _families(
     batches = limits.global_batch // (dp * micro)
     fills = (pp > 1) & (batches % pp == 0)
     open_ = [ranks > 1, (ranks > 1) & (pp == 1)]  # sharded gradients are reduced every micro-batch: not in pipelines
-    turns = [Turns(v) for v in INTERLEAVES[1:] if pipelines.interleaved]
-    open_ += [fills & (limits.layers % (pp * one.interleave) == 0) for one in turns]
+    turns = [
+        Turns(v)
+        for v in range(2, MAX_INTERLEAVE + 1 if pipelines.interleaved else 2)
+        if cuts_alike(limits.layers, degrees[degrees > 1], v).any()
+    ]
+    open_ += [fills & cuts_alike(limits.layers, pp, one.interleave) for one in turns]
     turns += [Turns(1, code) for code in pipelines.codes]
     open_ += [runs(code, Pipe(pp, 1, batches), limits.layers) for code in pipelines.codes]
     key = np.zeros(meshes.meshes, dtype=np.int64)
     for bit, mask in enumerate(open_):
         key |= mask.astype(np.int64) << bit
-    for value in np.flatnonzero(np.bincount(key)).tolist() if only is None else ():
+    for value in ascending(key).tolist() if only is None else ():
         zeros = (0, *((1,) if value & 1 else ()), *((2, 3) if value & 2 else ()))[: pipelines.zero + 1]
         chosen = pipelines.turns(one for bit, one in enumerate(turns, start=2) if value >> bit & 1)
         yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)

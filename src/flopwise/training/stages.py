@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.training.layout import ENDS
+
 if TYPE_CHECKING:
-    from flopwise.ops.types import Array
+    from flopwise.ops.types import Array, Ints
     from flopwise.training.layout import Layout
 
 
@@ -37,6 +39,17 @@ def even_layers(layers: int, stages: int) -> NDArray[np.int64]:
     sizes = np.full(stages, layers // stages)
     sizes[[*range(1, stages - 1), 0][: layers % stages]] += 1
     return sizes
+
+
+def cuts_alike(layers: int, stages: Ints, chunks: Ints) -> NDArray[np.bool_]:
+    """Whether the layers of the fullest of `stages` make so many `chunks` of one size; broadcasts.
+
+    Source: as `even_layers`: 126 layers on 16 stages are 7, 8 ... 8, 7 and so make 8 chunks, of which the first has the
+    embedding alone and the last the head. Assumes: a chunk has a layer, embedding or head.
+    """
+    fullest = -(-layers // np.asarray(stages))
+    alike: NDArray[np.bool_] = (fullest % chunks == 0) & (stages * chunks <= layers + ENDS)
+    return alike
 
 
 def uneven_layers(layout: Layout) -> tuple[int, ...]:

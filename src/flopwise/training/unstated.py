@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flopwise.errors import FlopwiseError
 from flopwise.training.estimate import TrainEstimate, check, single_parts, single_table, training_band
 from flopwise.training.layout import TARGET_SETS
+from flopwise.training.stages import cuts_alike
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def other_jobs(
     if "recompute" in unsaid:
         others["recompute"] = [laid_out(recompute=mode) for mode in (0, 1)]
     if "interleave" in unsaid and stages > 1:
-        deepest = max((v for v in range(1, layers // stages + 1) if layers % (stages * v) == 0), default=1)
+        deepest = max((v for v in range(2, layers // stages + 2) if cuts_alike(layers, stages, v)), default=1)
         others["interleave"] = [laid_out(interleave=chunks) for chunks in (1, deepest)]
     if "sharding" in unsaid and int(layout.dp) > 1:
         others["sharding"] = [laid_out(zero=stage) for stage in (0, 1, 3) if stage <= recipe.stack.zero]
