@@ -61,13 +61,14 @@ def merge_works(works: Sequence[Work]) -> Work:
     first = works[0]
     if len(works) == 1:
         return first
-    total = replace(
+    side_by_side = first.kind == "matmul"
+    return replace(
         first,
+        kind=first.kind if side_by_side else "pointwise",
         flops=sum(w.flops for w in works),
         causal_flops=sum(w.causal_flops for w in works),
         weight_elems=sum(w.weight_elems for w in works),
+        in_elems=first.in_elems if side_by_side else sum(w.in_elems for w in works),
         out_elems=sum(w.out_elems for w in works),
+        n=sum(w.n for w in works if w.n is not None) if side_by_side else first.n,
     )
-    if first.kind == "matmul":
-        return replace(total, n=sum(w.n for w in works if w.n is not None))
-    return replace(total, kind="pointwise", in_elems=sum(w.in_elems for w in works))
