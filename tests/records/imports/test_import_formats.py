@@ -32,7 +32,9 @@ def test_vllm_bench_serve_with_its_requests() -> None:
     path = EXAMPLES / "vllm-bench-serve.json"
     run, document = only(path, "vllm-bench"), json.loads(path.read_text())
     assert (run.task, run.model) == ("serve", "tiny-llama")
-    assert run.settings == {"input_tokens": 12, "output_tokens": 16, "concurrency": 4, "engine": "vllm"}
+    assert run.settings == {
+        "input_tokens": 12, "output_tokens": 16, "requests": 24, "concurrency": 4, "engine": "vllm"
+    }  # fmt: skip
     assert values(run, "ttft_s") == document["ttfts"]
     assert values(run, "e2e_s") == document["latencies"]
     # as vLLM computes its TPOT: what follows the first token over the further tokens

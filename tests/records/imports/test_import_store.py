@@ -58,7 +58,7 @@ def test_an_imported_serving_run_is_held_against_serve(tmp_path: Path) -> None:
     file = EXAMPLES / "vllm-bench-serve.json"
     [done] = import_runs(file, store=where, model="Llama-3.2-1B", gpu="l4", weights="bf16")
     answer = flopwise.serve(
-        "Llama-3.2-1B", gpu="l4", weights="bf16", input_tokens=12, output_tokens=16, concurrency=4
+        "Llama-3.2-1B", gpu="l4", weights="bf16", input_tokens=12, output_tokens=16, concurrency=4, requests=24
     ).estimate
     assert done.run.task == "serve"
     assert done.run.expected is not None

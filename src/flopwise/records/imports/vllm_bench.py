@@ -74,6 +74,8 @@ def _settings(result: Mapping[str, Any]) -> dict[str, object]:
         tokens = number_of(result.get(total))
         if tokens and done:
             found[name] = max(1, round(tokens / done))
+    if done and "output_tokens" in found:
+        found["requests"] = int(done)  # a run with an end
     in_flight, rate = number_of(result.get("max_concurrency")), number_of(result.get("request_rate"))
     if in_flight:
         found["concurrency"] = int(in_flight)
