@@ -101,3 +101,10 @@ def test_the_command_ends_with_the_run(tmp_path: Path) -> None:
         out, err = watching.communicate(timeout=60)
     assert (watching.returncode, err) == (1, ""), "an alert fired"
     assert out.splitlines()[-1] == "run goes on has ended"
+
+
+def test_watching_a_server_loads_no_arrays() -> None:
+    modules = "flopwise.telemetry.prometheus, flopwise.telemetry.watcher"
+    code = f"import {modules}, sys; print({{*sys.modules}} & {{'numpy', 'sqlalchemy'}})"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"

@@ -7,6 +7,7 @@ the error there is what to expect, and sets the intervals.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
-from flopwise.fitting.robust import PULL, FitModel, fit, loss
+from flopwise.fitting.robust import PULL, FitModel, even_weights, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.engine import replica
@@ -204,10 +205,14 @@ class DeploymentModel(FitModel):
     def trust(self, errors: Array) -> None:
         """Weigh figures against priors by what a fit leaves of them: exact ones outweigh all that was believed.
 
+        Of several loads each figure counts the less the more its load has, as all of these came in the same minute.
+
         Source: maximum a posteriori with normal errors, their spread estimated by the median absolute deviation.
         """
         noise = max(float(np.median(np.abs(errors))) / MEDIAN_OF_NORMAL, LEAST_NOISE)
-        self.weights = np.full(len(self.members), max(PULL / noise**2, ROW_WEIGHT) / len(FIGURES))
+        even = even_weights([str(one) for one in self.stretches()]) * math.sqrt(len(FIGURES))
+        each = even if len(self.served) > 1 else np.ones(len(self.members))
+        self.weights = each * max(PULL / noise**2, ROW_WEIGHT) / len(FIGURES)
 
     def stretches(self) -> list[int]:
         """What each figure is of, and what is left out together: of several loads a load, of one a stretch of time.

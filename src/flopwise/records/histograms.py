@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Bounded(NamedTuple):
@@ -70,26 +70,28 @@ class Histogram:
         low, under = 0.0, 0.0
         for end, below in zip(self.ends, self.below, strict=True):
             if below >= wanted and below > under:
-                if not np.isfinite(end):
+                if not math.isfinite(end):
                     return Bounded(low, low, float("inf"))
                 return Bounded(low + (end - low) * (wanted - under) / (below - under), low, end)
             low, under = end, below
         return Bounded(low, low, float("inf"))
 
-    def draws(self, count: int, rng: np.random.Generator) -> Array:
+    def draws(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Values spread as the observations are, in random order; their mean is the observations' mean.
 
         Assumes: even inside a bucket; the last one is as wide as the one before.
         """
+        import numpy as np  # noqa: PLC0415 - `watch` reads histograms and draws nothing
+
         shares = rng.permutation((np.arange(count) + 0.5) / count)
-        finite = [end for end in self.ends if np.isfinite(end)]
+        finite = [end for end in self.ends if math.isfinite(end)]
         widths = [b - a for a, b in pairwise([0.0, *finite])]
         top = finite[-1] + widths[-1] if finite else 1.0
         edges = np.array([0.0, *finite, top])
         reached = np.array([0.0, *self.below]) / max(self.count, 1.0)
         values = np.interp(shares, reached, edges[: len(reached)])
         mean = float(values.mean()) if count else 0.0
-        return np.asarray(values * (self.mean / mean)) if mean > 0 and np.isfinite(self.mean) else values
+        return np.asarray(values * (self.mean / mean)) if mean > 0 and math.isfinite(self.mean) else values
 
 
 def histogram(buckets: Sequence[tuple[float, float]], total: float, count: float) -> Histogram:
