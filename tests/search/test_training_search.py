@@ -21,9 +21,11 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
     LayoutSearch,
+    TimedLayouts,
     fastest_layout,
     floor_s,
     inner_combinations,
+    kinds_in,
     layout_search,
     node_table,
     steps_s,
@@ -604,3 +606,32 @@ def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
     narrow = replace(node, count=2, networked=False)
     tp = {int(job.space.layout(int(r)).tp) for r in timed_layouts(job, narrow, TOKENS, {}, every=True).rows}
     assert tp <= {1, 2}
+
+
+@pytest.mark.parametrize(("name", "batch"), [("Llama-3.1-8B", 512), ("Llama-3.1-70B", 256), ("Qwen3-30B-A3B", 512)])
+def test_the_simplest_of_layouts_that_are_as_fast_is_chosen(node: NodeKind, name: str, batch: int) -> None:
+    """Of all that fit and are within 3 % of the fastest, none has fewer kinds of parallelism."""
+    job = layout_search(load_model(name), recipe_with(seq_len=8192, global_batch=batch), most=128, least=8)
+    every = timed_layouts(job, node, 1e9, {}, every=True)
+    found = timed_layouts(job, node, 1e9, {})
+    for gpus in np.unique(every.num_gpus):
+        own, chosen = np.flatnonzero(every.num_gpus == gpus), np.flatnonzero(found.num_gpus == gpus)
+        fastest = float(every.step_s[own].min())
+        as_fast = own[every.step_s[own] <= 1.03 * fastest]
+        fewest = int(every.kinds[as_fast].min())
+        one = found.simplest(chosen)
+        assert found.step_s[chosen].min() == pytest.approx(fastest)
+        assert int(kinds_in(job.space.layout(int(found.rows[one])))) == found.kinds[one] == fewest
+        assert found.step_s[one] == pytest.approx(every.step_s[as_fast][every.kinds[as_fast] == fewest].min())
+
+
+def test_no_exotic_layout_for_a_hundredth() -> None:
+    """Tensor and pipeline parallelism are not worth 1 % of a step; 5 % they are."""
+    step_s, kinds = np.array([1.0, 1.01, 1.02, 1.05]), np.array([2, 1, 1, 0])
+    none = np.zeros(4)
+    few = TimedLayouts(
+        rows=np.arange(4), step_s=step_s, run_s=step_s, num_gpus=np.full(4, 64), kinds=kinds, memory_bytes=none,
+        watts=none, table=None, considered=4, timed=4, fitting=4, smallest_bytes=0.0,
+    )  # fmt: skip
+    assert few.simplest(np.arange(4)) == 1
+    assert few.simplest(np.array([0, 3])) == 0

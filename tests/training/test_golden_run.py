@@ -105,9 +105,9 @@ def test_bounds_of_the_step() -> None:
     gradients = (LAYERS * (MATRICES / 2 + 2 * WIDTH) + WIDTH + VOCAB * WIDTH) * 2
     inside, across = 2 * (3 / 4) * gradients / NVLINK, 2 * (1 / 2) * gradients / 4 / NETWORK  # four a node, two nodes
     launches = micros * 3 * (LAYERS * 14 + 1 + 2) * MEGATRON.launch_s
-    alone = hidden_states + inside + across + launches
+    alone = hidden_states + inside + across
     serial = shown["forward"] + shown["backward"] + shown["optimizer"] + alone
-    assert found.upper_bound_s == exactly(serial / found.band.low)
+    assert found.upper_bound_s == exactly((serial + launches) / found.band.low)
 
 
 def test_daly_interval() -> None:
@@ -207,10 +207,17 @@ def test_spare_nodes_are_paid_for() -> None:
 
 
 def test_stragglers() -> None:
-    """The largest of two normal values is 1 / sqrt(pi) above their mean (David and Nagaraja 2003)."""
-    factor = 1 + 0.1 * 0.5641895835477563
-    found = dict(run_of(Conditions(jitter_frac=0.1), dp=2).breakdown)
-    assert found["stragglers"] / found["steps"] == pytest.approx(factor - 1, rel=1e-3)
+    """Of 16 normal values the largest is 1.76599 above their mean, of 100 2.50759 (Harter 1961, Biometrika 48)."""
+    one = job(dp=100)
+    one = replace(one, recipe=replace(one.recipe, global_batch=100), tokens=TOKENS)
+    for jitter, given in ((0.015, Conditions()), (0.1, Conditions(jitter_frac=0.1))):  # 8 % / 5.4 where nobody says
+        found = estimate(replace(one, conditions=given))
+        assert found.run is not None
+        step, run = dict(found.breakdown), dict(found.run.breakdown)
+        waits = jitter * (2.50759 - 1.76599)
+        assert run["stragglers"] / run["steps"] == pytest.approx(waits, rel=3e-4)
+        assert step["stragglers"] / (found.step_s - step["stragglers"]) == pytest.approx(waits, rel=3e-4)
+    assert lines(job(dp=16))["stragglers"] == 0
 
 
 def test_energy() -> None:

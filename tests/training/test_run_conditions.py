@@ -27,7 +27,7 @@ from flopwise.training.rules import (
     predicted_loss,
     token_rules,
 )
-from flopwise.training.run import expected_largest, slowdown
+from flopwise.training.stragglers import expected_largest, waiting_frac
 from named import lora_with, recipe_with
 
 MODEL = load_model("Llama-3.1-8B")
@@ -54,10 +54,12 @@ def test_the_largest_of_many_normal_values(count: int, mean: float) -> None:
 
 
 def test_stragglers_grow_with_scale() -> None:
-    factors = [slowdown(n, 0.02) for n in (1, 8, 1024, 100_000)]
-    assert factors == sorted(factors)
-    assert factors[0] == 1
-    assert run_of(jitter_frac=0.02).seconds > run_of().seconds
+    waits = [waiting_frac(n, 0.02) for n in (1, 16, 64, 1024, 100_000)]
+    assert waits == sorted(waits)
+    assert waits[:2] == [0, 0]
+    assert waits[3] == pytest.approx(0.02 * (expected_largest(1024) - expected_largest(16)), rel=2e-4)
+    usual = 1 + 0.015 * (expected_largest(64) - expected_largest(16))  # 8 % between whiskers, 5.4 deviations apart
+    assert run_of().seconds / run_of(jitter_frac=0.0).seconds == pytest.approx(usual, rel=1e-5)
 
 
 def test_the_lines_of_a_run_add_up_to_its_time() -> None:
@@ -66,13 +68,13 @@ def test_the_lines_of_a_run_add_up_to_its_time() -> None:
     lines = dict(run.breakdown)
     assert sum(lines.values()) == pytest.approx(run.seconds, rel=1e-9)
     assert all(seconds > 0 for seconds in lines.values())
-    assert lines["steps"] / run.seconds == pytest.approx(run.goodput_frac)
+    assert (lines["steps"] + lines["stragglers"]) / run.seconds == pytest.approx(run.goodput_frac)
     assert lines["restarts"] == pytest.approx(run.interruptions * 603, rel=0.1)
 
 
 def test_only_what_is_asked_for_is_in_the_run() -> None:
     lines = dict(run_of().breakdown)
-    assert [n for n, s in lines.items() if s == 0] == ["stragglers", "data_loader", "validation", "waiting_for_nodes"]
+    assert [n for n, s in lines.items() if s == 0] == ["data_loader", "validation", "waiting_for_nodes"]
 
 
 def test_a_slow_loader_sets_the_pace() -> None:

@@ -377,7 +377,8 @@ def job(**layout: Any) -> TrainJob:
 
 def test_a_schedule_changes_the_bubble_and_nothing_else_of_the_step() -> None:
     lines = {name: dict(estimate(job(schedule=schedule_code(name))).breakdown) for name in SCHEDULES}
-    rest = {n: {k: v for k, v in found.items() if k != "pipeline_bubble"} for n, found in lines.items()}
+    depends = {"pipeline_bubble", "stragglers"}  # a share of the step
+    rest = {n: {k: v for k, v in found.items() if k not in depends} for n, found in lines.items()}
     assert rest["gpipe"] == rest["1f1b"] == rest["zero-bubble"]
     bubbles = {name: found["pipeline_bubble"] for name, found in lines.items()}
     assert bubbles["gpipe"] == bubbles["1f1b"]

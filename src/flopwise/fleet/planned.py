@@ -292,6 +292,7 @@ def _joined_plan(plans: list[Plan]) -> Plan | None:
         ruled_out=[r for p in plans for r in p.ruled_out],
         assumptions=list(dict.fromkeys(text for p in plans for text in p.assumptions)),
         evaluated=sum(p.evaluated for p in plans),
+        timed=sum(p.timed for p in plans),
         elapsed_s=sum(p.elapsed_s for p in plans),
     )
 

@@ -218,6 +218,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: list[str]
     evaluated: int
     elapsed_s: float
+    timed: int = 0
+    """Layouts whose step was timed: of the others memory or a lower bound of the step says that they cannot win."""
     spot_coverage: tuple[SpotCoverage, ...] = ()
     """Of how many allowed offers the spot price is known, by provider; empty where spot is not asked for."""
     fronts: dict[str, list[Candidate]] = {}
@@ -298,3 +300,4 @@ class PlanDraft:
     assumptions: list[str] = field(default_factory=list)
     ruled_out: RejectionLog = field(default_factory=RejectionLog)
     evaluated: int = 0
+    timed: int = 0

@@ -42,7 +42,8 @@ from flopwise.search.space import (
     powers_of_two,
 )
 from flopwise.training.estimate import step_watts
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoint_bytes, goodput_frac
+from flopwise.training.goodput import checkpoint_bytes, goodput_frac
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import RECOMPUTE, Inner, Layout, Recipe
 from flopwise.training.memory import (
@@ -55,7 +56,7 @@ from flopwise.training.memory import (
     tensor_bytes,
 )  # fmt: skip
 from flopwise.training.stages import FULL, Partial
-from flopwise.training.step import balanced_parts, passes_transfer_s, step_parts
+from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import StepTable, step_table
 from flopwise.units import format_percent
 
@@ -69,6 +70,14 @@ StepTables = dict[tuple[str, float, float], StepTable]
 """Step tables of one search, by device: nodes of the same device share their kernels."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
 """What a step table of a search has beside recompute of all blocks."""
+TIE = 1.03
+"""Layouts whose steps are no longer than this many times the fastest are as fast.
+
+Source: benchmarks/truth/training.csv: the errors of two layouts of one model on the same machines, published together,
+differ by 3 % (the median of 13 tables, each by the median of its pairs).
+"""
+KINDS = 4
+"""Kinds of parallelism besides that of data: tensor, pipeline, context, expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,7 @@ class LayoutSearch:
     memory: MemoryTable
     host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
-    reliability: Reliability = DEFAULT_RELIABILITY
+    conditions: Conditions = DEFAULT_CONDITIONS
 
     def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
         """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
@@ -110,12 +119,18 @@ class TimedLayouts:
     step_s: Floats
     run_s: Floats
     num_gpus: NDArray[np.int64]
+    kinds: Index  # of parallelism besides that of data
     memory_bytes: Floats
     watts: Floats  # at the meter, of all devices with their hosts; not finite where a device's limit is not known
     table: StepTable | None  # None where nothing fits
     considered: int  # candidates that this kind of node could be laid out as
+    timed: int  # of them
     fitting: int
     smallest_bytes: float  # of the candidates that do not fit
+
+    def simplest(self, rows: Index) -> int:
+        """Of `rows`, on as many GPUs, that of the fewest kinds of parallelism that is as fast as the fastest."""
+        return int(rows[_simplest(self.step_s[rows], self.kinds[rows])])
 
 
 class Piece(NamedTuple):
@@ -138,6 +153,7 @@ class Rows(NamedTuple):
     run_s: Floats
     num_gpus: NDArray[np.int64]
     nbytes: Floats
+    kinds: Index
 
     def take(self, kept: Any) -> Rows:
         """Only these candidates."""
@@ -184,17 +200,13 @@ def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> Step
         search.space.degrees, kernels=None if same is None else same.kernels, like=next(iter(tables.values()), None),
     )  # fmt: skip
     tables.setdefault(device, table)
-    return table if search.moved_bytes is None else replace(table, moved_bytes=search.moved_bytes)
+    return replace(table, moved_bytes=search.moved_bytes, jitter_frac=search.conditions.jitter_frac)
 
 
 def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
     """Seconds of the step of every candidate of `family`; has its shape."""
-    lines = step_parts(table, family.inner_index, family.degree_index, space.columns(family))
-    small_first = sorted(lines.values(), key=np.size)
-    total = small_first[0]
-    for line in small_first[1:]:
-        total = total + line
-    return np.broadcast_to(total, family.shape)
+    whole_s = whole_step_s(table, family.inner_index, family.degree_index, space.columns(family))
+    return np.broadcast_to(whole_s, family.shape)
 
 
 def floor_s(table: StepTable, space: Space, family: Family) -> Floats:
@@ -221,17 +233,33 @@ def floor_s(table: StepTable, space: Space, family: Family) -> Floats:
     return total + bubble
 
 
+def kinds_in(layout: Layout) -> Index:
+    """Kinds of parallelism of each candidate; shape of its degrees."""
+    degrees = (layout.tp, layout.pp, layout.cp, layout.ep)
+    return np.asarray(sum((np.asarray(degree) > 1).astype(np.intp) for degree in degrees))
+
+
+def _simplest(step_s: Floats, kinds: Index) -> int:
+    """The place of the simplest that is as fast as the fastest; of equals the faster."""
+    as_fast = np.flatnonzero(step_s <= TIE * step_s.min())
+    return int(as_fast[np.lexsort((step_s[as_fast], kinds[as_fast]))[0]])
+
+
 @dataclass(slots=True)
 class _NodeSearch:
-    """A search on one kind of node as it goes; `least_s`: the fastest step so far for each number of GPUs."""
+    """A search on one kind of node as it goes.
+
+    `least_s`: the fastest step so far for each number of GPUs, of so many kinds of parallelism or fewer.
+    """
 
     search: LayoutSearch
     node: NodeKind
     capacity: float  # bytes of tensors that a device holds
     least_s: Floats
     found: list[Rows] = field(default_factory=list)
-    undecided: list[tuple[Index, Floats, NDArray[np.int64]]] = field(default_factory=list)
+    undecided: list[tuple[Index, Floats, NDArray[np.int64], Index]] = field(default_factory=list)
     considered: int = 0
+    timed: int = 0
     fitting: int = 0
     smallest: float = float("inf")  # tensors of the smallest that does not fit
 
@@ -256,6 +284,16 @@ class _NodeSearch:
                 if usable.size:
                     yield family, space.starts[number], Piece(chosen, nbytes, fits).take(usable)
 
+    def to_beat_s(self, gpus: NDArray[np.int64], kinds: Index) -> Floats:
+        """Seconds below which a layout may be chosen: faster than any as simple, and as fast as the fastest."""
+        return np.asarray(np.minimum(self.least_s[gpus, kinds], TIE * self.least_s[gpus, KINDS]))
+
+    def add_least(self, gpus: NDArray[np.int64], kinds: Index, step_s: Floats) -> None:
+        """Lower the fastest steps to those of new candidates."""
+        for most in range(KINDS + 1):
+            simple = kinds <= most
+            np.minimum.at(self.least_s[:, most], gpus[simple], step_s[simple])
+
     def beatable(self, table: StepTable, family: Family, piece: Piece) -> Piece:
         """Those meshes of a piece of `family` that have a choice that fits and might be the fastest.
 
@@ -266,16 +304,19 @@ class _NodeSearch:
         if family.recomputes == MODES:
             possible[0] |= possible[FULL]
         least = np.where(possible, floor_s(table, self.search.space, meshes), np.inf).min(axis=0)
-        return piece.take(np.flatnonzero(least < self.least_s[meshes.num_gpus]))
+        kinds = kinds_in(self.search.space.columns(meshes))
+        return piece.take(np.flatnonzero(least < self.to_beat_s(meshes.num_gpus, kinds)))
 
     def time(self, table: StepTable, family: Family, start: int, piece: Piece, *, every: bool) -> None:
         """Add what is fastest on each mesh of a piece, or everything that fits."""
-        whole_s = steps_s(table, self.search.space, family.take(piece.meshes))
-        gpus = family.num_gpus[piece.meshes]
+        meshes = family.take(piece.meshes)
+        whole_s = steps_s(table, self.search.space, meshes)
+        gpus, kinds = meshes.num_gpus, kinds_in(self.search.space.columns(meshes))
+        self.timed += whole_s.size
         rows = np.arange(family.choices)[:, None] * family.meshes + piece.meshes + start
         step = np.where(piece.fits, whole_s, np.inf)
-        run = step / goodput_frac(gpus, self.search.checkpoint_bytes, self.search.reliability)
-        each = (rows, step, run, np.broadcast_to(gpus, step.shape), piece.nbytes)
+        run = step / goodput_frac(gpus, self.search.checkpoint_bytes, self.search.conditions.reliability)
+        each = (rows, step, run, np.broadcast_to(gpus, step.shape), piece.nbytes, np.broadcast_to(kinds, step.shape))
         columns = Rows._make(column.reshape(family.choices, -1) for column in each)
         if every:
             self.found.append(columns.take(np.isfinite(columns.step_s)))
@@ -283,24 +324,25 @@ class _NodeSearch:
             mesh = np.arange(columns.row.shape[1])
             picks = np.concatenate([columns.step_s.argmin(axis=0), columns.run_s.argmin(axis=0)])
             self.found.append(columns.take((picks, np.concatenate([mesh, mesh]))))
-        np.minimum.at(self.least_s, self.found[-1].num_gpus, self.found[-1].step_s)
+        self.add_least(self.found[-1].num_gpus, self.found[-1].kinds, self.found[-1].step_s)
         if family.recomputes == MODES and not self.search.space.offload:
             shape = (-1, len(MODES), columns.row.shape[1])
             fits, none_s = piece.fits.reshape(shape), whole_s.reshape(shape)[:, 0]
             maybe = fits[:, FULL] & ~fits[:, 0]
             if not every:
                 maybe &= none_s < columns.step_s.min(axis=0)
-            full, counts = columns.row.reshape(shape)[:, FULL], columns.num_gpus.reshape(shape)[:, 0]
-            self.undecided.append((full[maybe], none_s[maybe], counts[maybe]))
+            full = columns.row.reshape(shape)[:, FULL]
+            counts, simple = (column.reshape(shape)[:, 0] for column in (columns.num_gpus, columns.kinds))
+            self.undecided.append((full[maybe], none_s[maybe], counts[maybe], simple[maybe]))
 
     def undecided_rows(self, *, every: bool) -> Index:
         """Rows of full recompute that might be better with some blocks: their steps without any beat the fastest."""
         if not self.undecided:
             return np.empty(0, dtype=np.int64)
-        rows, none_s, gpus = (np.concatenate(columns) for columns in zip(*self.undecided, strict=True))
+        rows, none_s, gpus, kinds = (np.concatenate(columns) for columns in zip(*self.undecided, strict=True))
         if every:
             return rows
-        open_rows: Index = rows[none_s < self.least_s[gpus]]
+        open_rows: Index = rows[none_s < self.to_beat_s(gpus, kinds)]
         return open_rows
 
     def recompute_partly(self, table: StepTable, rows: Index) -> None:
@@ -311,21 +353,26 @@ class _NodeSearch:
             inner, degree, whole = search.space.at_rows(part)
             layout = replace(whole, recompute_every=np.array(EVERY)[:, None])
             nbytes = np.asarray(allocated_and_states(search.memory, layout)[0])
-            step = np.asarray(sum(step_parts(table, inner, degree, layout).values()))
-            run = step / goodput_frac(layout.num_gpus, search.checkpoint_bytes, search.reliability)
-            fits = nbytes <= self.capacity
-            each = (part + times * search.space.size, step, run, np.asarray(layout.num_gpus), nbytes)
+            step = np.asarray(whole_step_s(table, inner, degree, layout))
+            run = step / goodput_frac(layout.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
+            fits, self.timed = nbytes <= self.capacity, self.timed + step.size
+            each = (
+                part + times * search.space.size, step, run, np.asarray(layout.num_gpus), nbytes, kinds_in(layout)
+            )  # fmt: skip
             self.found.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in each))
 
     def rows(self, *, every: bool) -> Rows:
-        """All rows as one; of what is fastest for a number of GPUs only the fastest, unless `every` is kept."""
+        """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept."""
         if not self.found:
-            return Rows._make([np.empty(0)] * 5)
+            return Rows._make([np.empty(0)] * 6)
         merged = Rows._make(np.concatenate(columns) for columns in zip(*self.found, strict=True))
         if every:
             return merged
         best = [_least_per_count(merged.num_gpus, column) for column in (merged.step_s, merged.run_s)]
-        return merged.take(ascending(np.concatenate(best)))
+        as_fast = np.flatnonzero(merged.step_s <= TIE * self.least_s[merged.num_gpus, KINDS])
+        some = merged.take(as_fast)
+        simplest = _least_per_count(some.num_gpus, some.kinds + some.step_s / (1.0 + some.step_s.max(initial=0.0)))
+        return merged.take(ascending(np.concatenate([*best, as_fast[simplest]])))
 
 
 def timed_layouts(
@@ -343,12 +390,12 @@ def timed_layouts(
     """
     table, software, kind = None, search.recipe.stack, node.cluster.accelerator.kind
     counts = [family.num_gpus for family in search.space.families] + ([] if after is None else [after.num_gpus])
-    least_s = np.full(1 + max((int(each.max(initial=0)) for each in counts), default=0), np.inf)
-    if after is not None:
-        np.minimum.at(least_s, after.num_gpus, after.step_s)
-        table = None if after.table is None else replace(after.table, moved_bytes=search.moved_bytes)
+    least_s = np.full((1 + max((int(each.max(initial=0)) for each in counts), default=0), KINDS + 1), np.inf)
     capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, software, kind)
     going = _NodeSearch(search, node, capacity, least_s)
+    if after is not None:
+        going.add_least(after.num_gpus, after.kinds, after.step_s)
+        table = None if after.table is None else replace(after.table, moved_bytes=search.moved_bytes)
     for family, start, fitting in going.pieces(unless):
         table = table or node_table(search, node.cluster, tables)
         piece = fitting if every else going.beatable(table, family, fitting)
@@ -361,8 +408,9 @@ def timed_layouts(
     return TimedLayouts(
         rows=(rows := found.row.astype(np.intp)), step_s=found.step_s,
         run_s=tokens / search.recipe.useful_tokens * found.run_s, num_gpus=found.num_gpus.astype(np.int64),
-        memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
-        watts=_meter_watts(search, node, table, rows), table=table, considered=going.considered, fitting=going.fitting,
+        kinds=found.kinds.astype(np.intp), memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
+        watts=_meter_watts(search, node, table, rows), table=table, considered=going.considered,
+        timed=going.timed, fitting=going.fitting,
         smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
     )  # fmt: skip
 
@@ -377,7 +425,7 @@ def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Index:
 
 def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
     """The index of the least `value` for each number of GPUs."""
-    least = np.full(int(gpus.max()) + 1, np.inf)
+    least = np.full(int(gpus.max(initial=0)) + 1, np.inf)
     np.minimum.at(least, gpus, value)
     candidates = np.flatnonzero(value == least[gpus])
     candidates = candidates[np.argsort(gpus[candidates], kind="stable")]
@@ -418,7 +466,7 @@ def best_layout(
     layout, tried, fitting = best
     sure = f"with a probability of {format_percent(FITS_WITH, 0)}"
     if fitting:
-        return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit {sure} or more"
+        return layout, f"simplest of the fastest of {tried:,} layouts, {fitting:,} of which fit {sure} or more"
     device = cluster.accelerator
     needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
     if needs > capacity:
@@ -430,7 +478,7 @@ def best_layout(
 def fastest_layout(
     model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None
 ) -> tuple[Layout, int, int] | None:
-    """The layout of the least step time among those that fit with a probability of `FITS_WITH`, and how it was found.
+    """The simplest as fast as the fastest layout that fits with a probability of `FITS_WITH`, and how it was found.
 
     Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
     number of layouts and how many of them are so sure to fit, or None if there is no layout.
@@ -449,7 +497,9 @@ def fastest_layout(
         table = node_table(search, built, {})
         steps = (steps_s(table, space, family) for family in space.families)
         values = [np.where(n <= capacity, s, np.inf) for n, s in zip(needs, steps, strict=True)]
-    layout = space.layout(int(np.concatenate([v.ravel() for v in values]).argmin()))
+    flat = np.concatenate([v.ravel() for v in values])
+    kinds = [np.broadcast_to(kinds_in(space.columns(one)), one.shape).ravel() for one in space.families]
+    layout = space.layout(_simplest(flat, np.concatenate(kinds)) if fitting else int(flat.argmin()))
     if fitting and recompute is None:
         layout = _with_fewest_recomputed(search, layout, capacity)
     return layout, space.size, fitting

@@ -36,7 +36,7 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
-from flopwise.search.run_job import conditions, recipes, reliability
+from flopwise.search.run_job import conditions, recipes, stated_conditions
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, recipe_passes, training_band
@@ -98,7 +98,10 @@ def plan_training(
     draft.assumptions += check_training(workload, model, facts)
     options = _options(workload, model, _by_stack(workload, facts, draft, alone=alone), draft, advance, facts)
     if workload.instances is not None:
-        draft.plans = candidates(likeliest(options))
+        draft.plans = candidates(
+            Pick(option, _simplest_row(option, row, option.allowed_rows(odds)), odds)
+            for option, row, odds in likeliest(options)
+        )
         if not draft.plans and workload.confidence > LEAST_CONFIDENCE:  # layouts that hardly fit
             return plan_training(replace(workload, confidence=LEAST_CONFIDENCE), model, facts, alone=alone)
         return draft
@@ -252,10 +255,10 @@ def training_options(
     gpus, nbytes, device = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator.name
     options = []
     for priced in node.priced:
-        surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.reliability)
+        surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.conditions)
         seconds = layouts.run_s
         if priced.purchase == "spot":
-            undisturbed = goodput_frac(gpus, nbytes, search.reliability)
+            undisturbed = goodput_frac(gpus, nbytes, search.conditions.reliability)
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
         different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.training.tunes
@@ -275,8 +278,15 @@ def training_options(
 
 
 def _best_rows(option: TrainingOption, rows: Index) -> Index:
-    """Of `rows` the best under the objective; ties go to the faster, then to fewer GPUs."""
-    return rows[np.lexsort((option.num_gpus[rows], option.seconds[rows], option.score[rows]))[:1]]
+    """Of `rows` the best under the objective, on as many GPUs the simplest as fast; ties go to fewer GPUs."""
+    best = rows[np.lexsort((option.num_gpus[rows], option.seconds[rows], option.score[rows]))[:1]]
+    return np.array([_simplest_row(option, int(row), rows) for row in best], dtype=np.intp)
+
+
+def _simplest_row(option: TrainingOption, row: int, rows: Index) -> int:
+    """The simplest of `rows` on as many GPUs as `row` that is as fast; `row` itself where it is none of them."""
+    alike = rows[option.num_gpus[rows] == option.num_gpus[row]]
+    return option.layouts.simplest(alike) if row in alike else row
 
 
 def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
@@ -323,7 +333,7 @@ def _options(
             model, recipe, most=workload.max_gpus, least=workload.min_gpus, schedule=workload.training.schedule,
             shard=workload.training.shard,
         )  # fmt: skip
-        job = replace(job, reliability=reliability(workload))
+        job = replace(job, conditions=stated_conditions(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
         tables: StepTables = {}
@@ -338,10 +348,12 @@ def _options(
                 continue
             result = timed_layouts(job, node, tokens, tables, margin=margin)
             draft.evaluated += result.considered
+            draft.timed += result.timed
             _count_unfit(job, node, result, draft)
             clock = partial(timed_layouts, node=node, tokens=tokens, tables=tables, margin=margin)
             for chosen, times in ((job, result), *away.worth_trying(node, result, clock)):
                 draft.evaluated += times.considered if chosen is not job else 0
+                draft.timed += times.timed if chosen is not job else 0
                 if times.rows.size:
                     found = training_options(workload, node, chosen, times, facts)
                     best[asked] = min(best[asked], float(found[0].cost_usd.min()))

@@ -10,7 +10,7 @@ from flopwise.errors import SpecError
 from flopwise.options import OptionError, changed_options
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.spec import ANY
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
+from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
 from flopwise.training.on_device import recipe_on
@@ -73,22 +73,24 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
     return found, notes
 
 
-def reliability(workload: Resolved) -> Reliability:
-    """How often a run is saved and how fast, as the workload says; the default where it says nothing."""
-    if not changed_options(workload.conditions):
-        return DEFAULT_RELIABILITY
-    return workload.conditions.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
+def stated_conditions(workload: Resolved) -> Conditions:
+    """How often a run is saved and how fast, and how ranks vary, as the workload says; else the default."""
+    said = workload.conditions
+    if not changed_options(said):
+        return DEFAULT_CONDITIONS
+    found = said.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
+    return Conditions(reliability=found, jitter_frac=said.jitter_frac)
 
 
 def conditions(
-    purchase: str, provider: str, accelerator: str, count: int, facts: Facts, saved: Reliability = DEFAULT_RELIABILITY
+    purchase: str, provider: str, accelerator: str, count: int, facts: Facts, stated: Conditions = DEFAULT_CONDITIONS
 ) -> Conditions:
-    """The conditions of a run on instances of `count` accelerators, bought and `saved` so; default but for spot."""
+    """The conditions of a run on instances of `count` accelerators, bought so; as `stated` but for spot."""
     if purchase != "spot":
-        return DEFAULT_CONDITIONS if saved is DEFAULT_RELIABILITY else Conditions(reliability=saved)
+        return stated
     record = facts.spot(provider, accelerator)
-    interrupted = replace(saved, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
-    return Conditions(reliability=interrupted, origins=(("interruptions_per_s", record.text),))
+    interrupted = replace(stated.reliability, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
+    return replace(stated, reliability=interrupted, origins=(("interruptions_per_s", record.text),))
 
 
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
@@ -110,7 +112,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         tokens=workload.tokens,
         conditions=conditions(
             chosen.purchase, chosen.provider, chosen.gpu, chosen.num_gpus // chosen.num_instances, facts,
-            reliability(workload),
+            stated_conditions(workload),
         ),
     )  # fmt: skip
     return with_start(job, facts, epochs=workload.data.epochs, pretrained=workload.training.tunes)

@@ -19,6 +19,7 @@ from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stages import cuts_alike
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
+from flopwise.training.stragglers import STRAGGLERS
 from flopwise.units import format_gib
 
 Floats = NDArray[np.float64]
@@ -43,6 +44,7 @@ CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("launching kernels takes longer than running them", ("launch",)),
     ("recompute, to fit the memory", ("recompute",)),
     ("the optimizer's step does not shrink", ("optimizer", NEWTON_SCHULZ)),
+    ("all wait for the slowest GPU", (STRAGGLERS,)),
     ("kernels too small to be fast", ("forward", "backward")),
 )
 """Why a step is longer than its share of the reference, and the lines of the step that say so."""

@@ -122,6 +122,7 @@ def single_table(job: TrainJob) -> StepTable:
         job.model, job.recipe, job.cluster.rates, job.cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
     )  # fmt: skip
+    table = replace(table, jitter_frac=job.conditions.jitter_frac)
     if not layout.offload_activations:
         return table
     held = MemoryTable(job.model, job.recipe)

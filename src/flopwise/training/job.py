@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
+from flopwise.training.stragglers import JITTER_FRAC
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -21,7 +22,7 @@ class Conditions:
     """What surrounds the steps of a run; `origins` says by field where a value of `reliability` comes from."""
 
     reliability: Reliability = DEFAULT_RELIABILITY
-    jitter_frac: float = 0.0  # standard deviation of a rank's step time beyond what the step's calibration holds
+    jitter_frac: float = JITTER_FRAC  # standard deviation of step times between ranks, over their mean
     validate_every: int | None = None  # steps
     validate_batches: int = 1  # global batches of one validation
     loader_samples_per_s: float | None = None  # sequences/s that the CPU workers of one GPU deliver

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from math import erf, exp, sqrt
+from math import exp
 from typing import TYPE_CHECKING, Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules, start_joules
 from flopwise.cost.money import num_instances, run_cost_usd, run_usd
-from flopwise.ops.types import Array, Floats
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.muon import NEWTON_SCHULZ
+from flopwise.training.stragglers import STRAGGLERS
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 
 PASSES = ("forward", "backward", "recompute")
 NOT_IN_VALIDATION = ("optimizer", "data_parallel", NEWTON_SCHULZ)
-_REACH, _POINTS = 9.0, 3601  # the tails beyond nine standard deviations hold 1e-19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +101,7 @@ class StepInRun:
     """One step among the others, in s: `step_s` as estimated and what the run adds to it."""
 
     step_s: float
-    straggler_factor: float
+    straggler_s: float  # of it, waiting for the slowest rank
     loader_s: float  # that the loader takes for a global batch; 0: not asked
     validation_batch_s: float
     validation_s: float  # of one step, spread over the steps between validations
@@ -114,12 +109,12 @@ class StepInRun:
     @property
     def waiting_s(self) -> float:
         """Time in which all wait for the loader."""
-        return max(0.0, self.loader_s - self.step_s * self.straggler_factor)
+        return max(0.0, self.loader_s - self.step_s)
 
     @property
     def seconds(self) -> float:
         """All of it."""
-        return self.step_s * self.straggler_factor + self.waiting_s + self.validation_s
+        return self.step_s + self.waiting_s + self.validation_s
 
 
 def validation_batch_s(parts: Mapping[str, float]) -> float:
@@ -139,7 +134,7 @@ def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
     forward_s = validation_batch_s(parts)
     return StepInRun(
         step_s=sum(parts.values()),
-        straggler_factor=float(slowdown(gpus, conditions.jitter_frac)) if conditions.jitter_frac else 1.0,
+        straggler_s=parts.get(STRAGGLERS, 0.0),
         loader_s=0.0 if rate is None else float(job.recipe.global_batch) / (rate * gpus),
         validation_batch_s=forward_s,
         validation_s=0.0 if every is None else conditions.validate_batches * forward_s / every,
@@ -166,8 +161,8 @@ def run_lines(one: StepInRun, steps: float, good: Goodput, seconds: float) -> tu
     saved = work * float(good.stall_s) / float(good.interval_s)
     restarts = up * (1.0 - exp(-min(restart_s / mtbf_s, 600.0)))
     return (
-        ("steps", steps * one.step_s),
-        ("stragglers", steps * one.step_s * (one.straggler_factor - 1.0)),
+        ("steps", steps * (one.step_s - one.straggler_s)),
+        ("stragglers", steps * one.straggler_s),
         ("data_loader", steps * one.waiting_s),
         ("validation", steps * one.validation_s),
         ("checkpoints", saved),
@@ -175,38 +170,3 @@ def run_lines(one: StepInRun, steps: float, good: Goodput, seconds: float) -> tu
         ("lost_work", max(0.0, up - work - saved - restarts)),
         ("waiting_for_nodes", seconds - up),
     )
-
-
-@cache
-def _normal() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    x = np.linspace(-_REACH, _REACH, _POINTS)
-    return x, np.array([0.5 * (1.0 + erf(v / sqrt(2.0))) for v in x])
-
-
-def expected_largest(count: Floats) -> Floats:
-    """Mean of the largest of `count` independent standard normal values; broadcasts.
-
-    R less the integral of F(x)^n from -R to R, F the normal distribution, R far in its tail.
-
-    Source: David and Nagaraja, Order Statistics (3rd ed. 2003), section 3.1; by the trapezium rule.
-    Assumes: count >= 1.
-    """
-    x, below = _normal()
-    counts, back = np.unique(np.asarray(count, dtype=float), return_inverse=True)
-    powers = below ** counts[:, None]
-    values = _REACH - (x[1] - x[0]) * (powers.sum(axis=1) - (powers[:, 0] + powers[:, -1]) / 2.0)
-    largest: Array = np.where(counts <= 1, 0.0, values)[back].reshape(np.shape(count))
-    return largest if np.ndim(count) else float(largest)
-
-
-def slowdown(num_ranks: Floats, jitter_frac: Floats) -> Floats:
-    """Time of a synchronous step over that of the mean rank, 1 or more; broadcasts.
-
-    1 + jitter x E[largest of n].
-
-    Source: `expected_largest`. Orders of magnitude of the jitter: Sinha et al. 2022 (arXiv:2208.11035) find 8 % between
-    GPUs of one kind, Golden et al. 2025 (arXiv:2510.15596) up to 14 % on matrix products.
-    Assumes: ranks vary independently and normally with `jitter_frac` of the mean as their standard deviation; all wait
-    for the slowest in each step.
-    """
-    return 1.0 + jitter_frac * expected_largest(num_ranks)

@@ -14,7 +14,6 @@ from flopwise.training.run import (
     PASSES,
     RunEstimate,
     StepInRun,
-    expected_largest,
     job_goodput,
     step_in_run,
 )
@@ -67,23 +66,11 @@ class RunFigures(StepFigures):
         return [good, hours, *self._paid(run, time), *self._energy(run, time)]
 
     def _step_in_run(self, one: StepInRun) -> Figure:
-        """A step with what stragglers, the loader and validation add to it."""
-        conditions, slowed = self.job.conditions, self.step
-        if conditions.jitter_frac:
-            self.add_given("jitter", conditions.jitter_frac, "frac")
-            largest = self.add_count(
-                "largest of all ranks", number(expected_largest(self.estimate.num_gpus)), "",
-                "mean of the largest of so many normal values, in standard deviations",
-                self.gpus, source="David and Nagaraja 2003",
-            )  # fmt: skip
-            extra, formula = (one.straggler_factor - 1.0) * one.step_s, f"{self.step.name} x jitter x {largest.name}"
-            slowed = self.add_total(
-                "step with stragglers", "s", [self.step, self.add("stragglers", extra, "s", formula)]
-            )
-        added = [slowed]
+        """A step with what the loader and validation add to it."""
+        conditions, added = self.job.conditions, [self.step]
         if conditions.loader_samples_per_s is not None:
             self.add_given("samples a second and GPU", conditions.loader_samples_per_s)
-            formula = f"max(0, global batch / (samples a second and GPU x GPUs) - {slowed.name})"
+            formula = f"max(0, global batch / (samples a second and GPU x GPUs) - {self.step.name})"
             added.append(self.add("waiting for the data loader", one.waiting_s, "s", formula))
         if conditions.validate_every is not None:
             added.append(self._validation(one, conditions.validate_every, conditions.validate_batches))

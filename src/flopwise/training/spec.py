@@ -471,13 +471,21 @@ class RunConditionsSpec(Spec):
     interruptions: float | None = _run(
         "--interruptions", options.RATE_OR_ZERO, "How often one spot instance is taken back: 0.1/day.")
     jitter: float | None = _run(
-        "--jitter", options.FRACTION_OR_ZERO, "Of step times between GPUs: all wait for the slowest.")
+        "--jitter", options.FRACTION_OR_ZERO,
+        "Of step times between GPUs: above 16 all wait for the slowest (default: 1.5%).")
     validate_every: int | None = _run("--validate-every", options.WHOLE, "Steps between validations.")
     validate_batches: int | None = _run(
         "--validate-batches", options.WHOLE, "Global batches of one validation (default: 1).")
     loader_rate: float | None = _run(
         "--loader-rate", options.RATE, "Sequences that the data loader delivers to one GPU: 20/s.")
     # fmt: on
+
+    @property
+    def jitter_frac(self) -> float:
+        """Standard deviation of step times between GPUs, over their mean."""
+        from flopwise.training.stragglers import JITTER_FRAC
+
+        return JITTER_FRAC if self.jitter is None else self.jitter
 
     def conditions(self, cluster: Cluster, facts: Facts) -> tuple[Conditions, tuple[str, ...]]:
         """The conditions of a run on `cluster`, and what was assumed.
@@ -500,7 +508,7 @@ class RunConditionsSpec(Spec):
             reliability = replace(reliability, interruptions_per_s=spot[0])
             origins |= {"interruptions_per_s": spot[1]}
         conditions = Conditions(
-            reliability=reliability, jitter_frac=self.jitter or 0.0, validate_every=self.validate_every,
+            reliability=reliability, jitter_frac=self.jitter_frac, validate_every=self.validate_every,
             validate_batches=self.validate_batches or 1, loader_samples_per_s=self.loader_rate,
             origins=tuple(origins.items()),
         )  # fmt: skip

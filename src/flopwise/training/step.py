@@ -21,6 +21,7 @@ from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
 from flopwise.training.stages import FULL, mode_index
 from flopwise.training.step_table import STAGE_PARTS, StepTable
+from flopwise.training.stragglers import STRAGGLERS, waiting_frac
 from flopwise.training.widths import (
     ACT_BYTES,
     optimizer_traffic_bytes,
@@ -47,7 +48,30 @@ WAITING = "waiting_for_lengths"
 
 
 def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
-    """Seconds of one optimizer step by line; the values add up to the step.
+    """Seconds of one optimizer step by line; the values add up to the step, as `whole_step_s` has it.
+
+    Source and assumptions: `_lines`, and of what all wait for the slowest rank `waiting_frac`.
+    """
+    lines = _lines(table, inner, degree, layout)
+    return {**lines, STRAGGLERS: _sum_s(lines) * waiting_frac(layout.num_gpus, table.jitter_frac)}
+
+
+def whole_step_s(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
+    """Seconds of one optimizer step. Source and assumptions: as `step_parts`, whose sum it is."""
+    lines = _lines(table, inner, degree, layout)
+    return _sum_s(lines) * (1.0 + waiting_frac(layout.num_gpus, table.jitter_frac))
+
+
+def _sum_s(lines: dict[str, Floats]) -> Floats:
+    """The sum of all lines; what holds for many candidates is added up before it is spread over them."""
+    first, *others = sorted(lines.values(), key=np.size)
+    for line in others:
+        first = first + line
+    return first
+
+
+def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
+    """Seconds of one optimizer step by line where nobody waits longer for the slowest rank than in measured runs.
 
     `inner` and `degree` index the table's axes. Of `layout`, dp and the choices are read (ZeRO, interleave, schedule,
     recompute, shard). Everything broadcasts: a search gives meshes and choices on axes of their own, and what depends

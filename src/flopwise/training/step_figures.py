@@ -32,6 +32,7 @@ from flopwise.training.step import (
 )
 from flopwise.training.step_table import EXPERT_IMBALANCE, block_contexts, block_list, tower_blocks
 from flopwise.training.storage import LINE
+from flopwise.training.stragglers import JITTER_FRAC, MEASURED_RANKS, STRAGGLERS, waiting_frac
 from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
 
 if TYPE_CHECKING:
@@ -137,7 +138,9 @@ class StepFigures(Ledger):
         self.computed, self.useful = self._lengths()
         self.kernels = self._kernels()
         self.reading = self._reading()
-        self.step = self.add_total("step time", "s", [self._line(name) for name in self.lines])
+        shown = {name: self._line(name) for name in self.lines if name != STRAGGLERS}
+        waits = self._stragglers([figure for name, figure in shown.items() if name != LINE])
+        self.step = self.add_total("step time", "s", [*shown.values(), waits])
 
     def _degree(self, name: str) -> Figure:
         return self.add_given(name, int(getattr(self.layout, name)))
@@ -230,6 +233,19 @@ class StepFigures(Ledger):
             WAITING: self._waiting,
             LINE: self._storage,
         }[name]()
+
+    def _stragglers(self, others: list[Figure]) -> Figure:
+        """What all wait for the slowest rank, beside the `others` of its lines."""
+        jitter = self.table.jitter_frac
+        usual = assumption("jitter", jitter, "frac", "Sinha et al. 2022 (arXiv:2208.11035)")
+        self.add_figure(usual if jitter == JITTER_FRAC else setting("jitter", jitter, "frac"))
+        largest = self.add_count(
+            "largest of all ranks", float(waiting_frac(self.estimate.num_gpus, 1.0)), "",
+            f"mean of the largest of so many normal values beyond that of {MEASURED_RANKS}, in standard deviations",
+            self.gpus, source="David and Nagaraja 2003",
+        )  # fmt: skip
+        alone = self.add_total("step without stragglers", "s", others)
+        return self._sum_of(STRAGGLERS, f"{alone.name} x jitter x {largest.name}")
 
     def _sum_of(self, line: str, formula: str, *inputs: Figure, source: str = "", note: str = "") -> Figure:
         """A line of the breakdown, in seconds of the step."""

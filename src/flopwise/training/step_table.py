@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial as with_first
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from flopwise.training.frozen import split_model
 from flopwise.training.muon import Matrices, hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, heaviest, stage_layer_counts, stage_weights
+from flopwise.training.stragglers import JITTER_FRAC
 from flopwise.training.widths import ACT_BYTES
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class StepTable:
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
     fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
+    jitter_frac: float = JITTER_FRAC  # standard deviation of step times between ranks, over their mean
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ class StepTable:
         """The same table with modes of partial recompute; every stage as even as layers allow."""
         stack = split_model(model, self.recipe.frozen).model.stacks[0]
         sums = _block_sums(stack, self.degrees, (), partials, self.lines_by_block, self.kernels[0])
-        return replace(self, partials=partials, **sums)  # type: ignore[arg-type]  # fields by name
+        return replace(self, partials=partials, **sums)
 
 
 def step_table(
@@ -287,7 +289,7 @@ def _block_sums(
     partials: tuple[Partial, ...],
     lines: NDArray[np.float64],
     kernels: list[Kernels],
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, Any]:
     """Sums over the blocks of the heaviest stage and of all: seconds and operations of one micro-batch.
 
     `lines`: those of every block, (blocks, 3, parts + 3, n). Modes are none, selective and full, then `partials`: full

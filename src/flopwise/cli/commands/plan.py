@@ -248,7 +248,9 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
     if plan.assumptions:
         yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
-    yield f"{plan.evaluated:,} candidates evaluated in {units.format_seconds(plan.elapsed_s)}"
+    timed = f"{plan.evaluated:,} layouts, {plan.timed:,} timed,"
+    what = timed if plan.timed else f"{plan.evaluated:,} candidates evaluated"
+    yield f"{what} in {units.format_seconds(plan.elapsed_s)}"
 
 
 def _first(plan: Plan, paper: Screen) -> Iterator[str]:
