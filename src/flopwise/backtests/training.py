@@ -33,7 +33,7 @@ NODE = 8
 """GPUs of a node, which share its network."""
 PRECISIONS = {name: name for name in TRAINING_PRECISIONS}
 ATTENTION: dict[str, Attention] = {"flash": "flash", "eager": "eager"}
-RECOMPUTE = {"none": 0, "selective": 1, "alternate": 1, "full": 2}
+RECOMPUTE = {"none": 0, "selective": 1, "alternate": 1, "operations": 1, "full": 2}
 ZERO = {"0": 0, "1": 1, "2": 2, "3": 3}
 MIXTURE_KERNELS_YEAR = 2026
 """From then on Megatron's releases have the stack `megatron-2026`."""

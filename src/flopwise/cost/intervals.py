@@ -32,6 +32,7 @@ class ErrorBand(ErrorQuantiles):
     asked: str = ""  # the class that was asked for, where this is one above it
     family: str = ""  # of the devices that it is asked for
     family_rows: int | None = None  # rows that were measured on those; None: not a matter of devices
+    reach: tuple[float, float] = (1.0, 1.0)  # of inputs that nobody stated: the estimate at their ends over its own
 
     @property
     def evidence(self) -> str:
@@ -104,6 +105,14 @@ class ErrorBand(ErrorQuantiles):
             source=f"{self.source}; widened {factor:g}x: {why}",
             spread=self.spread * factor,
         )
+
+    def between(self, low: float, high: float) -> ErrorBand:
+        """The band of an estimate that lies between `low` and `high` times itself before it errs as measured.
+
+        Source: the ends of the measured errors at the ends of what is not known. Assumes: the median holds.
+        """
+        below, above = self.reach
+        return replace(self, low=self.low * low, high=self.high * high, reach=(below * low, above * high))
 
 
 @dataclass(frozen=True, slots=True)
