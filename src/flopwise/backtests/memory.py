@@ -189,7 +189,7 @@ def row_memory(row: Row, facts: Facts) -> Memory:
     return step_memory(model, row_recipe(row, model, layout, facts), layout)
 
 
-def unstated(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
+def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     """What a row does not state, each with cells for what is usual and for both ends of what people do.
 
     Source: defaults of the tools (`USUAL_LORA`: torchtune and litgpt recipes; torchtitan `local_batch_size` 1 to 4; PEFT
@@ -242,7 +242,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
             raise SpecError(f"the peak is {row['peak_bytes'][:60]!r}, no number of bytes")
         if row.get("reading") == "capacity":
             raise SpecError("a capacity limit (the largest that fits), not a peak")
-        open_inputs, stated = unstated(row), dict(row)
+        open_inputs, stated = unstated_cells(row), dict(row)
         for cells, *_ in open_inputs.values():
             stated |= cells
         memory = row_memory(stated, facts)

@@ -45,7 +45,7 @@ class Prediction:
     floor: float | None = None  # what physics allows at least
 
     @property
-    def unscored(self) -> str | None:
+    def not_scored(self) -> str | None:
         """Why a row that can be predicted is reported only: what it measured cannot be."""
         if self.floor is None or self.measured is None or self.measured >= FLOOR_SLACK * self.floor:
             return None
@@ -54,7 +54,7 @@ class Prediction:
     @property
     def error(self) -> float | None:
         """Predicted / measured - 1, or None; of a row that is reported only, None, too."""
-        if self.predicted is None or not self.measured or self.unscored:
+        if self.predicted is None or not self.measured or self.not_scored:
             return None
         return self.predicted / self.measured - 1
 

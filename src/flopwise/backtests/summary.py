@@ -52,7 +52,7 @@ def summarize(predictions: Iterable[Prediction]) -> Errors:
 def reasons(predictions: Iterable[Prediction]) -> list[tuple[str, int]]:
     """Why rows were skipped or are not scored, most frequent first."""
     return sorted(
-        Counter(why for p in predictions if (why := p.skipped or p.unscored)).items(),
+        Counter(why for p in predictions if (why := p.skipped or p.not_scored)).items(),
         key=lambda pair: (-pair[1], pair[0]),
     )
 

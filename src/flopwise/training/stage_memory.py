@@ -334,7 +334,7 @@ class StageMemory:
         parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)
         return loss * (1.0 + parts)
 
-    def _gathered(self, stage: Stage) -> tuple[Floats, Floats]:
+    def _gathered_bytes(self, stage: Stage) -> tuple[Floats, Floats]:
         """Bytes of a stage's layers, and of what stands at their ends, as ZeRO 3 gathers them: quantised ones stored so.
 
         Source: PyTorch FSDP with `quant_storage`: packed weights are parameters as they are.
@@ -344,7 +344,7 @@ class StageMemory:
         compute = self.table.elem_bytes
         return self._sum(self.sums.gathered, stage) * compute, self._root(stage) * compute
 
-    def _unpacked(self, stage: Stage) -> Floats:
+    def _unpacked_bytes(self, stage: Stage) -> Floats:
         """Bytes of the widest quantised weight, which its product turns into the type that it computes with.
 
         Source: Dettmers et al. 2023 (arXiv:2305.14314) section 3: every product of QLoRA dequantises its weight.
@@ -373,7 +373,7 @@ class StageMemory:
         at_end: Floats = 0.0
         loading: Floats = 0.0
         if self.gathers:
-            whole, root = self._gathered(stage)
+            whole, root = self._gathered_bytes(stage)
             kept = root * self.row.root_gathered
             unit = whole / stage.layers
             cut = self.sharded
@@ -395,7 +395,7 @@ class StageMemory:
         if self.row.quantise_bytes and self.table.quantised:
             states = fixed["optimizer states"] + fixed["master weights"]
             loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
-        copies, unpacked, wide = "16-bit copies of weights", "dequantised weight", self._unpacked(stage)
+        copies, unpacked, wide = "16-bit copies of weights", "dequantised weight", self._unpacked_bytes(stage)
         return (
             {"activations": activations, "logits and loss": loss + others, "gradients": early,
              "gathered layers": gathered, copies: cast, unpacked: wide},
