@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine, Software, TrainingStack
 
 PAGE = Path(__file__).parent / "calibration.md"
+MOVED = Path(__file__).parents[1] / "benchmarks" / "accuracy" / "training_constants.csv"
 KINDS: dict[type[Software], tuple[str, str, str, str]] = {
     TrainingStack: (
         "Training stacks", "stacks.json", "stack",
@@ -40,7 +42,25 @@ def page() -> str:
         lines += [f"| {p.scope} | {p.value:.4g} | {p.fitted_on} | {p.source} | {p.date} |" for p in rows]
     stacks = _fitted_lines(TrainingStack, facts.stacks.values(), digits=4)
     engines = _fitted_lines(Engine, facts.engines.values(), digits=3)
-    return "\n".join([*lines, *stacks, *engines]) + "\n"
+    return "\n".join([*lines, *_moved_lines(), *stacks, *engines]) + "\n"
+
+
+def _moved_lines() -> list[str]:
+    """What decides each constant of training: rows and publishers, and the value without the weightiest of these."""
+    with MOVED.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = [
+        "",
+        "## What moves the constants of training",
+        "",
+        "Rows whose error a constant changes, their publishers, and where it goes without the publisher that moves it",
+        "most (`benchmarks/fit_training.py`). A constant that one publisher decides is drawn to its prior.",
+        "",
+        "| constant | shared by | value | prior | rows | publishers | moved most by | value without it | change |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    columns = ("constant", "scopes", "value", "prior", "rows", "publishers", "moved_most_by", "value_without")
+    return [*lines, *(f"| {' | '.join(row[c] for c in columns)} | {row['change_percent']} % |" for row in rows)]
 
 
 def _fitted_lines(kind: type[Software], rows: Iterable[Software], digits: int) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +28,14 @@ from rows import TRUTH, TRUTH_DATE
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.prediction import Prediction, Row
 from flopwise.backtests.run import measurements, run_backtest
+from flopwise.backtests.training import row_stack
 from flopwise.cost.rates import families
 from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.calibration import FEW_ROWS
 from flopwise.facts.catalog import COVERAGE_FILE, Facts, load_facts
 from flopwise.fitting.campaign import weighted_quantile
 from flopwise.fitting.robust import even_weights
+from flopwise.training.estimate import LARGE_GPUS
 
 COVERED = ("training", "serving")
 GENERAL = "NVIDIA"
@@ -47,6 +50,7 @@ class Measured:
     device: Accelerator
     study: str
     distance: float
+    classes: tuple[str, ...]  # its class of errors, and those above it
     row: Row
 
     @property
@@ -68,6 +72,8 @@ def distance(prediction: Prediction, facts: Facts) -> float | None:
     ratio = math.log(prediction.measured / prediction.predicted)
     if prediction.unit.startswith("tokens") and ".tpot" in band.name:  # one stream: 1 / TPOT
         ratio = -ratio
+    low, high = map(math.log, prediction.band.reach)
+    ratio -= min(max(ratio, low), high)
     end = band.high if ratio > math.log(band.median) else band.low
     return (ratio - math.log(band.median)) / math.log(end / band.median)
 
@@ -79,7 +85,10 @@ def measured_rows(kind: str, rows: Iterable[Row], facts: Facts) -> list[Measured
     for prediction, row in zip(done.predictions, done.rows, strict=True):
         far = distance(prediction, facts)
         if far is not None:
-            found.append(Measured(facts.resolve(row["gpu"]).accelerator, row["study"], far, row))
+            assert prediction.band is not None
+            parts = (prediction.band.asked or prediction.band.name).split(".")
+            above = tuple(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+            found.append(Measured(facts.resolve(row["gpu"]).accelerator, row["study"], far, above, row))
     return found
 
 
@@ -92,10 +101,11 @@ def without(scopes: set[str], facts: Facts) -> Facts:
     )
 
 
-def spread(members: Sequence[tuple[str, float]]) -> float:
-    """The distance that 80 % of (group, distance) keep to, at least 1."""
+def spread(members: Sequence[tuple[str, float]], *, once: bool = False) -> float:
+    """The distance that 80 % of (group, distance) keep to, at least 1; `once`: every group counts the same."""
     groups, far = zip(*members, strict=True)
-    return round(max(1.0, float(weighted_quantile(np.array(far), even_weights(groups), TARGET))), 2)
+    weights = even_weights(groups)
+    return round(max(1.0, float(weighted_quantile(np.array(far), weights**2 if once else weights, TARGET))), 2)
 
 
 def coverage(kind: str, facts: Facts) -> dict[str, Any]:
@@ -111,15 +121,27 @@ def coverage(kind: str, facts: Facts) -> dict[str, Any]:
         if vendor != GENERAL:
             blind = without({family, vendor.lower()}, facts)
             maker_out += [(family, m.distance) for m in measured_rows(kind, rows, blind)]
-    return {
+    every = [m for own in by_family.values() for m in own]
+    # a family without rows is no surer than the known one that is met worst
+    farthest = max(spread([(m.study, m.distance) for m in own]) for own in by_family.values() if len(own) >= FEW_ROWS)
+    foreign = max(
+        spread([(m.study, m.distance) for m in own]) for own in by_family.values() if own[0].device.vendor != GENERAL
+    )
+    of_training = kind == "training" and {
+        "stacks": dict(sorted(Counter(row_stack(m.row) for m in every).items())),
+        "large": spread([(m.study, m.distance) for m in every if float(m.row["gpus"]) > LARGE_GPUS]),
+    }
+    return (of_training or {}) | {
         "families": {
             family: {
                 "maker": f"{own[0].device.vendor} {own[0].device.kind}", "rows": len({m.row["id"] for m in own}),
                 "sources": len({m.study for m in own}), "spread": spread([(m.study, m.distance) for m in own]),
+                "classes": dict(sorted(Counter(name for m in own for name in m.classes).items())),
             }
             for family, own in sorted(by_family.items())
         },
-        "family_out": spread(family_out), "maker_out": spread(maker_out),
+        "family_out": max(farthest, spread(family_out, once=True)),
+        "maker_out": max(foreign, spread(maker_out, once=True)),
     }  # fmt: skip
 
 
@@ -127,9 +149,10 @@ def main() -> None:
     """Fit, report, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--kinds", nargs="+", choices=COVERED, default=COVERED, help="others keep what they have")
     given = parser.parse_args()
-    facts, kinds = load_facts(), dict[str, Any]()
-    for kind in COVERED:
+    facts, kinds = load_facts(), dict[str, Any](json.loads(DATA.read_text(encoding="utf-8"))["kinds"])
+    for kind in given.kinds:
         kinds[kind] = coverage(kind, facts)
         print(f"{kind}: families left out {kinds[kind]['family_out']}, makers left out {kinds[kind]['maker_out']}")
         for family, own in kinds[kind]["families"].items():

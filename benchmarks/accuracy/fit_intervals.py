@@ -33,11 +33,16 @@ FLOOR = {"weights": 0.003, "memory": 0.05}
 """Least distance of either end from the median, as a logarithm; `OTHER_FLOOR` for the kinds that are not here."""
 OTHER_FLOOR = 0.08
 WIDEST = 4.0
+BY_CLASS, LEAST_FACTOR = ("training",), 0.3
+"""Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 
 
 class Point(NamedTuple):
-    """One measurement: its class, source, log(measured / predicted), and how much wider than its class its band is."""
+    """One measurement: its class, source, log(measured / predicted), and how much wider than its class its band is.
+
+    Of a row with inputs that nobody stated, the logarithm is what is left beyond their ends.
+    """
 
     name: str
     source: str
@@ -63,8 +68,10 @@ def points_of(scored: Sequence[Case]) -> list[Point]:
             ratio = 1.0 / (1.0 + unseen[case.key])
         if band is not None and ratio is not None:
             inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
-            sign = -1 if inverse else 1
-            points.append(Point(band.asked or band.name, case.source, sign * math.log(ratio), band.spread))
+            sign, name = -1 if inverse else 1, band.asked or band.name
+            far = sign * math.log(ratio)
+            far -= min(max(far, math.log(band.reach[0])), math.log(band.reach[1]))
+            points.append(Point(name, case.publisher, far, band.spread))
     return points
 
 
@@ -102,18 +109,19 @@ def bands(points: Sequence[Point], floor: float) -> dict[str, Band]:
     return {name: fit(own, floor) for name, own in classes(points).items() if enough(own) or "." not in name}
 
 
-def band_of(fitted: dict[str, Band], name: str) -> Band | None:
-    """The band of the nearest class at or above `name`."""
+def nearest(fitted: dict[str, Band], name: str) -> str | None:
+    """The nearest class at or above `name` that has a band."""
     parts = name.split(".")
-    return next((fitted[n] for c in range(len(parts), 0, -1) if (n := ".".join(parts[:c])) in fitted), None)
+    return next((n for c in range(len(parts), 0, -1) if (n := ".".join(parts[:c])) in fitted), None)
 
 
 def inside(fitted: dict[str, Band], points: Sequence[Point], factor: float) -> list[bool]:
     """Whether each point lies in its band, with the spread multiplied."""
     out = []
     for p in points:
-        band = band_of(fitted, p.name)
-        if band is not None:
+        name = nearest(fitted, p.name)
+        if name is not None:
+            band = fitted[name]
             wide = factor * p.spread
             low, high = band.median + (band.low - band.median) * wide, band.median + (band.high - band.median) * wide
             out.append(low <= p.log_ratio <= high)
@@ -135,32 +143,49 @@ def unseen_coverage(folds: Sequence[tuple[dict[str, Band], list[Point]]], factor
     return float(np.average(hits, weights=source_weights(points)))
 
 
-def factor_for(folds: Sequence[tuple[dict[str, Band], list[Point]]]) -> float:
-    """The factor on all spreads that makes the coverage of unseen sources the target."""
-    grid = np.arange(1.0, WIDEST, 0.05)
+def factor_for(folds: Sequence[tuple[dict[str, Band], list[Point]]], least: float = 1.0) -> float:
+    """The factor on all spreads, at least `least`, that makes the coverage of unseen sources the target."""
+    grid = np.arange(least, WIDEST, 0.05)
     return float(next((f for f in grid if unseen_coverage(folds, f) >= TARGET), WIDEST))
+
+
+def class_factors(kind: str, folds: Sequence[tuple[dict[str, Band], list[Point]]]) -> dict[str, float]:
+    """The factor on the spread of each class: where classes must hold by themselves, their own; else one for all."""
+    names = sorted({name for _, points in folds for name in classes(points)})
+    if kind not in BY_CLASS:
+        return dict.fromkeys(names, factor_for(folds))
+    out = {}
+    for name in names:
+        own = [(fitted, classes(points).get(name, [])) for fitted, points in folds]
+        out[name] = factor_for([(fitted, points) for fitted, points in own if points], LEAST_FACTOR)
+    return out
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Where a class stands in the file: by kind, then by name."""
+    return [kind.replace("-", "_") for kind in KINDS].index(name.split(".", maxsplit=1)[0]), name
 
 
 def main() -> None:
     """Fit, report, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="others keep what they have")
     given = parser.parse_args()
-    out: dict[str, dict[str, float | int]] = {}
-    for kind in KINDS:
+    refitted = tuple(kind.replace("-", "_") for kind in given.kinds)
+    before: dict[str, dict[str, float | int]] = json.loads(DATA.read_text(encoding="utf-8"))["bands"]
+    out = {name: band for name, band in before.items() if name.split(".")[0] not in refitted}
+    for kind in given.kinds:
         points = points_of(cases(kind))
         floor = FLOOR.get(kind, OTHER_FLOOR)
         folds = left_out(points, floor)
-        factor = factor_for(folds)
+        factors = class_factors(kind, folds)
         fitted, own = bands(points, floor), classes(points)
-        seen = float(np.mean(inside(fitted, points, factor)))
-        print(
-            f"{kind}: {len(points)} rows, {len(folds)} sources; spread x {factor:.2f}; inside: {seen:.0%} of all rows, "
-            f"{unseen_coverage(folds, factor):.0%} of sources left out"
-        )
+        print(f"{kind}: {len(points)} rows, {len(folds)} sources; inside, sources left out, and factor on the spread:")
         for name, band in fitted.items():
             if name == "serving":  # times and rates together say nothing
                 continue
+            factor = factors[name]
             low, high = (
                 band.median + (band.low - band.median) * factor,
                 band.median + (band.high - band.median) * factor,
@@ -171,12 +196,13 @@ def main() -> None:
                 "high": round(math.exp(high), 4),
                 "rows": len(own[name]),
             }
-            print(f"  {name:34} {len(own[name]):5}", *(f"{out[name][q]:.3f}" for q in ("low", "median", "high")))
+            ends = (f"{out[name][q]:.3f}" for q in ("low", "median", "high"))
+            print(f"  {name:38} {len(own[name]):5} x {factor:.2f}", *ends)
     if given.write:
         document = {
             "source": "quantiles of measured / predicted in backtests, sources left out in turn (benchmarks/accuracy)",
             "date": TRUTH_DATE,
-            "bands": out,
+            "bands": dict(sorted(out.items(), key=lambda item: _place(item[0]))),
         }
         DATA.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

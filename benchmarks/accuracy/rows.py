@@ -21,7 +21,8 @@ LEFT_OUT = {
     "gpu-hours": "gpu_hours_left_out.csv",
     "serving": "serving_left_out.csv",
 }
-"""By kind, the file beside this one with predicted / measured - 1 under constants that have not seen a row's source."""
+"""By kind, the file beside this one with predicted / measured - 1 under constants that have not seen a row's source, or
+its publisher."""
 MIXTURE_SHARE = 0.9
 """A model that uses less than this share of its parameters for a token is a mixture."""
 
@@ -52,6 +53,11 @@ class Case:
         """Where the row is from; a kernel's device stands for its source, as all have one publisher."""
         names = ("gpu",) if self.kind == "kernels" else ("study", "source")
         return next((self.row[n] for n in names if self.row.get(n)), "")
+
+    @property
+    def publisher(self) -> str:
+        """Whose rows are left out together."""
+        return self.row.get("publisher") or self.source
 
 
 def unseen_errors(kind: str, what: str = "source") -> dict[tuple[str, str], float]:

@@ -106,6 +106,11 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "traffic": {"requests_per_s": 2, "input_tokens": 128}, "targets": {"latency": {"p95": "150ms"}},
         "constraints": _on("aws", "l4", "t4"), "simulate": False,
     },
+    "encode-vllm": {
+        "model": "roberta-base", "task": "encode", "name": "triage by vllm",
+        "traffic": {"requests_per_s": 2, "input_tokens": 128}, "targets": {"latency": {"p95": "150ms"}},
+        "constraints": _on("aws", "l4", "t4", engine="vllm"), "simulate": False,
+    },
     "batch": {
         "model": "Llama-3.1-8B", "task": "batch", "name": "nightly summaries",
         "traffic": {"requests": 200000, "input_tokens": 2000, "output_tokens": 200}, "targets": {"deadline": "8h"},

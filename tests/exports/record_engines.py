@@ -1,8 +1,8 @@
 """Flags and metrics of inference engines from the packages that `make exports` gets: writes engines/*.csv.
 
 vLLM's own parser lists its flags; those of the others are read from their sources, without importing them. llama.cpp's
-page lies in the source of llama-cpp-python, which `--llama-cpp FILE` names. TensorRT-LLM and TGI have no package to
-read: their rows are written by hand from the page that each names, and stay.
+page lies in the source of llama-cpp-python, which `--llama-cpp FILE` names. TensorRT-LLM, TGI and TEI have no package
+to read: their rows are written by hand from the page that each names, and stay.
 """
 
 from __future__ import annotations

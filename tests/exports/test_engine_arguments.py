@@ -8,7 +8,7 @@ from engine_arguments import TABLES, engine_args, flags, rows, series
 from record_engines import Sources
 from tools import RefusedError
 
-ENGINES = ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "lmdeploy", "tgi"]
+ENGINES = ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "lmdeploy", "tgi", "tei"]
 
 
 @pytest.mark.exports

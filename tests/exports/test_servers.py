@@ -167,13 +167,13 @@ def test_a_replica_on_several_machines_is_started_on_each_by_variables() -> None
 
 
 def test_replicas_of_one_machine_have_their_own_devices_and_ports() -> None:
-    script = sample_export("vllm", "serve").files["serve.sh"]  # tp 2 on a machine of 8
+    script = sample_export("vllm", "serve").files["serve.sh"]  # tp 4 on a machine of 8
     shown = script.replace("exec vllm", 'echo "$CUDA_VISIBLE_DEVICES"; echo vllm')
-    machine = {"PATH": "/usr/bin:/bin", "SLOT": "3"}
+    machine = {"PATH": "/usr/bin:/bin", "SLOT": "1"}
     done = subprocess.run(["bash", "-c", shown], env=machine, capture_output=True, text=True, check=True)  # noqa: S607
     devices, command = done.stdout.splitlines()
-    assert devices == "6,7"
-    assert command.endswith("--port 8003")
+    assert devices == "4,5,6,7"
+    assert command.endswith("--port 8001")
 
 
 @pytest.mark.parametrize(("target", "sample"), [("tgi", "serve-tgi"), ("vllm", "batch")])

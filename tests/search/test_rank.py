@@ -105,9 +105,9 @@ def test_training_targets_have_the_odds_of_the_measured_errors() -> None:
         start = one.start_s / 3600 * price(one) * one.num_instances
         odds = {
             "memory": at_most(one.capacity_bytes / one.memory_bytes, "memory.full"),
-            "deadline": 1 - at_most(one.seconds / (limits["deadline"] - one.start_s), "training.dense"),
-            "budget": 1 - at_most((one.cost_usd - start) / (limits["budget"] - start), "training.dense"),
-            "throughput": 1 - at_most(rate / predicted, "training.dense"),
+            "deadline": 1 - at_most(one.seconds / (limits["deadline"] - one.start_s), "training.dense.complete"),
+            "budget": 1 - at_most((one.cost_usd - start) / (limits["budget"] - start), "training.dense.complete"),
+            "throughput": 1 - at_most(rate / predicted, "training.dense.complete"),
         }
         assert one.meets == pytest.approx(odds, abs=2e-4)
         assert one.shortfall == pytest.approx({
@@ -258,7 +258,7 @@ def test_the_plan_is_the_best_row_of_a_space_that_is_tried_whole() -> None:
         start_s = 60 + 270 + 24 + 2e9 * 4 / (8e9 * gpus / 8)
         usd = math.ceil(round(start_s + run_s, 6)) / 3600 * node.priced[0].usd_per_hour * gpus / 8
         cheapest = min(cheapest, usd if fits >= 0.8 else math.inf)
-        if fits >= 0.8 and 1 - at_most(run_s / (6 * 3600), "training.dense") >= 0.8:
+        if fits >= 0.8 and 1 - at_most(run_s / (6 * 3600), "training.dense.complete") >= 0.8:
             best = min(best, usd)
     chosen = plan(wanted, facts()).plans[0]
     assert chosen.cost_usd == pytest.approx(best, rel=1e-9)

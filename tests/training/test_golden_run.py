@@ -96,7 +96,7 @@ def test_hardware_utilisation_counts_what_runs_again() -> None:
 
 
 def test_bounds_of_the_step() -> None:
-    """Below, the FLOP at peak rate; above, everything one after the other: messages in full, and all launches."""
+    """Below, the FLOP at peak rate; above, everything one after the other, at the slow end of the measured errors."""
     found = estimated(dp=8, tp=2)
     shown, micros = dict(found.breakdown), BATCH / 8
     flops = 3 * PRODUCTS_FLOP / BATCH + (1 + 2.5) * CAUSAL / BATCH
@@ -106,7 +106,8 @@ def test_bounds_of_the_step() -> None:
     inside, across = 2 * (3 / 4) * gradients / NVLINK, 2 * (1 / 2) * gradients / 4 / NETWORK  # four a node, two nodes
     launches = micros * 3 * (LAYERS * 14 + 1 + 2) * MEGATRON.launch_s
     alone = hidden_states + inside + across + launches
-    assert found.upper_bound_s == exactly(shown["forward"] + shown["backward"] + shown["optimizer"] + alone)
+    serial = shown["forward"] + shown["backward"] + shown["optimizer"] + alone
+    assert found.upper_bound_s == exactly(serial / found.band.low)
 
 
 def test_daly_interval() -> None:

@@ -31,6 +31,7 @@ from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
+from flopwise.training.step_table import EXPERT_LAUNCH_S
 from flopwise.training.storage import Reads
 from named import FACTS, lora_with, recipe_with
 
@@ -358,7 +359,12 @@ def test_host_launches() -> None:
     # for the MLP's four a router, its softmax, experts' two products, activation and sum; and routing (2603.07685)
     host_s = 3 * (LAYERS * 16 + 1 + 2) * MEGATRON.launch_s + LAYERS * MEGATRON.routing_s
     busy = found["forward"] + found["backward"] + found["tensor_parallel"]
-    assert found["launch"] == exactly(4 * host_s - busy)
+    # both products of each expert are kernels of their own, forward and twice backward
+    each_s = 3 * LAYERS * 2 * EXPERTS * EXPERT_LAUNCH_S
+    assert found["launch"] == exactly(4 * (host_s + each_s) - busy)
+    # of experts with a capacity all shapes are known beforehand: neither counts nor single launches keep the host
+    known = lines(mixture_job({"seq_len": 256, "global_batch": 4, "capacity_factor": 1.0}, tp=4))
+    assert known["launch"] == 0.0
 
 
 def test_recompute() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s, groups_reached
+from flopwise.cost.kernels import STREAMS, grouped_matmul_s
+from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -163,3 +165,70 @@ def test_head_and_embedding_are_never_computed_again() -> None:
     )
     assert none["recompute"] == 0
     assert 0.5 * full["forward"] < full["recompute"] < 0.85 * full["forward"]
+
+
+def test_products_of_single_experts_fill_the_device_as_many_at_once_as_there_are_streams() -> None:
+    """Kernels of their own: 64 experts in 16 turns of four streams; in one kernel all tiles share the last wave."""
+    rates = training_rates(H800.rates, FACTS.stack("megatron-te"), "bf16")
+    rows, width, inter, experts = 64 * 128.0, 2048.0, 768.0, 64.0
+    split = grouped_matmul_s(rates, rows, inter, width, experts)
+    four = grouped_matmul_s(rates, rows / 16, inter, width, 4.0)
+    assert split.compute_s == pytest.approx(16 * four.compute_s)
+    together = replace(rates, value={n: v for n, v in rates.value.items() if n != STREAMS})
+    assert split.compute_s > grouped_matmul_s(together, rows, inter, width, experts).compute_s
+    wide = grouped_matmul_s(rates, 16 * 8192.0, 8192.0, 4096.0, 16.0)  # waves without end: streams no longer matter
+    whole = grouped_matmul_s(together, 16 * 8192.0, 8192.0, 4096.0, 16.0)
+    assert wide.compute_s == pytest.approx(whole.compute_s, rel=0.05)
+
+
+def test_a_plain_all_to_all_sends_a_token_to_every_expert_and_node_dispatch_to_every_node() -> None:
+    """Of eight experts on 64 ranks over eight nodes, copies to one node share the crossing: DeepEP's README."""
+    stack = FACTS.stack("megatron-te")
+    lines = []
+    for software in (stack, replace(stack, node_dispatch=False)):
+        recipe = recipe_with(seq_len=4096, global_batch=64, stack=software)
+        layout = Layout(dp=64, ep=64, zero=1)
+        found = estimate(TrainJob(model=load_model("Qwen3-30B-A3B"), recipe=recipe, layout=layout, cluster=H800))
+        lines.append(dict(found.breakdown)["expert_parallel"])
+    sent = [float(all_to_all_s(H800.fabric, 1e9, 64, copies=copies)) for copies in (8, 1)]
+    assert lines[1] / lines[0] == pytest.approx(sent[1] / sent[0], rel=0.02)
+    assert lines[1] > 1.2 * lines[0]
+
+
+def test_attention_sinks_without_a_fused_kernel_write_their_scores() -> None:
+    """GPT-OSS: the softmax has a column of its own, which kernels without it leave to eager attention."""
+    stack = FACTS.stack("fsdp-eager")
+    assert not stack.fused_sinks
+    forward = []
+    for software in (stack, replace(stack, fused_sinks=True)):
+        for name in ("GPT-OSS-20B", "Qwen3-30B-A3B"):
+            recipe = recipe_with(seq_len=4096, global_batch=64, stack=software)
+            job = TrainJob(model=load_model(name), recipe=recipe, layout=Layout(dp=8, ep=8, zero=3), cluster=H800)
+            forward.append(dict(estimate(job).breakdown)["forward"])
+    assert forward[0] > 1.05 * forward[2]  # with sinks
+    assert forward[1] == forward[3]  # without
+
+
+def test_without_its_options_for_overlap_megatron_hides_no_message() -> None:
+    plain, tuned = (FACTS.stack(name) for name in ("megatron-plain", "megatron-te"))
+    assert (plain.tp_overlap, plain.ep_overlap, plain.dp_overlap, plain.node_dispatch) == (0.0, 0.0, 0.0, False)
+    found = []
+    for software in (plain, tuned):
+        recipe = recipe_with(seq_len=4096, global_batch=64, stack=software)
+        layout = Layout(dp=2, tp=4, zero=1, micro_batch=1)
+        job = TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=layout, cluster=H800)
+        found.append(estimate(job))
+    assert found[0].step_s > 1.05 * found[1].step_s
+
+
+@pytest.mark.parametrize(("model", "gpus", "batch", "layout", "mfu"), [
+    ("Mixtral-8x22B", 128, 1024, {"tp": 2, "pp": 8, "ep": 8, "interleave": 7}, 0.493),
+    ("Qwen2-57B-A14B", 64, 256, {"tp": 2, "pp": 4, "ep": 4, "interleave": 7}, 0.390),
+])  # fmt: skip
+def test_published_mixtures_on_h100(model: str, gpus: int, batch: int, layout: dict[str, int], mfu: float) -> None:
+    """Within 20 % of arXiv 2504.14960 (abstract), which counts attention in full; no row of the fit knows these."""
+    shape: dict[str, Any] = {"dp": gpus // (layout["tp"] * layout["pp"]), "zero": 1, **layout}
+    recipe = recipe_with(seq_len=4096, global_batch=batch, stack="megatron-te")
+    h100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
+    found = estimate(TrainJob(model=load_model(model), recipe=recipe, layout=Layout(**shape), cluster=h100))
+    assert found.mfu_full_attention_frac == pytest.approx(mfu, rel=0.2)

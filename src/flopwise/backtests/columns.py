@@ -35,6 +35,11 @@ SOFTWARE = {
     "deepspeed": "deepspeed-zero3", "maxtext": "xla", "peft|trl|transformers": "hf-trainer",
 }  # fmt: skip
 """Words by which a row's source names its training software, most telling first, and the row of data/stacks.csv."""
+PUBLISHERS = {
+    "^(mbridge|nemo|megatron-sc21)": "nvidia", "^(torch|llama1)": "meta", "^llm-foundry": "mosaicml",
+    "^fsdp-qlora": "answer.ai", "^neuron": "aws", "^tpu": "google", "^xtuner": "internlm",
+}  # fmt: skip
+"""Who publishes the tables whose keys begin so: releases of one table share what their publisher tunes for."""
 OPTIMIZERS = {
     "adafactor": "adafactor", "sgd.*momentum|momentum.*sgd": "sgd-momentum", "sgd": "sgd", "lion": "lion",
     "muon": "muon", "adagrad": "adagrad", "paged.*8-?bit|8-?bit.*paged": "paged-adamw-8bit", "paged": "paged-adamw",
@@ -47,7 +52,8 @@ READINGS = {
 }  # fmt: skip
 """What a peak of memory counts, by the words of published tables."""
 LENGTHS = {
-    "cap is reached|longest example": "longest", "^packed|^padded to seq": "full", "^unpad|^unpack|longest|truncat|cap": "cap",
+    "cap is reached|longest example": "longest", "^packed|^padded to seq": "full",
+    "^unpad|^unpack|longest|truncat|cap": "cap",
 }  # fmt: skip
 """What `seq_len` is: of every sequence, of the longest that came, or the most that may come."""
 SELECTIVE = {"every 2nd|per-layer ac": "alternate", r"per-op\b": "operations"}
@@ -332,7 +338,8 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "roofline_s": Scaled("roofline_us", per=1e6), "seconds": Scaled("measured_time_us", per=1e6), **_same("source"),
     },
     "training": {
-        "id": "id", "study": "source_key", **_same("year", "model"),
+        "id": "id", "study": "source_key",
+        "publisher": _either(_by_word(PUBLISHERS, "source_key"), "source_key"), **_same("year", "model"),
         "params": Scaled("params_total_b", 1e9), "active_params": Scaled("params_active_b", 1e9),
         "num_layers": "n_layers", "hidden": "d_model", "num_heads": "n_heads", "num_kv_heads": "n_kv_heads",
         "inter": "d_ff", "gated": _respelt(YES_NO, "gated_mlp"), **_same("vocab", "seq_len", "task"),
@@ -342,7 +349,8 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "global_batch": "global_batch_seqs", "interleave": "interleave_vpp",
         "recompute": _either(_recompute("activation_recompute", RECOMPUTE), _respelt({}, "activation_recompute")),
         "sequence_parallel": _respelt(YES_NO, "sequence_parallel"), "attention": _ATTENTION,
-        "precision": _training_precision,
+        "dispatch": _by_word({r"\bdeepep\b|hybridep": "node"}, "notes"),
+        "capacity": _match(r"capacity factor (\d+(?:\.\d+)?)", "notes"), "precision": _training_precision,
         "software": "stack",
         # flags of torchtune's are cumulative, the second compiles
         "compiled": _where(r"\+compile|^(?!\+packed).*cumulative flags", "notes"),

@@ -26,8 +26,8 @@ from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.software import TrainingStack
 from flopwise.facts.models.config import model_from_config
+from flopwise.facts.software import TrainingStack
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import GradSync, Layout, Lora, Recipe, Selective
 from flopwise.training.memory import Memory, ends_of, stale_shifts, step_memory
@@ -108,8 +108,8 @@ def row_layout(row: Row) -> Layout:
     tp, pp, cp, ep = (whole(row, n, 1) for n in ("tp", "pp", "cp", "ep"))
     offload = row.get("offload", "").split()
     return Layout(
-        dp=max(1, whole(row, "gpus", 1) // (tp * pp * cp)), tp=tp, pp=pp, cp=cp, ep=ep, zero=choice(row, "zero", ZERO, 0),
-        micro_batch=whole(row, "micro_batch", 1),
+        dp=max(1, whole(row, "gpus", 1) // (tp * pp * cp)), tp=tp, pp=pp, cp=cp, ep=ep,
+        zero=choice(row, "zero", ZERO, 0), micro_batch=whole(row, "micro_batch", 1),
         recompute=choice(row, "recompute", RECOMPUTE, 2),
         sequence_parallel=flag(row, "sequence_parallel", default=row.get("software") not in WHOLE_SEQUENCES),
         offload_optimizer="optimizer" in offload,
@@ -192,8 +192,8 @@ def row_memory(row: Row, facts: Facts) -> Memory:
 def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     """What a row does not state, each with cells for what is usual and for both ends of what people do.
 
-    Source: defaults of the tools (`USUAL_LORA`: torchtune and litgpt recipes; torchtitan `local_batch_size` 1 to 4; PEFT
-    rank 8, QLoRA rank 64 on every layer); Megatron-LM's advice of many micro-batches a stage.
+    Source: defaults of the tools (`USUAL_LORA`: torchtune and litgpt recipes; torchtitan `local_batch_size` 1 to 4;
+    PEFT rank 8, QLoRA rank 64 on every layer); Megatron-LM's advice of many micro-batches a stage.
     """
     method, found = row.get("method", "").lower(), dict[str, tuple[Mapping[str, str], ...]]()
 
@@ -231,8 +231,10 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
 
 
 def predict_row(row: Row, facts: Facts) -> Prediction:
-    """Peak bytes per GPU of one row, with its interval: not below weights and states, and with the spread of what the row
-    does not state. A row that measured less than those is reported, not scored.
+    """Peak bytes per GPU of one row, with its interval.
+
+    That is not below weights and states, and has the spread of what the row does not state. A row that measured less
+    than its weights and states is reported, not scored.
     """
     floor = 0.0
 
@@ -243,13 +245,13 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         if row.get("reading") == "capacity":
             raise SpecError("a capacity limit (the largest that fits), not a peak")
         open_inputs, stated = unstated_cells(row), dict(row)
-        for cells, *_ in open_inputs.values():
-            stated |= cells
+        for usual, *_ in open_inputs.values():
+            stated |= usual
         memory = row_memory(stated, facts)
         total, floor = reading_bytes(stated, memory), memory.floor_bytes
         shifts = [stale_shifts(memory, total)]
         for cells in open_inputs.values():
-            others = [stated | end for end in cells[1:] if end != cells[0]]
+            others = [{**stated, **end} for end in cells[1:] if end != cells[0]]
             found = [row_memory(other, facts) for other in others]
             floor = min(floor, *(other.floor_bytes for other in found)) if found else floor
             pairs = zip(others, found, strict=True)

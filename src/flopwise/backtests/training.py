@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from flopwise.backtests.prediction import (
@@ -27,6 +28,7 @@ from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Attention, Layout, Lora, Recipe
+from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 
 UNIT = "tokens/s/GPU"
 NODE = 8
@@ -35,6 +37,11 @@ PRECISIONS = {name: name for name in TRAINING_PRECISIONS}
 ATTENTION: dict[str, Attention] = {"flash": "flash", "eager": "eager"}
 RECOMPUTE = {"none": 0, "selective": 1, "alternate": 1, "operations": 1, "full": 2}
 ZERO = {"0": 0, "1": 1, "2": 2, "3": 3}
+TUNED = "nvidia"
+"""The publisher whose runs of Megatron dispatch tokens with DeepEP or HybridEP (Megatron-Bridge, MoE dispatcher
+selection guide); Megatron's own default is a plain all-to-all, so that others say it where they do."""
+BUCKETED = ("1", "2")
+"""ZeRO stages that people run DeepSpeed for in transformers' Trainer."""
 MIXTURE_KERNELS_YEAR = 2026
 """From then on Megatron's releases have the stack `megatron-2026`."""
 FLASH_2_YEAR = 2024
@@ -115,16 +122,19 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
         targets = lora_targets(row.get("lora_targets") or LORA_TARGETS)
         lora = Lora(rank=whole(row, "lora_rank", LORA_RANK), targets=targets, base=facts.weight_format(base))
     replicas = int(layout.dp) * int(layout.micro_batch)
-    seq = whole(row, "seq_len", 2048)
+    seq, stack = whole(row, "seq_len", 2048), facts.stack(row_stack(row))
+    if stack.name.startswith("megatron") and row.get("publisher") != TUNED and row.get("dispatch") != "node":
+        stack = replace(stack, node_dispatch=False)
     return Recipe(
         seq_len=seq,
         documents=None if row.get("task") in {"pretrain", "", None} else packed_documents(row, seq),
         global_batch=max(whole(row, "global_batch", replicas), replicas),
         precision=choice(row, "precision", PRECISIONS, "bf16"),
         optimizer=facts.optimizer(defaults.OPTIMIZER),
-        stack=facts.stack(row_stack(row)),
+        stack=stack,
         attention=choice(row, "attention", ATTENTION, "flash"),
         lora=lora,
+        capacity_factor=number(row, "capacity"),
         selective="alternate" if row.get("recompute") == "alternate" else None,
     )
 
@@ -142,6 +152,8 @@ def row_stack(row: Row) -> str:
         return "megatron-2026"
     if name == "fsdp-eager" and whole(row, "year", FLASH_2_YEAR) < FLASH_2_YEAR:
         return "fsdp-2023"
+    if name == "hf-trainer" and row.get("zero") in BUCKETED:
+        return "deepspeed-zero2"
     if compiled and name in {"fsdp-eager", "torchtune-eager"}:
         name = name.replace("eager", "compile")
     overlapped = name == "fsdp-compile" and flag(row, "async_tp", default=False)
@@ -163,13 +175,29 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
     )
 
 
+def absent_inputs(row: Row, job: TrainJob) -> set[str]:
+    """The inputs that a row leaves out, as `OTHERS` names them; those that its software has one of are none.
+
+    Source: NVIDIA's performance pages: all their runs have the distributed optimizer.
+    """
+    columns = {"micro-batch": "micro_batch", "recompute": "recompute", "interleave": "interleave", "sharding": "zero"}
+    found = {name for name, column in columns.items() if not row.get(column)}
+    if job.recipe.stack.name.startswith("megatron"):
+        found -= {"sharding"}
+    if not row.get("lora_rank") and not row.get("lora_targets"):
+        found |= {"adapters"}
+    return found
+
+
 def predict_row(row: Row, facts: Facts) -> Prediction:
-    """Tokens per second and GPU of one row, with its interval."""
+    """Tokens per second and GPU of one row, with an interval that holds what it does not state."""
 
     def figure() -> tuple[float, ErrorBand]:
         if number(row, "gpus") is None:
             raise SpecError("the number of GPUs (gpus) is missing")
-        result = estimate(row_job(row, facts))
+        job = row_job(row, facts)
+        result = estimate(job)
+        result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, absent_inputs(row, job))))
         return result.tokens_per_s_per_gpu, result.band
 
     return prediction_of(row, UNIT, "tokens_per_s_per_gpu", figure)

@@ -36,7 +36,7 @@ class ErrorBand(ErrorQuantiles):
 
     @property
     def evidence(self) -> str:
-        """The measurements behind it, in words: those on the family of devices that is asked for.
+        """The measurements behind it, in words: those of its class, and of these those on the family of devices.
 
         Source: data/coverage.json. Assumes: a device is of the family that its rates are taken from.
         """
@@ -44,7 +44,7 @@ class ErrorBand(ErrorQuantiles):
             return f"{self.rows:,} measured rows"
         if not self.family_rows:
             return f"no measured run on this architecture ({self.family})"
-        return f"{self.family_rows:,} measured rows on this architecture ({self.family})"
+        return f"{self.family_rows:,} of {self.rows:,} measured rows on this architecture ({self.family})"
 
     @property
     def _sides(self) -> tuple[float, float]:
@@ -237,7 +237,7 @@ def device_band(name: str, cluster: Cluster) -> ErrorBand:
         band = replace(own_errors, family=family, family_rows=own_errors.rows)
     elif (measured := chip.calibration.measured.get(name.split(".", maxsplit=1)[0])) is not None:
         own, spread = measured.families.get(family), measured.spread(family, f"{chip.vendor} {chip.kind}")
-        band = replace(band, family=family, family_rows=0 if own is None else own.rows)
+        band = replace(band, family=family, family_rows=0 if own is None else own.classes.get(band.name, 0))
         if spread > 1.0:
             band = band.wider(spread, band.evidence)
     if cluster.ambiguous:

@@ -8,6 +8,7 @@ allows, so `Timing.seconds` is never below the roofline of cold operands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,8 @@ DECODE_QUERIES = 16
 LATENT_ROWS = 64.0
 """Rows (query heads of one sequence, which share the latent) that a kernel of MLA decoding computes at once."""
 
+STREAMS = "grouped_streams"
+"""Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
 
@@ -209,7 +212,7 @@ def _way(rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, 
         rate *= rates.value["grouped_unpack_frac" if grouped else "unpack_frac"]
     if grouped:
         rate *= rates.value["grouped_frac"]
-    scaled = grouped or p.quantised or p.unpacked
+    scaled = (grouped and STREAMS not in rates.value) or p.quantised or p.unpacked
     tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     return _Way(p, rate, tail, bits, act_bytes, unpacked, packed)
@@ -220,8 +223,8 @@ def _product(
 ) -> tuple[Floats, Floats]:
     """Seconds of computing and bytes to move of `touched` products, m rows in all, each with its own k x n weight."""
     held = np.maximum(touched, 1.0)
-    each = m / held
-    compute_s = _tiled_s(rates, each, n, k, held, way.tail, way.rate, way.packed) * slower
+    each, at_once = m / held, np.minimum(held, rates.value.get(STREAMS, math.inf))
+    compute_s = _tiled_s(rates, each, n, k, at_once, way.tail, way.rate, way.packed) * (held / at_once) * slower
     p = way.precision
     if not p.quantised:
         compute_s = np.minimum(compute_s, held * _vector_s(rates, each, n, k, unpacked=way.unpacked))
@@ -260,8 +263,10 @@ def grouped_matmul_s(
 
     Rows of each expert are padded to whole tiles; the weights of touched experts are read once; rows are gathered by
     expert, quantised where they must be, and scattered back: so many passes over them, none where they lie `ordered`.
+    Products that are kernels of their own fill the cores as many at once as there are streams, and start one by one.
 
-    Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding.
+    Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding; Transformer Engine's
+    `multi_stream_cublas_gemm` for streams.
     Assumes: rows are spread evenly over the touched experts.
     """
     way = _way(rates, dtype, weight_bits, act_bytes, grouped=True)
@@ -271,7 +276,8 @@ def grouped_matmul_s(
         arriving = way.precision.act_bits / 8 if way.precision.quantised else act_bytes
         passes = 0.0 if ordered else rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
         memory_s = read_s(rates, moved + passes, cold=cold)
-        return overlap_timing(rates, compute_s, memory_s, rates.value["grouped_s"])
+        starts = np.maximum(touched / rates.value.get(STREAMS, math.inf) - 1.0, 0.0)
+        return overlap_timing(rates, compute_s, memory_s, rates.value["grouped_s"] + starts * rates.value["kernel_s"])
 
     return in_blocks(formula, (m, n, k, touched))
 

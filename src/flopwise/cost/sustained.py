@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from flopwise.cost.kernels import STREAMS
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates
 
@@ -28,8 +29,12 @@ FUSED_FORMATS = {
     "split": frozenset[str](),
     "fused": frozenset(name for name, row in PRECISIONS.items() if row.grouped == "fused"),
     "fused-fp8": frozenset(name for name, row in PRECISIONS.items() if row.grouped),
+    "batched": frozenset(PRECISIONS),
 }
 """Formats that each kind of grouped kernel multiplies in one piece."""
+SPLIT_STREAMS = 4.0
+"""Streams over which Transformer Engine deals out a layer's experts, a product each: its
+`nvte_multi_stream_cublas_gemm`."""
 BACKWARD_RATE = 0.8
 """Rate of flash attention backward over forward: 0.75 to 0.87 in FlashAttention-2 (arXiv 2307.08691) figures 4 to 6 and
 FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
@@ -82,4 +87,6 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
         "grouped_frac": value[f"train_grouped_frac.{grouped}"],
         "grouped_passes": value[f"train_grouped_passes.{grouped}"],
     }
+    if grouped == "split":
+        changed[STREAMS] = SPLIT_STREAMS
     return replace(rates, value={**value, **changed})

@@ -49,13 +49,15 @@ class ErrorQuantiles:
 class FamilyRows:
     """Measured rows of one family of devices; `spread`: how many times wider than its classes' bands hold 80 % of them.
 
-    `maker`: vendor and kind of device, as a vendor's CPUs tell nothing of its GPUs.
+    `maker`: vendor and kind of device, as a vendor's CPUs tell nothing of its GPUs. `classes`: rows of each class of
+    predictions, and of those above it.
     """
 
     maker: str
     rows: int
     sources: int
     spread: float
+    classes: Mapping[str, int] = field(default_factory=dict)
 
 
 FEW_ROWS, FEW_SOURCES = 8, 2
@@ -67,12 +69,15 @@ class MeasuredFamilies:
     """The families of devices that one kind of prediction was measured on, and what it costs to leave one out.
 
     `family_out` and `maker_out`: how many times wider bands hold 80 % of rows whose family, or whose maker's families,
-    the calibration has not seen.
+    the calibration has not seen. `stacks`: rows of each training stack; `large`: as `family_out`, of rows on more than
+    a thousand devices.
     """
 
     families: Mapping[str, FamilyRows]
     family_out: float
     maker_out: float
+    stacks: Mapping[str, int] = field(default_factory=dict)
+    large: float = 1.0
 
     def spread(self, family: str, maker: str) -> float:
         """How many times wider than its class the band of a prediction for such a device is; 1 where rows vouch for it.

@@ -11,6 +11,10 @@ OPTIMIZER = "adamw"
 STACKS = ("fsdp-compile", "xla", "hf-trainer")
 ADAPTER_STACKS = ("hf-trainer", "xla")
 """Training stacks, of adapters too: the first that runs on the device."""
+USUAL_STACKS = ("fsdp-eager", "megatron-te", "hf-trainer")
+USUAL_ADAPTER_STACKS = ("torchtune-compile", "deepspeed-zero3")
+"""Other training stacks that people use: an estimate whose stack nobody named reaches from the slowest to the
+fastest."""
 SEQ_LEN, TUNING_SEQ_LEN = 4096, 2048
 """Tokens of a sequence to pre-train and to fine-tune, as far as the model goes."""
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))

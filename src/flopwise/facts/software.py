@@ -149,6 +149,9 @@ class TrainingStack(Software):
     tp_overlap: float = _by_fit("Share of tensor-parallel messages hidden behind compute.")
     ep_overlap: float = _by_fit("Share of expert all-to-alls hidden behind compute.")
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
+    node_dispatch: bool  # a token crosses the network once for each node that wants it (DeepEP, HybridEP), not once for
+    # each of its experts
+    fused_sinks: bool  # its flash kernels know attention sinks; else such attention writes its scores
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
     dp_overlap: float = _by_fit("Share of compute that gradient and weight messages may hide behind.")
     launch_s: float  # host time to launch one operation
@@ -158,8 +161,9 @@ class TrainingStack(Software):
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
     attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
     grouped_kernel: Literal[
-        "split", "fused", "fused-fp8"
-    ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, or in fp8 too
+        "split", "fused", "fused-fp8", "batched"
+    ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
+    # in every format as one batched product
     cast_passes: float = _by_fit(
         "Passes over operands and results of a product in low precision, to cast and transpose them."
     )

@@ -115,13 +115,20 @@ class Fit:
 
     def left_out(self, groups: Sequence[str]) -> Array:
         """Log errors of every figure under constants that have not seen its group: one step, then predicted exactly."""
-        model, names = self.model, np.array(groups)
-        unseen = np.zeros(len(self.errors))
-        for name in dict.fromkeys(groups):
-            own = names == name
-            point = solve(model.constants, self.errors[~own], self.slopes[~own], model.weights[~own], self.point)
-            unseen[own] = model.only(np.flatnonzero(own).tolist()).errors(point)
+        names, unseen = np.array(groups), np.zeros(len(self.errors))
+        for name, point in self.points_without(groups).items():
+            own = np.flatnonzero(names == name)
+            unseen[own] = self.model.only(own.tolist()).errors(point)
         return unseen
+
+    def points_without(self, groups: Sequence[str]) -> dict[str, Array]:
+        """Where the fit ends without each group: one step from where it ended with it."""
+        model, names = self.model, np.array(groups)
+        kept = {name: names != name for name in dict.fromkeys(groups)}
+        return {
+            name: solve(model.constants, self.errors[own], self.slopes[own], model.weights[own], self.point)
+            for name, own in kept.items()
+        }
 
 
 def fit(

@@ -33,6 +33,8 @@ SERVE = (MachineSpec, ServingSpec, RequestSpec, TechniqueRequest, SharedSpec, So
 _NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name != "dp"}
 _NEUTRAL |= {"recompute": "none", "schedule": "1f1b"}
 """Settings of a layout that need not be said."""
+_SAID = ("micro_batch", "recompute")
+"""Settings that are, since an estimate whose asker does not state them covers what other people would take."""
 
 
 def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: SourceSpec) -> str:
@@ -94,7 +96,8 @@ def _training(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
 
 def _layout(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in document.items():
-        if name not in _NEUTRAL or value != _NEUTRAL[name]:
+        piped = name == "interleave" and document.get("pp", 1) > 1
+        if name in _SAID or piped or name not in _NEUTRAL or value != _NEUTRAL[name]:
             yield name, tuple(value) if isinstance(value, list) else value
 
 

@@ -310,10 +310,10 @@ def open_loop_percentile(
     batch = steady.batch + PERCENTILES[percentile] * np.sqrt(steady.batch)
     alone = StepLoad(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context, encoder=one.encoder)
     busy = runner.step(alone, layout)
-    tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
+    prompts_s = steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)  # that they add to a mean step
+    tpot_s = busy.seconds + prompts_s
     front_s = front_end_s(runner.engine, one.tokens, arrivals_per_s / parts, steady.batch / parts)
-    step_s = steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
-    planned_s = (1.0 - np.exp(-steady.batch)) * step_s if runner.engine.plans_ahead else 0.0
+    planned_s = (1.0 - np.exp(-steady.batch)) * (steady.decode.seconds + prompts_s) * runner.engine.plans_ahead
     ttft_s = runner.engine.request_s + front_s + planned_s + service_s + wait_s
     behind = rho >= 1.0
     return Percentile(np.where(behind, np.inf, ttft_s), np.where(behind, np.inf, tpot_s))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.money import unit_usd
 from flopwise.cost.quick import QuickFormula
+from flopwise.facts import defaults
 from flopwise.facts.catalog import Facts
+from flopwise.facts.software import PARALLELISM
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters
 from flopwise.provenance import Kind
@@ -18,6 +20,7 @@ from flopwise.training.job import TrainJob
 from flopwise.training.memory_answer import layout_text, memory_answer
 from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules, token_rules
+from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 from flopwise.units import HOUR_S, format_percent, format_price
 
 
@@ -41,13 +44,28 @@ class TrainAnswer:
 
 
 def train_answer(
-    job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...], epochs: float = 1.0
+    job: TrainJob,
+    facts: Facts,
+    laid_out: str,
+    notes: tuple[str, ...],
+    epochs: float = 1.0,
+    unsaid: Collection[str] = (),
 ) -> TrainAnswer:
     """The answer for one job, laid out by whom `laid_out` says, which goes `epochs` times through its data.
 
-    `notes`: what was assumed of the job.
+    `notes`: what was assumed of the job; `unsaid`: its inputs that nobody stated, as `other_jobs` names them.
     """
-    result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster
+    result = estimate(job)
+    if unsaid:
+        usual = defaults.USUAL_STACKS if job.recipe.lora is None else defaults.USUAL_ADAPTER_STACKS
+        degrees = {name: int(getattr(job.layout, name)) for name in PARALLELISM}
+        stacks = [
+            stack
+            for stack in map(facts.stack, usual)
+            if stack.runs_on(job.cluster.accelerator) and not stack.missing(degrees)
+        ]
+        result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, unsaid, stacks)))
+    recipe, layout, cluster = job.recipe, job.layout, job.cluster
     memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
     run, costs = result.run, dict[str, float]()

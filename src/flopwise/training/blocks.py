@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import BACKWARD_RATE
+from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -229,8 +229,10 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
         for part in (work, *undone):
             dtype = work_dtype(part, precision, in_layers=in_layers)
-            seconds, memory_s, *floors = _seconds(part, dtype, context)
             attends = isinstance(group[0], Attend)
+            sinks = isinstance(group[0], Attend) and group[0].sinks
+            eager = sinks and not context.software.fused_sinks
+            seconds, memory_s, *floors = _seconds(part, dtype, context, eager=eager)
             yield BlockKernel(part, dtype, part is work, attends, seconds + unpack_s, memory_s + unpack_s, *floors)
     yield from loss_kernels(items, context, in_layers=in_layers)
 
@@ -267,12 +269,15 @@ def _unpack_s(work: Work, context: BlockContext) -> Floats:
 def _cast_s(work: Work, dtype: str, context: BlockContext) -> Floats:
     """Seconds that low precision adds to a product: reading 16-bit tensors, writing them cast, and transposed.
 
-    Source: NVIDIA Transformer Engine user guide (both directions of every operand are cast); passes by stack.
+    Source: NVIDIA Transformer Engine user guide (both directions of every operand are cast); passes by stack; Megatron
+    Core MoE report (arXiv:2603.07685): fused grouped kernels quantise what comes in and goes out as they go.
     Assumes: weights are cast every micro-batch.
     """
     if dtype not in LOW_PRECISIONS:
         return 0.0
-    moved = (work.in_elems + work.weight_elems + work.out_elems) * (ACT_BYTES + 1.0)
+    fused = work.kind == "grouped" and grouped_kernel(context.software, dtype) == "fused"
+    rows = 0.0 if fused else work.in_elems + work.out_elems
+    moved = (rows + work.weight_elems) * (ACT_BYTES + 1.0)
     directions = 2.0 if dtype == "fp8_rowwise" else 1.0  # scales of rows do not serve the transposed operand
     return directions * context.software.cast_passes * moved / context.rates.read_bytes_per_s
 
@@ -330,10 +335,16 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
         yield BlockKernel(work, "bf16", name == "loss", False, seconds, memory_s, *floors)  # noqa: FBT003
 
 
-def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Floats, Floats, Floats]:
-    """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work."""
+def _seconds(
+    work: Work, dtype: str, context: BlockContext, *, eager: bool = False
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work.
+
+    `eager`: attention writes its scores, whatever the recipe says.
+    """
     rates, software, wide = context.rates, context.software, context.act_bytes
-    if work.kind == "attention" and context.recipe.attention == "eager":
+    eager = eager or context.recipe.attention == "eager"
+    if work.kind == "attention" and eager:
         traffic = max(software.pointwise_traffic, 1.0)
         timing = eager_attention_s(rates, work, dtype=dtype, act_bytes=wide, score_traffic=traffic)
     else:
@@ -342,7 +353,7 @@ def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Flo
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
     if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):
         seconds = seconds + _added_s(work, timing, context)
-    if work.kind == "attention" and work.name.endswith(GRADIENT) and context.recipe.attention != "eager":
+    if work.kind == "attention" and work.name.endswith(GRADIENT) and not eager:
         seconds = seconds + (1.0 / BACKWARD_RATE - 1.0) * timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
     return (
@@ -380,7 +391,8 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) sections 3.2
     and, for tokens sent in 8 bits while results come back in 16, 3.3.3.
     Assumes: the rank that receives most sets the time; a token crosses the network once for each node that wants it
-    (DeepEP, hybrid EP); groups of experts lie on neighbouring ranks.
+    where the stack's dispatch does so (DeepEP, HybridEP), else once for each of its experts; groups of experts lie on
+    neighbouring ranks.
     """
     first = next((i for i in items if isinstance(i, Experts)), None)
     if first is None:
@@ -389,7 +401,8 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     copies = context.tokens * first.top_k * context.split.expert_load
     narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISIONS
     elems, widths = copies * width / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
-    routed = {"copies": first.top_k, "pools": first.groups, "top_pools": first.top_groups}
+    together = first.top_k if context.software.node_dispatch else 1
+    routed = {"copies": together, "pools": first.groups, "top_pools": first.top_groups}
     each = {w: all_to_all_s(context.fabric, elems * w, ep, stride=context.split.tp, **routed) for w in set(widths)}
     seconds = sum((each[w] for w in widths), start=0.0)
     wire = elems * sum(widths) * (ep - 1) / ep / context.fabric.link_bytes_per_s

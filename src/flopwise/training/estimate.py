@@ -10,6 +10,7 @@ from flopwise.cost.energy import device_watts
 from flopwise.cost.intervals import ErrorBand, device_band
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
+from flopwise.facts.calibration import FEW_ROWS
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops, forward_flops, runs, stack_shape, stack_works
 from flopwise.ops.routing import dropped_frac
@@ -163,7 +164,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
     return TrainEstimate(
         job=job, step_s=step_s, breakdown=tuple(parts.items()), tokens_per_s=tokens_per_s,
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
-        high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper + read_s, mfu_frac=mfu,
+        high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper / band.low + read_s, mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
         run=None if job.tokens is None else RunEstimate.of(job, parts, watts), band=band,
         dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
@@ -193,16 +194,36 @@ def _schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
     return (f"{software.name} is not known to run the schedule {name}; it runs {', '.join(schedules)}",)
 
 
-def training_band(job: TrainJob) -> ErrorBand:
-    """The error band of the job's class, MoE or dense, on its devices."""
-    return device_band("training.moe" if job.model.has_experts else "training.dense", job.cluster)
+LARGE_GPUS = 1000
+"""Above so many devices few runs were measured."""
+
+
+def training_band(job: TrainJob, *, complete: bool = True) -> ErrorBand:
+    """The error band of the job's class on its devices.
+
+    Classes tell apart mixtures and dense models, and whether all inputs are known. Wider above `LARGE_GPUS`, as the
+    rows there ask for, and on a stack without rows.
+
+    Source: publishers left out of the calibration (benchmarks/accuracy). Assumes: as `device_band`; a stack that nobody
+    measured errs as a family of devices that nobody measured.
+    """
+    kind, inputs = "moe" if job.model.has_experts else "dense", "complete" if complete else "incomplete"
+    band = device_band(f"training.{kind}.{inputs}", job.cluster)
+    measured = job.cluster.accelerator.calibration.measured.get("training")
+    if measured is None:
+        return band
+    if int(job.layout.num_gpus) > LARGE_GPUS and measured.large > 1.0:
+        band = band.wider(measured.large, f"above {LARGE_GPUS:,} devices")
+    if measured.stacks.get(job.recipe.stack.name, 0) < FEW_ROWS and measured.family_out > 1.0:
+        band = band.wider(measured.family_out, f"hardly a measured run with {job.recipe.stack.name}")
+    return band
 
 
 def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:
-    """(lower, upper) bound of the step in seconds.
+    """(lower bound of the step, the step with nothing hidden) in seconds.
 
-    Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. Upper: everything at
-    calibrated rates one after the other, nothing hidden.
+    Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. The other: everything at
+    calibrated rates one after the other; an upper bound at the slow end of the measured errors, which rates have, too.
 
     Source: roofline model (Williams et al. 2009).
     """

@@ -76,7 +76,7 @@ class _Tree(RunFigures):
         ]
 
     def bounds(self) -> list[Figure]:
-        """The step at datasheet rates, and with nothing hidden."""
+        """The step at datasheet rates, and with nothing hidden at the slow end of calibrated ones."""
         names = ("compute at peak", "memory at datasheet bandwidth", "links at datasheet bandwidth")
         leaves = [
             self.add_count(name, float(seconds), "s", "work of a micro-batch / datasheet rate")
@@ -87,7 +87,7 @@ class _Tree(RunFigures):
             leaves.append(self.reading)
             formula = f"max({self.reading.name}, {formula})"
         lower_s, upper_s = self.estimate.lower_bound_s, self.estimate.upper_bound_s
-        text = f"{KERNEL}: every line at calibrated rates, one after the other, nothing hidden"
+        text = f"{KERNEL}: every line at the slow end of calibrated rates, one after the other, nothing hidden"
         return [
             self.add("lower bound of the step", lower_s, "s", formula, self.num_micro, *leaves),
             self.add("upper bound of the step", upper_s, "s", text),

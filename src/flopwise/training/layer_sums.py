@@ -240,7 +240,7 @@ class MemoryTable:
         if lora is not None and recompute == "none":
             if lora.dropout:
                 joint = self.software.joint_dropout
-                inputs = {joint and i.reads or i.name: i.inputs for i in adapted_products(layer.items, lora)}
+                inputs = {(joint and i.reads) or i.name: i.inputs for i in adapted_products(layer.items, lora)}
                 extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * tokens
             extra = extra + _kept_outputs(layer.items, lora, split.tp) * self.elem_bytes * tokens
         if recompute != "full" and self.eight_bits:
@@ -265,7 +265,7 @@ class MemoryTable:
     def _frozen_ends(self, lora: Lora, split: Split) -> tuple[Floats, Floats]:
         """Bytes of frozen weights before the layers, towers among them, and after: as the stack keeps them."""
         stack, row, form = self.model.stacks[0], self.software, lora.base
-        before, after, towers = end_bytes(self.model, form, split.tp, split.ep)
+        before, after, towers = end_bytes(self.model, form, np.asarray(split.tp), np.asarray(split.ep))
         if self.quantised and row.fp32_ends and form.name in _BITSANDBYTES:
             before, after = (size * 4 / form.vector_bytes for size in (before, after))
         elif row.own_head:

@@ -208,7 +208,8 @@ def step_memory(
     return Memory(
         items={name: _plain(value, shape) for name, value in best.items()},
         total_bytes=_plain(best_total + fragmentation + context, shape),
-        reserved_bytes=_plain(best_total + fragmentation, shape), allocated_bytes=_plain(best_total - best.get(STALE, 0.0), shape),
+        reserved_bytes=_plain(best_total + fragmentation, shape),
+        allocated_bytes=_plain(best_total - best.get(STALE, 0.0), shape),
         host_bytes=_plain(host, shape),
         moments={name: _plain(n * (1.0 + spare) + context, shape) for name, n in zip(MOMENTS, moments, strict=True)},
         worst_stage=stage_of if shape else int(stage_of),

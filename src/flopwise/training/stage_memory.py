@@ -22,8 +22,8 @@ _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bi
 STALE = "blocks of other lengths"
 """The item of what the allocator keeps and cannot use: blocks for tensors of shorter micro-batches."""
 STALE_FRAC = 0.5
-"""Over the tensors of a micro-batch. Fragments are 15 % of what is reserved in the mean of eight fine-tuned models and up
-to 33 % (Guo et al. 2024, GMLake, arXiv:2401.08156, section 5), states included, which lie in blocks that fit them."""
+"""Over the tensors of a micro-batch. Fragments are 15 % of what is reserved in the mean of eight fine-tuned models, at
+most 33 % (Guo et al. 2024, GMLake, arXiv:2401.08156, section 5), states included, which lie in blocks that fit them."""
 _PURE_LOSS_BYTES = 8.0  # of a loss without fp32 copies: logits, log-probabilities and the gradients of both
 _FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
 _LAYERS_HERE = 2.0  # layers whose activations stay on the device where others' go to the host: two buffers
@@ -335,7 +335,7 @@ class StageMemory:
         return loss * (1.0 + parts)
 
     def _gathered_bytes(self, stage: Stage) -> tuple[Floats, Floats]:
-        """Bytes of a stage's layers, and of what stands at their ends, as ZeRO 3 gathers them: quantised ones stored so.
+        """Bytes of a stage's layers, and of what stands at their ends, as ZeRO 3 gathers them: packed where quantised.
 
         Source: PyTorch FSDP with `quant_storage`: packed weights are parameters as they are.
         """

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.sustained import training_rates
+from flopwise.cost.precisions import LOW_PRECISIONS
+from flopwise.cost.sustained import grouped_kernel, training_rates
 from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
 from flopwise.ops.flops import runs, stack_shape
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from flopwise.cost.rates import Rates
     from flopwise.facts.architecture import Item, Model, Stack
     from flopwise.facts.software import TrainingStack
+    from flopwise.ops.types import Floats, Ints
     from flopwise.training.frozen import Block, SplitModel
     from flopwise.training.layout import Inner, Recipe
 
@@ -357,11 +359,12 @@ def _link_independent(
     parameters[0] = parameters[0] + _rank_parameters(model, towers, split.towers, inner, recipe)
     dense, expert, still = (heaviest(starts, stored, np.stack([p[i] for p in parameters])) for i in range(3))
     launched = [((*listed[0][0], *towers), listed[0][1]), *listed[1:]]
-    host = heaviest(starts, weights, np.array([[_launch_s(*each, recipe.stack, waits=waits)] for each in launched]))
+    each = [_launch_s(*part, recipe, inner.ep, waits=waits) for part in launched]
+    host = heaviest(starts, weights, np.stack(np.broadcast_arrays(*each, inner.ep)[:-1]))
     matrices = None
     if recipe.optimizer.newton_schulz_steps:
         matrices = _matrices(split, recipe, inner, stored, starts)
-    return dense, expert, still, np.repeat(host, len(inner.tp), axis=1), matrices
+    return dense, expert, still, host, matrices
 
 
 def _trained_items(model: Model, recipe: Recipe, items: Sequence[Item], block: Block) -> list[Item]:
@@ -408,18 +411,31 @@ def fresh_bytes(model: Model, recipe: Recipe, inner: Inner) -> NDArray[np.float6
     return np.broadcast_to(grads + LOSS_TENSORS * np.where(logits >= MAPPED_BYTES, logits, 0.0), tokens.shape)
 
 
-def _launch_s(items: tuple[Item, ...], block: Block, software: TrainingStack, *, waits: bool) -> float:
-    """Host time to launch one micro-batch of a block: one launch an item forward, two backward.
+EXPERT_LAUNCH_S = 1e-5
+"""Host time of one expert's product where each is a kernel of its own: PyTorch's eager dispatch, 5 to 10 µs."""
 
-    A block with experts takes `routing_s` besides, a third of it forward: counts of tokens come back to the host, which
-    `waits` and sizes what it launches next by them.
+
+def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *, waits: bool) -> Floats:
+    """Host time to launch one micro-batch of a block: one launch an item forward, two backward; shape of `ep`.
+
+    A block whose experts drop nothing takes `routing_s` besides, a third of it forward: counts of tokens come back to
+    the host, which `waits` and sizes what it launches next by them. Products of experts that are kernels of their own
+    are launched one by one, three for each of an expert's, and two casts more in low precision.
 
     Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`);
-    Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy.
-    Assumes: one launching thread a GPU; routing takes as long however many experts there are.
+    Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy: experts with a capacity,
+    whose shapes are known, and counts that stay on the device need no host.
+    Assumes: one launching thread a GPU.
     """
-    passes, routed = 3.0 if block.backward else 1.0, waits and any(isinstance(item, Experts) for item in items)
-    return passes * (len(items) * software.launch_s + routed * software.routing_s / 3.0)
+    software, passes = recipe.stack, 3.0 if block.backward else 1.0
+    total: Floats = passes * len(items) * software.launch_s
+    experts = [item for item in items if isinstance(item, Experts)]
+    if not (waits and experts) or recipe.capacity_factor is not None or not software.routing_s:
+        return total
+    if grouped_kernel(software, recipe.precision) == "split":
+        held = sum(np.ceil(item.experts / ep) for item in experts)
+        total = total + held * (passes + (passes + 1.0) / 2.0 * (recipe.precision in LOW_PRECISIONS)) * EXPERT_LAUNCH_S
+    return total + passes * software.routing_s / 3.0
 
 
 def _matrices(

@@ -197,9 +197,11 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
     usual = f"{format_percent(MEMORY, 0)} for 5 minutes is the usual limit"
     limit = None if row is None else row.threshold / watched.capacity_bytes
     engine = watched.engine and row is not None and limit is not None and limit > MEMORY
-    planned = None
-    if watched.deployment is not None and not watched.engine:
-        planned = watched.deployment.candidate.memory_bytes / watched.capacity_bytes
+    planned, deployment = None, watched.deployment
+    served = None if deployment is None else deployment.serving
+    allots = served is not None and (served.decodes or served.engine.memory_rule != "all")  # memory, at the start
+    if deployment is not None and not allots:
+        planned = deployment.candidate.memory_bytes / watched.capacity_bytes
     if memory is not None and not engine and (limit is None or limit <= MEMORY):
         why = usual if planned is None else f"{usual}; {format_percent(planned, 0)} is planned"
         yield WatchRule(

@@ -1,0 +1,112 @@
+"""Inputs that nobody stated: their ends, what each widens, and intervals that hold them; the bound above all steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise import cli
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.prediction import number
+from flopwise.backtests.run import measurements
+from flopwise.backtests.training import absent_inputs, row_job
+from flopwise.cost.cluster import cluster
+from flopwise.errors import FlopwiseError
+from flopwise.facts.models.catalog import load_model
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
+from flopwise.training.layout import Layout
+from flopwise.training.unstated import UnstatedInput, other_jobs, unstated_inputs, with_unstated_inputs
+from named import FACTS, lora_with, recipe_with
+
+TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth" / "training.csv"
+NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
+
+
+def job(model: str = "Llama-3.1-8B", **layout: Any) -> TrainJob:
+    recipe = recipe_with(seq_len=4096, global_batch=64, stack="megatron-te")
+    return TrainJob(model=load_model(model), recipe=recipe, layout=Layout(**layout), cluster=NODES)
+
+
+def test_each_input_is_taken_at_the_ends_of_what_people_do() -> None:
+    given = job(dp=4, tp=2, pp=4, zero=1, micro_batch=1)
+    others = other_jobs(given, {"micro-batch", "recompute", "interleave", "sharding", "network"})
+    assert [one.layout.micro_batch for one in others["micro-batch"]] == [1, 2, 4]
+    assert [one.layout.recompute for one in others["recompute"]] == [0, 1]
+    assert [one.layout.interleave for one in others["interleave"]] == [1, 8]  # 32 layers on four stages
+    assert [one.layout.zero for one in others["sharding"]] == [0, 1]  # Megatron has no more
+    assert [one.cluster.fabric.levels[-1].bytes_per_s for one in others["network"]] == [
+        0.5 * NODES.fabric.levels[-1].bytes_per_s
+    ]
+    alone = other_jobs(job(dp=1), {"interleave", "sharding", "network", "adapters"})
+    assert not alone  # nothing of it is there to be done otherwise
+
+
+def test_adapters_range_from_small_to_all_products() -> None:
+    recipe = recipe_with(seq_len=2048, global_batch=16, stack="hf-trainer", lora=lora_with(rank=16, targets=("q", "v")))
+    one = TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=Layout(), cluster=NODES)
+    found = [other.recipe.lora for other in other_jobs(one, {"adapters"})["adapters"]]
+    assert [lora.rank for lora in found if lora] == [8, 64]
+
+
+def test_an_interval_holds_the_ends_and_says_what_widens_it() -> None:
+    given = job(dp=4, tp=2, pp=4, zero=1, micro_batch=1)
+    found = estimate(given)
+    others = other_jobs(given, {"interleave", "recompute"})
+    inputs = {one.name: one for one in unstated_inputs(found, others)}
+    deep = estimate(others["interleave"][1])
+    assert inputs["interleave"].high == pytest.approx(deep.tokens_per_s_per_gpu / found.tokens_per_s_per_gpu)
+    assert inputs["interleave"].low == 1.0
+    assert inputs["recompute"].low < 1.0 == inputs["recompute"].high
+    wide = with_unstated_inputs(found, list(inputs.values()))
+    assert wide.low < found.tokens_per_s_per_gpu * inputs["recompute"].low
+    assert wide.high > found.tokens_per_s_per_gpu * inputs["interleave"].high
+    assert wide.tokens_per_s_per_gpu == found.tokens_per_s_per_gpu
+    assert wide.upper_bound_s == pytest.approx(found.upper_bound_s * found.band.low / wide.band.low)
+    assert any(note.startswith("interleave not stated: -0.0 % to +") for note in wide.assumptions)
+    assert with_unstated_inputs(found, ()) is found
+
+
+def test_the_ends_multiply_the_band_and_the_reach() -> None:
+    band = estimate(job(dp=8)).band
+    wide = band.between(0.8, 1.1).between(0.5, 1.0)
+    assert wide.low == pytest.approx(0.4 * band.low)
+    assert wide.high == pytest.approx(1.1 * band.high)
+    assert wide.reach == pytest.approx((0.4, 1.1))
+    assert UnstatedInput(name="micro-batch", low=0.9, high=1.2).text == "micro-batch not stated: -10.0 % to +20.0 %"
+
+
+def answer(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:
+    assert cli.main([*line.split(), "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_a_job_that_says_everything_is_surer_than_one_that_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "train Llama-3.1-8B --gpu h100 --gpus 16 --dp 16 --zero 3 --global-batch 64 --seq 4096"
+    vague = answer(capsys, line)
+    whole = f"{line} --micro-batch 1 --recompute none --stack fsdp-compile --network 50GB/s"
+    said = answer(capsys, whole)
+    assert vague["high"] / vague["low"] > said["high"] / said["low"]
+    notes = " ".join(vague["assumptions"])
+    assert "stack not stated" in notes
+    assert "not stated" not in " ".join(said["assumptions"])
+
+
+def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
+    below = rows = 0
+    for row in measurements(KINDS["training"], TRUTH):
+        try:
+            given = row_job(row, FACTS)
+            found = estimate(given)
+        except FlopwiseError:
+            continue
+        measured = number(row, "tokens_per_s_per_gpu")
+        assert measured is not None
+        found = with_unstated_inputs(found, unstated_inputs(found, other_jobs(given, absent_inputs(row, given))))
+        step_s = found.step_s * found.tokens_per_s_per_gpu / measured
+        rows, below = rows + 1, below + (step_s <= found.upper_bound_s)
+    assert rows > 300
+    assert below / rows >= 0.95
