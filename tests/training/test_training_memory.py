@@ -297,7 +297,7 @@ def test_a_loss_over_a_cut_vocabulary_makes_copies_of_its_part() -> None:
 def test_frozen_weights_stay_gathered_where_the_software_loads_them_whole(width_layers: tuple[int, int]) -> None:
     width, layers = width_layers
     model = llama(width, layers, width // 128, width // 128, 4 * width, 32000)
-    recipe = recipe_with(seq_len=256, global_batch=2, stack="litgpt", lora=lora_with())
+    recipe = recipe_with(seq_len=256, global_batch=2, stack="litgpt-2023", lora=lora_with())
     held = step_memory(model, recipe, Layout(dp=2, zero=3, recompute=2))
     whole = 2.0 * parameters(model)
     assert 1.5 * whole < float(held.allocated_bytes) < 1.8 * whole  # a shard, all weights, gradients of two layers

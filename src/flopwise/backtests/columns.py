@@ -47,10 +47,16 @@ OPTIMIZERS = {
 }  # fmt: skip
 """The row of data/optimizers.csv that a printed name means: AdamW unless another is named."""
 READINGS = {
-    "capacity limit": "capacity", "not stated": "not stated", "reserved": "reserved", "nvidia-smi": "device",
+    "capacity limit": "capacity", r"not stated| or ": "not stated", "reserved": "reserved", "nvidia-smi": "device",
     "active": "active", "allocated": "allocated", "": "peak",
 }  # fmt: skip
 """What a peak of memory counts, by the words of published tables."""
+LENGTHS = {
+    "cap is reached|longest example": "longest", "^packed|^padded to seq": "full",
+    "^unpad|^unpack|longest|truncat|cap": "cap",
+}  # fmt: skip
+"""What `seq_len` is: of every sequence, of the longest that came, or the most that may come."""
+SELECTIVE = {"every 2nd|per-layer ac": "alternate", r"per-op\b": "operations"}
 CHECKPOINTING = {"^selective": "selective", "^(none|false)": "none", "": "full"}
 RECOMPUTE = {"^(none|false)$": "none", "^selective$": "selective", "^(full|true)$": "full"}
 PRECISIONS = {"^(fp32|float32|32-true)$": "fp32", "mxfp8": "mxfp8", "fp8": "fp8", "fp16": "fp16", "": "bf16"}
@@ -141,20 +147,21 @@ def _either(*origins: Origin) -> Reading:
 
 def _lora_targets(row: Row) -> str:
     notes = _lower(row, "notes")
-    if "all layers" in notes or "all linear" in notes:
+    if re.search(r"\ball[- ](?:layers|linear)", notes):
         return "all-linear"
     listed = PROJECTIONS.search(notes)
     return " ".join(re.findall(r"up|down|gate|[qkvo]", listed[0].replace(" and ", " "))) if listed else ""
 
 
 def _recompute(column: str, values: Mapping[str, str]) -> Reading:
-    """What is recomputed; `alternate` where the remarks tell of chosen layers."""
-    plain, chosen = _by_word(values, column), _where("every 2nd|per-layer ac", "notes")
-    return lambda row: "alternate" if plain(row) == "selective" and chosen(row) else plain(row)
+    """What is recomputed; `alternate` where the remarks tell of chosen layers, `operations` where of operations."""
+    plain, chosen = _by_word(values, column), _by_word(SELECTIVE, "notes")
+    return lambda row: (chosen(row) if (mode := plain(row)) == "selective" else "") or mode
 
 
 _LORA: dict[str, Origin] = {
-    "lora_rank": _match(r"(?i)rank[ =]*(\d+)", "notes"), "lora_targets": _lora_targets,
+    "lora_rank": _either("lora_rank", _match(r"(?i)(?:\brank|\blora_r|\br)[ =:]*(\d+)", "notes")),
+    "lora_targets": _either("lora_targets", _lora_targets),
 }  # fmt: skip
 _ATTENTION = _by_word({"^false": "eager", "^true": "flash"}, "flash_attention")
 _PURE = _by_word({"pure bf16": "bf16"}, "optimizer", "notes")
@@ -183,9 +190,21 @@ def _tokens_per_s_per_gpu(row: Row) -> str:
     return ""
 
 
-def _memory_sequence_parallel(row: Row) -> str:
+def _fully_sharded(row: Row) -> str:
+    """3 where the run is said to be FSDP's, and nothing else is offered beside it."""
     stated = _lower(row, "parallelism")
-    return "yes" if "fsdp" in stated and re.search(r"\btp(?!1\b)\d", stated) else ""
+    return "3" if "fsdp" in stated and not re.search(r"\bor\b|not stated", stated) else ""
+
+
+def _one_software(column: str) -> Reading:
+    """The software that a column's text names; none where it names several, as pages do that compare."""
+
+    def reader(row: Row) -> str:
+        text = _lower(row, column)
+        named = {stack for word, stack in SOFTWARE.items() if re.search(word, text)}
+        return named.pop() if len(named) == 1 else ""
+
+    return reader
 
 
 def _memory_compiled(row: Row) -> str:
@@ -199,8 +218,13 @@ def _memory_compiled(row: Row) -> str:
 def _offload(row: Row) -> str:
     """What lies in the host's memory: an optimizer that pages does not, until memory runs out."""
     stated = _lower(row, "offload")
-    states = "paged" not in stated and ("optimizer" in stated or "params" in stated)
-    parts = {"optimizer": states, "parameters": "params" in stated, "activations": "activations" in stated}
+    whole = "paged" not in stated and "cpu" in stated and not re.search("optimizer|param|activation", stated)
+    states = "paged" not in stated and ("optimizer" in stated or "param" in stated)
+    parts = {
+        "optimizer": states or whole,
+        "parameters": "param" in stated or whole,
+        "activations": "activation" in stated,
+    }
     return " ".join(part for part, offloaded in parts.items() if offloaded)
 
 
@@ -279,16 +303,17 @@ def _same(*names: str) -> dict[str, Origin]:
 COLUMNS: dict[str, dict[str, Origin]] = {
     "weights": {**_same("id", "model", "format"), "form": "kind", "stored_bytes": "bytes", "source": "source"},
     "memory": {
-        "id": "id", "study": "source_key", **_same("year", "model"),
+        "id": "id", "study": "source_key", **_same("year", "model", "config"),
         "hidden": _match(BLOOM, "model", "id"), "num_layers": _match(BLOOM, "model", "id", template=r"\2"),
         "num_heads": _match(BLOOM, "model", "id", template=r"\3"),
         "params": Scaled("params_b", 1e9), "method": "method", "trainable_params": Scaled("trainable_params_m", 1e6),
-        **_LORA, "base": "base_weight_quant",
+        **_LORA, **_same("lora_dropout", "double_quant"), "base": "base_weight_quant",
         "gpu": "gpu", "gpus": "n_gpus",
-        **{name: _match(rf"(?i)\b{name}(\d+)", "parallelism") for name in ("tp", "pp", "cp")},
-        "zero": _either(_match(r"(?i)zero-?(\d)", "parallelism"), _by_word({"fsdp": "3"}, "parallelism")),
-        "sequence_parallel": _memory_sequence_parallel, "offload": _offload,
-        "software": _either("stack", _by_word(SOFTWARE, "parallelism", "source_key", "source", "memory_kind")),
+        **{n: _either(n, _match(rf"(?i)\b{n}[ =]?(\d+)", "parallelism")) for n in ("tp", "pp", "cp", "ep")},
+        "zero": _either("zero", _match(r"(?i)zero-?(\d)", "parallelism"), _fully_sharded),
+        **_same("grad_sync"), "sequence_parallel": _respelt(YES_NO, "sequence_parallel"), "offload": _offload,
+        "software": _either("stack", *(_one_software(name) for name in ("parallelism", "source_key", "source"))),
+        **_same("software_version"),
         "compiled": _memory_compiled, "precision": _by_word(PRECISIONS, "param_dtype"),
         "weights_dtype": _either(_by_word({"fp32 weights": "fp32"}, "param_dtype"), _PURE), "grad_dtype": _PURE,
         "states_dtype": _PURE, "adapter_dtype": _by_word({"adapters fp32": "fp32"}, "param_dtype"),
@@ -296,7 +321,8 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "optimizer_in_backward": _where("in_bwd|in backward|low-memory", "optimizer"),
         "loss_chunks": _by_word({"chunked": "8", "cumulative": "1"}, "optimizer", "notes"),
         **_same("micro_batch"), "global_batch": _either("global_batch", _match(r"gbs(\d+)", "id", "notes")),
-        **_same("seq_len"),
+        "grad_accum": _match(r"(?i)\baccumulation (?:of )?(\d+)", "notes"), **_same("seq_len"),
+        "lengths": _either("lengths", _by_word(LENGTHS, "seq_is_padded_or_packed")),
         "recompute": _recompute("activation_checkpointing", CHECKPOINTING),
         "attention": _ATTENTION, "reading": _by_word(READINGS, "memory_kind"),
         "peak_bytes": _peak_bytes, **_same("quality", "source"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -24,19 +27,29 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
+from flopwise.facts.software import TrainingStack
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.layout import Layout, Lora, Recipe
-from flopwise.training.memory import Memory, step_memory
+from flopwise.training.layout import GradSync, Layout, Lora, Recipe, Selective
+from flopwise.training.memory import Memory, ends_of, stale_shifts, step_memory
 
 UNIT = "bytes/GPU"
 RECENT_YEAR = 2025  # from then on FSDP stacks compile the loss as well
+OLD_LIBRARIES_YEAR = 2023  # of PyTorch before 2.1 and bitsandbytes before 0.43.2, whatever software runs on them
+WHOLE_SEQUENCES = frozenset({"megatron-deepspeed", "megatron-2021"})  # stacks of before sequence parallelism
 DEFAULT_SEQ = 512  # of unpacked instruction tuning whose length is not stated
+FEW, MANY = 1, 8  # micro-batches of a step where none are stated; in a pipeline so often its stages
 PAPER_LORA = (64, "all-linear")
 """Rank and targets where a row states none: those of QLoRA (arXiv 2305.14314)."""
 USUAL_LORA = {"torchtune": (8, "qv"), "litgpt": (8, "qv")}
 """The same for tools whose recipes default to others."""
+VAGUE = {"not stated": ("device", "allocated", "device"), "peak": ("allocated", "allocated", "reserved")}
+"""What a reading in vague words may be: the usual, and both ends."""
 ADAPTER_METHODS = {"lora", "qlora", "lora_emb", "dora", "qdora", "lora-fa", "rslora"}
 SMALL_METHODS = {"adapter", "adapter_v2", "ia3", "ln_tuning", "vera", "prefix_tuning", "boft"}
+SELECTIVE: dict[str, Selective | None] = {
+    **dict.fromkeys(RECOMPUTE), "alternate": "alternate", "operations": "operations",
+}  # fmt: skip
+GRAD_SYNC: dict[str, GradSync | None] = {"each": "each", "last": "last"}
 DTYPES: dict[str, str | None] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 BLOOM_VOCAB = 250_880
 
@@ -45,11 +58,24 @@ def row_stack(row: Row) -> str:
     """The row of data/stacks.csv: the software of that year, compiled or not."""
     name = row.get("software") or "hf-trainer"
     if name.endswith("-eager") and flag(row, "compiled", default=False):
-        recent = name == "fsdp-eager" and whole(row, "year", RECENT_YEAR) >= RECENT_YEAR
+        recent = name == "fsdp-eager" and _year(row) >= RECENT_YEAR
         return name.replace("-eager", "-compile-2025" if recent else "-compile")
-    if name == "torchtune-eager" and whole(row, "year", RECENT_YEAR) < RECENT_YEAR:
-        return "torchtune-2024"
-    return name
+    return "torchtune-2024" if name == "torchtune-eager" and _year(row) < RECENT_YEAR else name
+
+
+def _year(row: Row) -> int:
+    """The year of the software: of its version where that names one, or of the row."""
+    named = re.search(r"\b20\d\d\b", row.get("software_version") or "")
+    return int(named[0]) if named else whole(row, "year", RECENT_YEAR)
+
+
+def _libraries(row: Row, stack: TrainingStack) -> TrainingStack:
+    """The stack with the habits of the libraries of the row's year.
+
+    Source: bitsandbytes pull request 1270; PyTorch pull request 101982 (see `litgpt-2023` in data/stacks.json).
+    """
+    old = stack.pipeline_gathered and _year(row) <= OLD_LIBRARIES_YEAR  # PyTorch's FSDP
+    return replace(stack, loads_whole=True, quantised_keeps_input=True) if old else stack
 
 
 @lru_cache(maxsize=256)
@@ -79,13 +105,13 @@ def row_layout(row: Row) -> Layout:
     Raises:
         SpecError: a cell is not one of its values.
     """
-    tp, pp, cp = (whole(row, n, 1) for n in ("tp", "pp", "cp"))
+    tp, pp, cp, ep = (whole(row, n, 1) for n in ("tp", "pp", "cp", "ep"))
     offload = row.get("offload", "").split()
     return Layout(
-        dp=max(1, whole(row, "gpus", 1) // (tp * pp * cp)), tp=tp, pp=pp, cp=cp, zero=choice(row, "zero", ZERO, 0),
-        micro_batch=whole(row, "micro_batch", 1),
+        dp=max(1, whole(row, "gpus", 1) // (tp * pp * cp)), tp=tp, pp=pp, cp=cp, ep=ep,
+        zero=choice(row, "zero", ZERO, 0), micro_batch=whole(row, "micro_batch", 1),
         recompute=choice(row, "recompute", RECOMPUTE, 2),
-        sequence_parallel=flag(row, "sequence_parallel", default=False),
+        sequence_parallel=flag(row, "sequence_parallel", default=row.get("software") not in WHOLE_SEQUENCES),
         offload_optimizer="optimizer" in offload,
         offload_parameters="parameters" in offload,
         offload_activations="activations" in offload,
@@ -98,6 +124,8 @@ def _lora(row: Row, model: Model, stack: str, facts: Facts) -> Lora | None:
     if method not in ADAPTER_METHODS | SMALL_METHODS:
         return None
     base = "fp32" if row.get("weights_dtype") == "fp32" else row.get("base") or "bf16"
+    if base == "nf4" and flag(row, "double_quant", default=False):
+        base = "nf4-dq"
     usual_rank, usual_targets = USUAL_LORA.get(stack.partition("-")[0], PAPER_LORA)
     trained = number(row, "trainable_params")
     lora = Lora(
@@ -106,7 +134,7 @@ def _lora(row: Row, model: Model, stack: str, facts: Facts) -> Lora | None:
         base=facts.weight_format(base),
         adapter_dtype="fp32" if row.get("adapter_dtype") == "fp32" else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
-        dropout=stack == "litgpt",
+        dropout=number(row, "lora_dropout") is not None,
         scales_outputs=method == "adapter_v2",
         extra_trainable=("embedding", "head") if method == "lora_emb" else (),
     )
@@ -123,21 +151,23 @@ def row_recipe(row: Row, model: Model, layout: Layout, facts: Facts) -> Recipe:
         FlopwiseError: a cell is not one of its values.
     """
     stack = row_stack(row)
-    replicas = int(layout.dp) * int(layout.micro_batch)
+    replicas = int(layout.dp) * int(layout.micro_batch) * whole(row, "grad_accum", 1)
     return Recipe(
         seq_len=whole(row, "seq_len", DEFAULT_SEQ),
         global_batch=max(whole(row, "global_batch", 1), replicas),
         precision=choice(row, "precision", PRECISIONS, "bf16"),
         optimizer=facts.optimizer(row.get("optimizer") or defaults.OPTIMIZER),
-        stack=facts.stack(stack),
+        stack=_libraries(row, facts.stack(stack)),
         attention=choice(row, "attention", ATTENTION, "flash"),
         weights_dtype=choice(row, "weights_dtype", DTYPES, None),
         grad_dtype=choice(row, "grad_dtype", DTYPES, None),
         states_dtype=choice(row, "states_dtype", DTYPES, None),
         loss_chunks=whole(row, "loss_chunks", 1) if row.get("loss_chunks") else None,
         optimizer_in_backward=flag(row, "optimizer_in_backward", default=False),
-        selective="alternate" if row.get("recompute") == "alternate" else None,
+        selective=choice(row, "recompute", SELECTIVE, None),
         lora=_lora(row, model, stack, facts),
+        grad_sync=choice(row, "grad_sync", GRAD_SYNC, None),
+        lengths_vary=row.get("lengths") in {"longest", "cap"},
     )
 
 
@@ -146,11 +176,11 @@ def reading_bytes(row: Row, memory: Memory) -> float:
     reading = row.get("reading", "")
     if reading == "reserved":
         return float(memory.reserved_bytes)
-    return float(memory.total_bytes if reading in {"device", "not stated"} else memory.allocated_bytes)
+    return float(memory.total_bytes if reading == "device" else memory.allocated_bytes)
 
 
 def row_memory(row: Row, facts: Facts) -> Memory:
-    """All items of a row's memory.
+    """All items of a row's memory, as it is stated.
 
     Raises:
         FlopwiseError: it cannot be predicted.
@@ -159,16 +189,78 @@ def row_memory(row: Row, facts: Facts) -> Memory:
     return step_memory(model, row_recipe(row, model, layout, facts), layout)
 
 
+def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
+    """What a row does not state, each with cells for what is usual and for both ends of what people do.
+
+    Source: defaults of the tools (`USUAL_LORA`: torchtune and litgpt recipes; torchtitan `local_batch_size` 1 to 4;
+    PEFT rank 8, QLoRA rank 64 on every layer); Megatron-LM's advice of many micro-batches a stage.
+    """
+    method, found = row.get("method", "").lower(), dict[str, tuple[Mapping[str, str], ...]]()
+
+    def silent(column: str, *cells: Mapping[str, str], when: bool = True) -> None:
+        if when and not row.get(column):
+            found[column] = cells
+
+    adapters, stages = method in ADAPTER_METHODS, whole(row, "pp", 1)
+    tool = (row.get("software") or "").partition("-")[0]
+    silent("recompute", *({"recompute": mode} for mode in ("full", "none", "full")))
+    silent("micro_batch", *({"micro_batch": size} for size in ("1", "1", "4")))
+    whole_batch = not row.get("grad_accum") and (stages > 1 or row.get("zero") in {"2", "3"})
+    usual = stages * MANY // 2 if stages > 1 else FEW
+    silent("global_batch", *({"grad_accum": str(n)} for n in (usual, stages * FEW, stages * MANY)), when=whole_batch)
+    pretrains = method == "pretrain"
+    lengths = ("4096", "2048", "8192") if pretrains else (str(DEFAULT_SEQ), "256", "1024")
+    silent("seq_len", *({"seq_len": length} for length in lengths))
+    counted = number(row, "trainable_params") is not None
+    rank, targets = USUAL_LORA.get(tool, PAPER_LORA)
+    ends = (str(rank), "8", "64")
+    silent("lora_rank", *({"lora_rank": r} for r in ends), when=adapters and not counted)
+    sets = (targets, "qv", "all-linear")
+    silent("lora_targets", *({"lora_targets": t} for t in sets), when=adapters and not counted)
+    drops = "0.05" if tool == "litgpt" else ""
+    silent("lora_dropout", *({"lora_dropout": d} for d in (drops, "", "0.05")), when=adapters)
+    double = "no" if tool == "litgpt" else "yes"
+    silent("double_quant", *({"double_quant": d} for d in (double, "no", "yes")), when=row.get("base") == "nf4")
+    cuts = row.get("software") not in WHOLE_SEQUENCES and whole(row, "tp", 1) > 1
+    silent("sequence_parallel", *({"sequence_parallel": p} for p in ("yes", "no", "yes")), when=cuts)
+    if row.get("lengths") == "cap" and (longest := number(row, "seq_len")):
+        found["longest sequence"] = tuple({"seq_len": f"{share * longest:.0f}"} for share in (0.75, 0.5, 1.0))
+    if row.get("reading") in VAGUE:
+        found["reading"] = tuple({"reading": kind} for kind in VAGUE[row["reading"]])
+    return found
+
+
 def predict_row(row: Row, facts: Facts) -> Prediction:
-    """Peak bytes per GPU of one row, with its interval."""
+    """Peak bytes per GPU of one row, with its interval.
+
+    That is not below weights and states, and has the spread of what the row does not state. A row that measured less
+    than its weights and states is reported, not scored.
+    """
+    floor = 0.0
 
     def figure() -> tuple[float, ErrorBand]:
+        nonlocal floor
         if row.get("peak_bytes") and number(row, "peak_bytes") is None:
             raise SpecError(f"the peak is {row['peak_bytes'][:60]!r}, no number of bytes")
         if row.get("reading") == "capacity":
             raise SpecError("a capacity limit (the largest that fits), not a peak")
+        open_inputs, stated = unstated_cells(row), dict(row)
+        for usual, *_ in open_inputs.values():
+            stated |= usual
+        memory = row_memory(stated, facts)
+        total, floor = reading_bytes(stated, memory), memory.floor_bytes
+        shifts = [stale_shifts(memory, total)]
+        for cells in open_inputs.values():
+            others = [{**stated, **end} for end in cells[1:] if end != cells[0]]
+            found = [row_memory(other, facts) for other in others]
+            floor = min(floor, *(other.floor_bytes for other in found)) if found else floor
+            pairs = zip(others, found, strict=True)
+            shifts.append(tuple(math.log(reading_bytes(other, m) / total) for other, m in pairs))
         adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
         band = error_band("memory.adapters" if adapters else "memory.full", facts.calibration)
-        return reading_bytes(row, row_memory(row, facts)), band
+        return total, band.between(*ends_of(shifts))
 
-    return prediction_of(row, UNIT, "peak_bytes", figure)
+    found = prediction_of(row, UNIT, "peak_bytes", figure)
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(found.low, floor), high=max(found.high, floor), floor=floor)

@@ -17,6 +17,7 @@ from flopwise.training.layout import TARGET_SETS
 
 Row = Mapping[str, str]
 Value = TypeVar("Value")
+FLOOR_SLACK = 0.97  # figures are printed rounded
 MOST = 10**8
 """The largest whole number that a cell may hold: tokens, sequences, GPUs."""
 BRACKETS = re.compile(r"\s*\((.*)\)\s*$")
@@ -41,11 +42,19 @@ class Prediction:
     high: float | None = None
     skipped: str | None = None
     band: ErrorBand | None = None  # where the interval is from
+    floor: float | None = None  # what physics allows at least
+
+    @property
+    def not_scored(self) -> str | None:
+        """Why a row that can be predicted is reported only: what it measured cannot be."""
+        if self.floor is None or self.measured is None or self.measured >= FLOOR_SLACK * self.floor:
+            return None
+        return f"measured {self.measured:.4g} {self.unit}, less than the {self.floor:.4g} that physics allows"
 
     @property
     def error(self) -> float | None:
-        """Predicted / measured - 1, or None."""
-        if self.predicted is None or not self.measured:
+        """Predicted / measured - 1, or None; of a row that is reported only, None, too."""
+        if self.predicted is None or not self.measured or self.not_scored:
             return None
         return self.predicted / self.measured - 1
 

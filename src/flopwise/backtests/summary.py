@@ -50,8 +50,11 @@ def summarize(predictions: Iterable[Prediction]) -> Errors:
 
 
 def reasons(predictions: Iterable[Prediction]) -> list[tuple[str, int]]:
-    """Why rows were skipped, most frequent first."""
-    return sorted(Counter(p.skipped for p in predictions if p.skipped).items(), key=lambda pair: (-pair[1], pair[0]))
+    """Why rows were skipped or are not scored, most frequent first."""
+    return sorted(
+        Counter(why for p in predictions if (why := p.skipped or p.not_scored)).items(),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
 
 
 def worst(predictions: Sequence[Prediction], count: int) -> list[Prediction]:

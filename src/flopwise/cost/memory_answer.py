@@ -63,18 +63,26 @@ class MemoryAnswer:
 
 
 def fit_figures(
-    total: float, band: ErrorBand, device: Accelerator | None, usable: float | None, assumptions: tuple[str, ...]
+    total: float,
+    band: ErrorBand,
+    device: Accelerator | None,
+    usable: float | None,
+    assumptions: tuple[str, ...],
+    *,
+    floor: float,
 ) -> dict[str, Any]:
     """Fields of a `MemoryAnswer`: `total` bytes with their interval, against `usable` bytes of `device`.
 
+    `floor`: bytes that are counted exactly (weights, states, cache), less than which nothing takes.
+
     Source: `ErrorBand`. Assumes: as there.
     """
-    low, high = band.interval(total)
+    low, high = band.interval(total, floor=floor)
     if not band.rows:
         assumptions += (f"the interval is provisional: no measurements stand behind {band.name} yet",)
     return {
         "per_gpu_bytes": total, "low_bytes": float(low), "high_bytes": float(high), "band": band,
         "accelerator": device, "capacity_bytes": None if device is None else float(device.hbm_bytes),
         "usable_bytes": usable, "assumptions": assumptions,
-        "fits_probability": None if usable is None else float(band.probability_at_most(total, usable)),
+        "fits_probability": None if usable is None else float(band.probability_at_most(total, usable, floor=floor)),
     }  # fmt: skip

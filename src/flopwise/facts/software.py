@@ -133,8 +133,13 @@ class TrainingStack(Software):
     step_copies: float  # temporary copies of one state during the optimizer step
     buffer_bytes: float  # communication buckets
     selective: Literal["attention", "operations", "alternate", "fine", "full"]  # what its selective recompute keeps
-    loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads, and frozen ones at the end
+    loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads; FSDP of before PyTorch 2.1
+    # keeps frozen ones to the end
     quantised_keeps_input: bool  # its products with 4-bit weights keep their input, needed or not
+    own_head: bool  # the head is a module of its own even where it is tied, quantised with the layers' products
+    fp32_ends: bool  # beside weights of bitsandbytes, those that are not quantised are cast to fp32
+    joint_dropout: bool  # adapters beside products that read the same tensor share one dropout
+    fp32_loss: bool  # casts logits to fp32, whatever the weights are in
     quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
@@ -169,6 +174,12 @@ class TrainingStack(Software):
         str, ...
     ]  # of pipelines; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its pull request
     # 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
+    grad_sync: Literal["each", "last"]  # micro-batches at which sharded gradients are reduced; `last`: they wait whole
+    pipeline_grad_sync: Literal["each", "last"]  # the same in pipelines
+    pipeline_gathered: bool  # in pipelines weights under ZeRO 3 stay gathered from the first micro-batch to the last
+    unsharded_grad_dtype: Literal["resident", "compute"]  # of gradients that wait whole
+    sync_source: str
+    sync_date: str
     zero: int  # highest ZeRO stage: Megatron-Core's distributed optimizer is the first (the stages of Megatron-FSDP, an
     # engine of its own, are not these rows'); DeepSpeed refuses stages 2 and 3 in pipelines; nanotron has the first
     degrees: tuple[str, ...]  # those of PARALLELISM that it has

@@ -13,9 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from flopwise.backtests.memory import predict_row
+from flopwise.backtests.memory import predict_row, row_stack
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
+from flopwise.facts.software import TrainingStack
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
 
 EAGER = (
@@ -30,6 +31,14 @@ EAGER = (
 )
 COMPILED = ("fsdp-compile", "torchtune-compile", "fsdp-te")
 GRID = ((10.0, 12.0, 14.0, 16.0), (8.0, 10.0, 12.0, 14.0), (0.03, 0.05, 0.08, 0.12))
+DOCUMENTED = (
+    ("weights_dtype", "master_weights", "grad_dtype", "states_dtype"),
+    ("pipeline_gathered",),
+    ("activations",),
+    ("hf_modules", "lasting_gradients", "fp32_loss", "selective", "zero", "grad_sync", "degrees"),
+)
+"""Columns that anyone can read in a stack's documentation, those that decide most bytes first: how wide states are,
+whose FSDP and allocator it has, what its kernels keep, the rest."""
 LARGE = 0.4
 """An absolute error counts up to here."""
 Point = tuple[float, ...]
@@ -76,3 +85,33 @@ def grid(rows: Iterable[Row], facts: Facts) -> MemoryGrid:
         moved = facts.with_tables(stacks=moved_records(facts.stacks, "stacks", values))
         errors[point] = np.array([predict_row(row, moved).error for row in usable], dtype=float)
     return MemoryGrid(constants, tuple(r["id"] for r in usable), tuple(r["study"] for r in usable), errors)
+
+
+def software_of(stack: str) -> str:
+    """The software whose versions and variants share a word of their names: DeepSpeed, else the first."""
+    return "deepspeed" if "deepspeed" in stack else stack.partition("-")[0]
+
+
+def nearest_stack(name: str, facts: Facts) -> str:
+    """The stack of other software that has most documented columns in common; the first of equals."""
+    own = facts.stacks[name]
+
+    def alike(row: TrainingStack) -> tuple[int, ...]:
+        return tuple(sum(getattr(row, c) == getattr(own, c) for c in columns) for columns in DOCUMENTED)
+
+    return max((row for row in facts.stacks.values() if software_of(row.name) != software_of(name)), key=alike).name
+
+
+def software_left_out(rows: Iterable[Row], facts: Facts) -> dict[str, float]:
+    """By row, the error of a prediction that knows nothing of the row's software: with the nearest of other software.
+
+    Source: what a user has whose software no row was measured on.
+    Assumes: documented columns of the software itself are not known either.
+    """
+    found = {}
+    for row in rows:
+        other = nearest_stack(row_stack(row), facts)
+        error = predict_row({**row, "software": other, "compiled": ""}, facts).error
+        if error is not None:
+            found[row["id"]] = error
+    return found

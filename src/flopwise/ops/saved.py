@@ -53,6 +53,7 @@ class Setting:
     flash: bool = True  # fused: attention without a score matrix
     trainable: Trainable = "all"  # or names of the linears with adapters (LoRA)
     rank: int = 0  # of the adapters on the items that `trainable` names
+    dropped: bool = False  # adapters read a dropped-out copy, which the caller counts, and keep no input
 
     def __post_init__(self) -> None:
         """Raise SpecError for an implementation that is not known."""
@@ -145,7 +146,9 @@ def _prefix(name: str) -> str:
 
 def _linear(t: Trace, item: Linear) -> None:
     s, x, trained, adapted = t.setting, t.source(item.reads), t.trains_weights, t.has_adapter(item.name)
-    if (trained or adapted) and item.reads != "encoder":  # the encoder's output is kept once for all layers
+    if (
+        trained or (adapted and not s.dropped)
+    ) and item.reads != "encoder":  # the encoder's output is kept once for all layers
         if item.name == "router" and s.habit.router_fp32 and s.wide and s.implementation != "fused":
             t.note(f"{item.name}/fp32", (rows(item.stream, s.shape, s.split) + item.outputs) * item.inputs * 4)
         else:

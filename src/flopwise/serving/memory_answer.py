@@ -39,9 +39,10 @@ def memory_answer(
     """The memory of one deployment, against what its engine uses of `device`."""
     layout, caches, known = spec.layout(), generates(model), device is not None
     usable = None if device is None else min(float(device.hbm_bytes), float(memory.usable_bytes))
+    floor = float(sum(np.ravel(memory.items.get(name, 0.0))[0] for name in ("weights", "KV cache")))
     band, notes = error_band("memory.serving", facts.calibration), (*model.notes, *memory.assumptions)
     return ServingMemoryAnswer(
-        **fit_figures(float(memory.total_bytes), band, device, usable, notes),
+        **fit_figures(float(memory.total_bytes), band, device, usable, notes, floor=floor),
         model=model,
         task="serve",
         facts=facts,

@@ -31,6 +31,7 @@ from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed_layers
 
+_BITSANDBYTES = ("nf4", "nf4-dq", "llm-int8")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
 
 
@@ -57,7 +58,8 @@ class Sums:
     before_base: Array  # n: bytes of frozen weights there
     after_base: Array
     root: Array  # n: elements of embedding and head, trained or not
-    head: Array  # n: those of the head alone
+    embedding: Array  # n: those of the embedding alone
+    head: Array  # n: those of the head alone, of a tied one too
     largest: Array  # n: elements of the largest matrix in a layer
     vocabulary: Array  # n: logits a token on one rank
     tower_activations: Array  # n: bytes of towers and encoders beside the first stack, one sequence
@@ -182,6 +184,7 @@ class MemoryTable:
         self.software: TrainingStack = recipe.stack
         self.lora = recipe.lora
         self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
+        self.keeps_inputs = self.quantised and self.software.quantised_keeps_input
         self.habit = HABITS.get(model.model_type, Habit()) if self.software.hf_modules else Habit()
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
@@ -236,7 +239,8 @@ class MemoryTable:
         tokens, lora = seq / split.cp, self.lora
         if lora is not None and recompute == "none":
             if lora.dropout:
-                inputs = {i.reads or i.name: i.inputs for i in adapted_products(layer.items, lora)}
+                joint = self.software.joint_dropout
+                inputs = {(joint and i.reads) or i.name: i.inputs for i in adapted_products(layer.items, lora)}
                 extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * tokens
             extra = extra + _kept_outputs(layer.items, lora, split.tp) * self.elem_bytes * tokens
         if recompute != "full" and self.eight_bits:
@@ -245,7 +249,7 @@ class MemoryTable:
             layer, stack.width, 1, seq,
             implementation=self.implementation, recompute=recompute, elem_bytes=self.elem_bytes, split=split,
             habit=self.habit, flash=self.recipe.attention != "eager", trainable=self._trainable(layer),
-            rank=0 if lora is None else lora.rank,
+            rank=0 if lora is None else lora.rank, dropped=lora is not None and lora.dropout and not self.keeps_inputs,
         )  # fmt: skip
 
     def _trainable(self, layer: Layer) -> Trainable:
@@ -254,9 +258,22 @@ class MemoryTable:
             frozen = self.blocks[layer.name].frozen if layer.name in self.blocks else ()
             return frozenset() if frozen else "all"
         trained = adapted_products(layer.items, self.lora)
-        if self.quantised and self.software.quantised_keeps_input:
+        if self.keeps_inputs:
             trained += [i for i in layer.items if isinstance(i, Linear)]
         return frozenset(i.name for i in trained)
+
+    def _frozen_ends(self, lora: Lora, split: Split) -> tuple[Floats, Floats]:
+        """Bytes of frozen weights before the layers, towers among them, and after: as the stack keeps them."""
+        stack, row, form = self.model.stacks[0], self.software, lora.base
+        before, after, towers = end_bytes(self.model, form, np.asarray(split.tp), np.asarray(split.ep))
+        if self.quantised and row.fp32_ends and form.name in _BITSANDBYTES:
+            before, after = (size * 4 / form.vector_bytes for size in (before, after))
+        elif row.own_head:
+            each = form.weight_bits / 8 if self.quantised else form.vector_bytes
+            heads = (i for i in stack.after if isinstance(i, Linear) and i.outputs == self.model.vocab)
+            more = (h.inputs * h.outputs * (each - (0.0 if h.tied else form.vector_bytes)) for h in heads)
+            after = after + sum(more) / split.tp
+        return before + towers, after
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -284,13 +301,11 @@ class MemoryTable:
         own = len(stack.stored_order)  # weights that all layers share count with the first
         parts = (counts[name] for name in ("dense", "expert", "frozen", "frozen_expert"))
         gathered = running([sum(layer) for layer in zip(*parts, strict=True)], own)
-        base, root = gathered * 0.0, elements(stack.before) + elements(stack.after)
+        base, embedding = gathered * 0.0, elements(stack.before)
         ends: tuple[Floats, Floats] = (zero, zero)
         if lora is not None:
-            form = lora.base
-            base = layer_prefix_bytes(self.model, form, tp, ep)
-            first, last, towers = end_bytes(self.model, form, tp, ep)
-            ends = (first + towers, last + zero)
+            base = layer_prefix_bytes(self.model, lora.base, tp, ep)
+            ends = self._frozen_ends(lora, split)
             extra, none = extra_items(self.model, lora), [zero for _ in stack.kinds]
             counts |= {
                 "dense": [adapter_parameters(k.items, lora, tp) for k in stack.kinds],
@@ -319,7 +334,8 @@ class MemoryTable:
             has_towers=bool(np.any(towers_kept)),
             layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
             copied=(tied if lora is None else 0) / tp + zero,
-            before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
+            before_base=ends[0] + zero, after_base=ends[1] + zero,
+            root=embedding + elements(stack.after) + zero, embedding=embedding + zero,
             head=elements(stack.after) + tied / tp, largest=_largest(stack) / tp + zero,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
             end_activations=self._ends(stack.width * tokens * self.elem_bytes, split) + zero,

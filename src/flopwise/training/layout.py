@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from flopwise.training.frozen import Frozen
 
 Attention = Literal["flash", "sdpa", "eager"]
+Selective = Literal["attention", "operations", "alternate", "fine", "full"]
+GradSync = Literal["each", "last"]
 
 ENDS = 2
 """Units of a pipeline besides its layers: embedding and head, each of which may be all that a (virtual) stage holds.
@@ -156,11 +158,13 @@ class Recipe:
     weights_dtype: str | None = None  # of the resident weights
     states_dtype: str | None = None  # of the optimizer's full-precision states
     loss_chunks: int | None = None  # the sequence is cut into this many pieces for logits and loss
-    selective: Literal["attention", "operations", "alternate", "fine", "full"] | None = None  # recompute: what it keeps
+    selective: Selective | None = None  # recompute: what it keeps
+    grad_sync: GradSync | None = None  # micro-batches at which gradients of ZeRO 2 and 3 are reduced
     optimizer_in_backward: bool = False  # each gradient is used and freed at once
     lora: Lora | None = None
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all; 1: balanced
     capacity_factor: float | None = None  # experts compute this many times the mean and drop the rest; None: dropless
+    lengths_vary: bool = False  # micro-batches differ in length, so that the allocator's blocks do not serve again
     documents: Documents | None = None  # shorter than a sequence, padded or packed; None: sequences are full
     frozen: Frozen | None = None  # what is not trained; None: everything is, or the adapters are
 
@@ -179,6 +183,17 @@ class Recipe:
     def elem_bytes(self) -> float:
         """Bytes of an element of weights and activations as they are computed with."""
         return 4.0 if self.precision == "fp32" else 2.0
+
+    def reduces_once(self, pp: Ints) -> NDArray[np.bool_]:
+        """Where ZeRO 2 and 3 keep gradients whole up to the last micro-batch of a step; shape of `pp`."""
+        single, piped = (
+            (self.grad_sync or of) == "last" for of in (self.stack.grad_sync, self.stack.pipeline_grad_sync)
+        )
+        return np.where(np.asarray(pp) > 1, piped, single)
+
+    def gathers_once(self, pp: Ints) -> NDArray[np.bool_]:
+        """Where ZeRO 3 keeps weights gathered through all micro-batches of a step; shape of `pp`."""
+        return (np.asarray(pp) > 1) & self.stack.pipeline_gathered
 
     @property
     def uneven(self) -> bool:

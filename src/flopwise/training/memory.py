@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +16,10 @@ from flopwise.facts.software import BARE_KINDS, CONTEXT, TrainingStack
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.stage_memory import MOMENTS, StageBytes, StageMemory, pipeline_stages
+from flopwise.training.stage_memory import MOMENTS, STALE, StageBytes, StageMemory, pipeline_stages
 
+STATES = ("weights", "master weights", "optimizer states")
+"""The exact part of a step's memory: the names of its items."""
 _STAGES = ("first pipeline stage", "middle pipeline stage", "last pipeline stage")
 
 
@@ -31,6 +35,11 @@ class Memory:
     moments: dict[str, Floats]  # `total_bytes` at each moment of a step, the largest of which counts
     worst_stage: Array | int  # 0 first, 1 middle, 2 last pipeline stage; -1: there is one stage only
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def floor_bytes(self) -> float:
+        """What a single layout takes at least: weights and states, whose bytes are counted exactly."""
+        return float(sum(np.ravel(self.items[name])[0] for name in STATES if name in self.items))
 
     @property
     def peak(self) -> str:
@@ -114,6 +123,33 @@ def allocated_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Fl
     return _plain(best, layout.shape()), _plain(states, layout.shape())
 
 
+STALE_ENDS = (0.0, 4.0)
+"""What blocks of other lengths come to at least and at most, over the estimate: a tool that empties its cache at each
+step (PEFT's method comparison) has none, one that never does has kept twice the tensors of a micro-batch (ms-swift)."""
+
+
+def stale_shifts(memory: Memory, total: float) -> tuple[float, ...]:
+    """Logarithms of what more or less blocks of other lengths make of `total` bytes; none where lengths do not vary.
+
+    Source: `STALE_ENDS`. Assumes: the ends are percentiles 10 and 90.
+    """
+    stale = float(np.ravel(memory.items.get(STALE, 0.0))[0])
+    if not stale or total <= float(np.ravel(memory.allocated_bytes)[0]):
+        return ()
+    return tuple(math.log(1.0 + (share - 1.0) * stale / total) for share in STALE_ENDS)
+
+
+def ends_of(shifts: Iterable[Iterable[float]]) -> tuple[float, float]:
+    """The least and the most that inputs which nobody stated make of an estimate, as factors.
+
+    `shifts`: of each input the logarithms of the estimate at other values of it, over its own.
+
+    Source: variances of independent errors add up. Assumes: the ends of an input lie alike far out.
+    """
+    logs = [(0.0, *each) for each in shifts]
+    return math.exp(-math.hypot(*map(min, logs))), math.exp(math.hypot(*map(max, logs)))
+
+
 FITS_WITH = 0.9
 """Probability to fit that a layout must reach where nobody names one: running out of memory costs more than time."""
 
@@ -172,7 +208,8 @@ def step_memory(
     return Memory(
         items={name: _plain(value, shape) for name, value in best.items()},
         total_bytes=_plain(best_total + fragmentation + context, shape),
-        reserved_bytes=_plain(best_total + fragmentation, shape), allocated_bytes=_plain(best_total, shape),
+        reserved_bytes=_plain(best_total + fragmentation, shape),
+        allocated_bytes=_plain(best_total - best.get(STALE, 0.0), shape),
         host_bytes=_plain(host, shape),
         moments={name: _plain(n * (1.0 + spare) + context, shape) for name, n in zip(MOMENTS, moments, strict=True)},
         worst_stage=stage_of if shape else int(stage_of),

@@ -15,7 +15,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.training.layout import Layout, Recipe, shard_ranks
-from flopwise.training.memory import Memory, memory_band, step_memory
+from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
 
 MOST_DOUBLINGS = 16
@@ -37,10 +37,11 @@ def memory_answer(
     """The memory of one layout of one recipe, against `device`."""
     memory = step_memory(model, recipe, layout, device_kind="gpu" if device is None else device.kind)
     total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
+    band = memory_band(recipe, facts.calibration).between(*ends_of([stale_shifts(memory, total)]))
     default = "" if seq_given else " (the default; --seq sets it)"
     notes = (*model.notes, *check_length(model, int(recipe.seq_len)), *memory.assumptions)
     return TrainingMemoryAnswer(
-        **fit_figures(total, memory_band(recipe, facts.calibration), device, capacity, notes),
+        **fit_figures(total, band, device, capacity, notes, floor=memory.floor_bytes),
         model=model,
         task="train",
         facts=facts,

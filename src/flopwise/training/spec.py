@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.goodput import Reliability
     from flopwise.training.job import Conditions
-    from flopwise.training.layout import Attention, Layout, Lora, Recipe
+    from flopwise.training.layout import Attention, GradSync, Layout, Lora, Recipe
     from flopwise.training.storage import Reads
 
 _data = partial(option, section="Data and batches")
@@ -253,6 +253,9 @@ class TrainingSpec(Spec):
     fsdp: bool = _layout("--fsdp", options.FLAG, "Shard everything over the replicas, as ZeRO 3.", default=False)
     shard: int | None = _layout(
         "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.")
+    grad_sync: str | None = _layout(
+        "--grad-sync", options.choice("each", "last"),
+        "ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).")
     recompute: str | None = _layout(
         "--recompute", options.choice("none", "selective", "full"), "Activations computed again.")
     recompute_every: int | None = _layout(
@@ -331,7 +334,9 @@ class TrainingSpec(Spec):
             attention=cast("Attention", self.attention), grad_dtype=self.grad_dtype,
             master_weights=self.master_weights, lora=self.adapters(facts), expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor, documents=documents,
+            lengths_vary=documents is not None and documents.packing == "padded",
             frozen=None if self.freeze is None else Frozen.of(self.freeze),
+            grad_sync=cast("GradSync | None", self.grad_sync),
         )  # fmt: skip
 
     def check_adapters(self) -> None:

@@ -19,6 +19,12 @@ from flopwise.training.stages import FULL, Partial, mode_index, partials_of, une
 from flopwise.training.widths import DTYPE_BYTES, Widths, adapter_widths, trained_widths
 
 _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
+STALE = "blocks of other lengths"
+"""The item of what the allocator keeps and cannot use: blocks for tensors of shorter micro-batches."""
+STALE_FRAC = 0.5
+"""Over the tensors of a micro-batch. Fragments are 15 % of what is reserved in the mean of eight fine-tuned models, at
+most 33 % (Guo et al. 2024, GMLake, arXiv:2401.08156, section 5), states included, which lie in blocks that fit them."""
+_PURE_LOSS_BYTES = 8.0  # of a loss without fp32 copies: logits, log-probabilities and the gradients of both
 _FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
 _LAYERS_HERE = 2.0  # layers whose activations stay on the device where others' go to the host: two buffers
 
@@ -141,9 +147,16 @@ class StageMemory:
         if self.sums.has_experts:
             of_experts = np.minimum(of_group * layout.ep, 1.0)
             self.expert_shares = [np.where(chosen, of_experts, whole) for chosen in at_least]
+        pp, alone = np.asarray(layout.pp), np.asarray(self.recipe.global_batch) <= replicas * self.micro_batch
+        self.gathers_once, late = table.recipe.gathers_once(pp), table.recipe.reduces_once(pp) & ~alone
+        if late.any() and at_least[1].any():
+            narrow = self.row.unsharded_grad_dtype == "compute" and table.lora is None
+            share = whole * (min(1.0, table.elem_bytes / self.width.gradients) if narrow else 1.0)
+            self.shares[1] = np.where(late & at_least[1], share, self.shares[1])
+            self.expert_shares[1] = np.where(late & at_least[1], share, self.expert_shares[1])
         self.lasting: Floats = 1.0
         if not self.row.lasting_gradients:
-            self.lasting = (np.asarray(self.recipe.global_batch) > replicas * self.micro_batch) * 1.0
+            self.lasting = ~alone * 1.0
         self.many = len(self.sums.before)
         self._of_mode = self.sums.activations.shape[1] * self.many
         modes = np.asarray(layout.recompute) if layout.recompute_first else mode_index(layout, partials_of(layout))
@@ -162,6 +175,11 @@ class StageMemory:
         """Gradients between operations, and what recompute makes anew: the same on all stages."""
         recomputed = (np.asarray(self.layout.recompute) > 0) * self._at("layer_peak")
         return (self._at("gradient_peak") + recomputed) * self.micro_batch
+
+    @property
+    def _exchanges(self) -> Array:
+        """Where buckets of messages are allocated: DeepSpeed's ZeRO has them on one GPU, too (`ipg_buffer`)."""
+        return (np.asarray(self.layout.dp) * self.layout.tp > 1) | (np.asarray(self.layout.zero) > 0)
 
     def _ends(self, stage: Stage, before: str, after: str) -> Floats:
         """What a stage holds before and after the layers."""
@@ -214,8 +232,10 @@ class StageMemory:
         host, gradients = self._move_to_host(fixed, gradients)
         cast = self._cast(stage, dense + ends + expert if self.width.weights > self.table.elem_bytes else 0.0)
         if self.row.buffer_bytes:
-            fixed["communication buffers"] = self.row.buffer_bytes * (np.asarray(self.layout.dp) * self.layout.tp > 1)
+            fixed["communication buffers"] = self.row.buffer_bytes * self._exchanges
         activations, copied = self._activations(stage)
+        if self.recipe.lengths_vary:
+            fixed[STALE] = STALE_FRAC * (activations + np.maximum(self._loss(stage), self._working))
         moments = self._moments(stage, gradients, step, cast, fixed, activations)
         return StageBytes(fixed, moments, host + copied if self.layout.offload_activations else host)
 
@@ -301,6 +321,10 @@ class StageMemory:
     @cached_property
     def _whole_loss(self) -> Floats:
         chunks, per_entry = self.recipe.loss_chunks or self.row.loss_chunks, self.row.loss_bytes
+        lora = self.recipe.lora
+        resident = self.width.weights if lora is None else lora.base.vector_bytes
+        if not self.row.fp32_loss and resident <= self.table.elem_bytes < 4:
+            per_entry = min(per_entry, _PURE_LOSS_BYTES)
         if chunks > 1:
             per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
         tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
@@ -309,6 +333,32 @@ class StageMemory:
             return loss
         parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)
         return loss * (1.0 + parts)
+
+    def _gathered_bytes(self, stage: Stage) -> tuple[Floats, Floats]:
+        """Bytes of a stage's layers, and of what stands at their ends, as ZeRO 3 gathers them: packed where quantised.
+
+        Source: PyTorch FSDP with `quant_storage`: packed weights are parameters as they are.
+        """
+        if self.table.quantised:
+            return self._sum(self.sums.base, stage), self._ends(stage, "before_base", "after_base")
+        compute = self.table.elem_bytes
+        return self._sum(self.sums.gathered, stage) * compute, self._root(stage) * compute
+
+    def _unpacked_bytes(self, stage: Stage) -> Floats:
+        """Bytes of the widest quantised weight, which its product turns into the type that it computes with.
+
+        Source: Dettmers et al. 2023 (arXiv:2305.14314) section 3: every product of QLoRA dequantises its weight.
+        """
+        if not self.table.quantised:
+            return 0.0
+        widest = self._at("largest")
+        if self.row.own_head:
+            widest = np.maximum(widest, stage.last * self._at("head"))
+        return widest * self.table.elem_bytes
+
+    def _root(self, stage: Stage) -> Floats:
+        """Elements of embedding and head that a stage holds; of a tied pair once where it holds both."""
+        return np.minimum(self._ends(stage, "embedding", "head"), self._at("root"))
 
     def _moments(
         self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats], activations: Floats
@@ -323,15 +373,16 @@ class StageMemory:
         at_end: Floats = 0.0
         loading: Floats = 0.0
         if self.gathers:
-            whole = self._sum(self.sums.gathered, stage)
-            root = self._at("root") * np.maximum(stage.first, stage.last)
+            whole, root = self._gathered_bytes(stage)
             kept = root * self.row.root_gathered
             unit = whole / stage.layers
-            cut = self.sharded * compute
+            cut = self.sharded
             gathered = cut * (self.row.gathered_units * unit + kept)
+            if self.gathers_once.any():
+                gathered = np.where(self.gathers_once, cut * (whole + root), gathered)
             undone = at_end = gathered
             if self.recipe.lora is None:  # whole gradients: of a layer, of the head from the start, of all at the end
-                head = self._at("head") * self.row.root_gathered * stage.last
+                head = self._at("head") * (compute * self.row.root_gathered) * stage.last
                 undone, at_end = gathered + cut * (unit + head), gathered + cut * (unit + kept)
             elif self.row.loads_whole:
                 # FSDP 1: frozen weights, once gathered, stay through the backward pass (PyTorch issue 95805, mended by
@@ -339,17 +390,19 @@ class StageMemory:
                 at_end = cut * (whole + 2.0 * root + _FLAT_GRADIENTS * unit)
             if self.row.loads_whole:
                 states = fixed["optimizer states"] + fixed["master weights"]
-                loading = self.sharded * np.maximum((whole + root) * compute - states, 0.0)
+                loaded = self._sum(self.sums.gathered, stage) + self._root(stage)
+                loading = self.sharded * np.maximum(loaded * compute - states, 0.0)
         if self.row.quantise_bytes and self.table.quantised:
             states = fixed["optimizer states"] + fixed["master weights"]
             loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
-        copies = "16-bit copies of weights"
+        copies, unpacked, wide = "16-bit copies of weights", "dequantised weight", self._unpacked_bytes(stage)
         return (
             {"activations": activations, "logits and loss": loss + others, "gradients": early,
-             "gathered layers": gathered, copies: cast},
+             "gathered layers": gathered, copies: cast, unpacked: wide},
             {"activations": activations, "logits and loss": others, "working set of one layer": working,
-             "gradients": early, "gathered layers": undone, copies: cast},
-            {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast},
+             "gradients": early, "gathered layers": undone, copies: cast, unpacked: wide},
+            {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast,
+             unpacked: wide},
             {"gradients": gradients, "optimizer step": step},
             {"weights while loading": loading},
         )  # fmt: skip

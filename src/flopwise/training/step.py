@@ -244,7 +244,8 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
 
     ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
-    scatters gradients once a micro-batch; where it shards over fewer ranks than there are (HSDP), the groups add up
+    scatters gradients once a micro-batch, or once a step what the software leaves whole between (`Recipe.gathers_once`,
+    `reduces_once`); where it shards over fewer ranks than there are (HSDP), the groups add up
     their shares of the gradients once a step. What the software overlaps hides behind compute, which it slows; one
     layer's share never hides.
     """
@@ -269,7 +270,11 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     if ((zero > 0) & (zero < 3)).any():
         total = np.where(zero == 0, total, exposed_s(reduce_, backward) + exposed_s(gather, forward))
     if full:
-        each = num_micro * (exposed_s(gather_all, forward) + exposed_s(gather_all + reduce_, backward))
+        again_s = np.where(table.recipe.gathers_once(layout.pp), 0.0, gather_all)
+        gathers = np.where(table.recipe.gathers_once(layout.pp), 1.0, num_micro)
+        reduces = np.where(table.recipe.reduces_once(layout.pp), 1.0, num_micro)
+        each = gathers * exposed_s(gather_all, forward) + reduces * exposed_s(again_s + reduce_, backward)
+        each = each + (num_micro - reduces) * exposed_s(again_s, backward)
         total = np.where(zero < 3, total, each) if zero.min() < 3 else each
     total = total + exposed_s(across, backward) if hybrid else total
     return total * copies(layout.schedule, table.degrees[degree])
