@@ -72,7 +72,8 @@ def points_of(scored: Sequence[Case]) -> list[Point]:
             inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
             sign, name = -1 if inverse else 1, band.asked or band.name
             far = sign * math.log(ratio)
-            far -= min(max(far, math.log(band.reach[0])), math.log(band.reach[1]))
+            if case.kind != "memory":  # whose estimates do not widen by what nobody stated: the class holds that, too
+                far -= min(max(far, math.log(band.reach[0])), math.log(band.reach[1]))
             points.append(Point(name, case.publisher, far, band.spread))
     return points
 

@@ -9,11 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flopwise.api.backtest import backtest
-from flopwise.backtests.kinds import KINDS as BACKTESTS
 from flopwise.backtests.prediction import Prediction, Row
-from flopwise.backtests.run import measurements
-from flopwise.facts.catalog import load_facts
-from flopwise.fitting.memory import software_left_out
 
 TRUTH = Path(__file__).resolve().parents[1] / "truth"
 TRUTH_DATE = "2026-11-22"
@@ -65,13 +61,7 @@ class Case:
 
 
 def unseen_errors(kind: str, what: str = "source") -> dict[tuple[str, str], float]:
-    """Errors by row and quantity of constants that have not seen its source (`what`: GPU); empty without a fit.
-
-    Of memory, whose constants are facts of the software: errors of a prediction that does not know the row's software.
-    """
-    if kind == "memory" and what == "source":
-        found = software_left_out(measurements(BACKTESTS[kind], TRUTH / "memory.csv"), load_facts())
-        return {(name, ""): error for name, error in found.items()}
+    """Errors by row and quantity of constants that have not seen its source (`what`: GPU); empty without a fit."""
     path = Path(__file__).parent / LEFT_OUT.get(kind, "")
     if not path.is_file():
         return {}

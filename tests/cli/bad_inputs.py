@@ -471,6 +471,8 @@ def _wrong(param: click.Option) -> tuple[str, ...]:
         return ("", "toaster", "-1", "💥")
     if kind.words == "quantity":
         return WHOLES if kind.metavar == "n" else NUMBERS
+    if param.name == "name":  # of something new
+        return tuple(name for name in NAMES if name != "no-such-thing-at-all")
     return () if kind is FILE else NAMES
 
 

@@ -47,8 +47,8 @@ def test_formats_that_lose_much_ask_for_training_with_the_quantisation() -> None
 
 
 def test_a_format_without_evaluations_says_so() -> None:
-    (note,) = of("quantisation", CHAT | {"constraints": {"weight_formats": ["awq"], "gpus": ["L4"]}})
-    assert "no public evaluation of awq" in note.text
+    (note,) = of("quantisation", CHAT | {"constraints": {"weight_formats": ["nf4"], "gpus": ["L4"]}})
+    assert "no public evaluation of nf4" in note.text
     assert of("quantisation", CHAT | {"constraints": {"weight_formats": ["bf16"], "gpus": ["L40S"]}}) == []
 
 

@@ -24,7 +24,7 @@ from named import FACTS
 EXAMPLE = Path(__file__).parents[2] / "examples" / "textnlp.yaml"
 CHAT: dict[str, Any] = {
     "name": "chat", "task": "serve", "model": "Llama-7B",
-    "traffic": {"requests_per_s": 20, "input_tokens": 256, "output_tokens": 16}, "targets": {"latency": {"p95": "1s"}},
+    "traffic": {"requests_per_s": 15, "input_tokens": 256, "output_tokens": 16}, "targets": {"latency": {"p95": "1s"}},
 }  # fmt: skip
 TUNE: dict[str, Any] = {
     "name": "tune", "task": "finetune", "model": "Llama-7B", "method": {"kind": "lora"},

@@ -394,7 +394,7 @@ def _conflict_error(
         what = f"no allocation holds all policies: whole machines do not fit {giving[0]}"
     what = f"{what}. The nearest has: {'; '.join(distances)}"
     for_nothing = _wasted_usd(made, columns) if any(isinstance(p, ProviderShare | SpotLimit) for p in giving) else None
-    if for_nothing is not None:
+    if for_nothing is not None and for_nothing > 0:
         what += f". They would hold with ${for_nothing:,.0f} a month more, spent on dearer machines that do no more"
     return InfeasibleError(what, distances)
 
