@@ -27,10 +27,14 @@ from fit_intervals import (
     points_of,
     unseen_coverage,
 )
-from rows import KINDS, MIXTURE_SHARE, Case, cases, unseen_errors
+from rows import KINDS, MIXTURE_SHARE, TRUTH, Case, cases, unseen_errors
 
+from flopwise.backtests.kinds import KINDS as BACKTESTS
 from flopwise.backtests.prediction import number
+from flopwise.backtests.run import measurements
 from flopwise.backtests.summary import reasons, summarize, worst
+from flopwise.facts.catalog import load_facts
+from flopwise.fitting.memory import software_left_out
 
 Key = Callable[[Case], str]
 MOST_REASONS, WORST, FEW = 15, 8, 3
@@ -399,9 +403,20 @@ trillion tokens, times 14.8): those are met within 5 %, before that share is tak
 }
 
 
+def unknown_software() -> str:
+    """How far memory is off where a row's software is left out."""
+    rows = measurements(BACKTESTS["memory"], TRUTH / "memory.csv")
+    errors = np.abs(list(software_left_out(rows, load_facts()).values()))
+    middle, most = (100 * np.quantile(errors, share) for share in (0.5, 0.9))
+    return (
+        "Memory of software that no row was measured on, predicted by the documented columns of the nearest of other "
+        f"software: median {middle:.1f} %, 90th percentile {most:.1f} % of {len(errors)} rows."
+    )
+
+
 def report(kinds: dict[str, list[Case]]) -> str:
     """The whole report."""
-    parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED]
+    parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED, unknown_software()]
     for kind, predicted in kinds.items():
         parts.extend(section(kind, predicted))
     return "\n\n".join(parts) + "\n"
