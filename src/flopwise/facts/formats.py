@@ -106,6 +106,11 @@ class WeightFormat(ABC):
     def vector_bytes(self) -> float:
         """Bytes per element of what is never quantised: norms, biases, routers."""
 
+    @property
+    @abstractmethod
+    def differs_by_layer(self) -> bool:
+        """Whether the type of a tensor depends on its layer."""
+
     @abstractmethod
     def tensor_bytes(self, item: Item, role: Role, place: LayerPlace, shape: tuple[int, int, int]) -> float:
         """Bytes of one matrix of `shape` (copies, outputs, inputs), scales and zeros included; biases not."""
@@ -142,6 +147,11 @@ class CheckpointFormat(WeightFormat):
     def vector_bytes(self) -> float:
         """As the other unquantised weights."""
         return self.rest_bits / 8
+
+    @property
+    def differs_by_layer(self) -> bool:
+        """Whether the type of a tensor depends on its layer."""
+        return self.is_quantised and not self.first_last
 
     def quantises(self, item: Item, role: Role, place: LayerPlace) -> bool:
         """Whether a checkpoint in this format stores the tensor in its low-bit form."""
@@ -199,6 +209,11 @@ class GgufFormat(WeightFormat):
     @property
     def is_quantised(self) -> bool:
         """Always: vectors are kept in 32 bits."""
+        return True
+
+    @property
+    def differs_by_layer(self) -> bool:
+        """Always: rules name layers."""
         return True
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -96,10 +97,13 @@ def weight_groups(model: Model, fmt: WeightFormat) -> dict[str, float]:
         for item in (*stack.before, *stack.after):
             name = f"{stack.name}/{item.name}"
             groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, place, tied=tied)
-        for index, kind in enumerate(stack.stored_order):
+        layers = (
+            (k, replace(place, layer=n) if own.differs_by_layer else place) for n, k in enumerate(stack.stored_order)
+        )
+        for (kind, at), count in Counter(layers).items():
             for item in stack.kinds[kind].items:
                 name = f"{stack.name}/{stack.kinds[kind].name}/{item.name}"
-                groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, replace(place, layer=index))
+                groups[name] = groups.get(name, 0.0) + count * item_weight_bytes(item, own, at)
     return {name: size for name, size in groups.items() if size}
 
 
@@ -148,11 +152,10 @@ def _prefix(
     known: dict[tuple[object, ...], Floats] = {}
     rows: list[Floats] = [np.zeros(len(tp))]
     for index, kind in enumerate(stack.order):
-        items = stack.kinds[kind].items
-        signature = (kind, *(item_weight_bytes(i, fmt, replace(place, layer=index)) for i in items))
-        if signature not in known:
-            known[signature] = _items_bytes(items, fmt, replace(place, layer=index), tp, ep, expert_tp=expert_tp)
-        rows.append(known[signature] if index < len(stack.stored_order) else np.zeros(len(tp)))
+        at = replace(place, layer=index) if fmt.differs_by_layer else place
+        if (kind, at) not in known:
+            known[kind, at] = _items_bytes(stack.kinds[kind].items, fmt, at, tp, ep, expert_tp=expert_tp)
+        rows.append(known[kind, at] if index < len(stack.stored_order) else np.zeros(len(tp)))
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,9 @@ from flopwise.serving.memory import ServingLayout, ServingMemory, generates, pre
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.startup import cold_start
 from flopwise.serving.steady import (
+    Percentile,
     Steady,
+    SteadyCurves,
     batch_sizes,
     closed_loop,
     in_flight_at,
@@ -47,7 +50,7 @@ Column = NDArray[np.int64]
 MAX_TP = 16
 MAX_PP = 8
 MAX_REPLICA_GPUS = 64
-KEPT_SIZED = 128
+KEPT_SIZED = 512
 """Answers of `sized_replicas` that are kept: what services alike are searched on one after another."""
 PREFILL_BUSY = 0.85
 """Share of its time that a replica may spend on prompts before queues grow out of hand."""
@@ -156,12 +159,13 @@ def batches(most: Floats) -> Floats:
 
 def deployments(
     model: Model, workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, *,
-    least: float | Floats = 1.0,
+    least: float | Floats = 1.0, interpolates: bool = False,
 ) -> Deployments | None:  # fmt: skip
     """Every replica of `weights` on `node` at every batch, with the number that the workload takes; None without any.
 
     `least`: so many replicas at least, whether the workload takes them or not. Where the workload has its number of
-    instances, as many as those hold.
+    instances, as many as those hold. `interpolates`: latencies at a rate are read between those of all batches, which
+    services alike share; they differ by less than 1 % for nine rows in ten.
 
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
@@ -182,7 +186,7 @@ def deployments(
     columns = (
         _one_pass_columns(sized, workload, least, start_s)
         if sized.steady is None
-        else _decoding_columns(sized, sized.steady, workload, least, start_s)
+        else _decoding_columns(sized, sized.steady, workload, least, start_s, interpolates=interpolates)
     )
     degrees: dict[str, Any] = {name: getattr(layout, name) for name in DEGREES}
     return Deployments(**sized.known, **degrees, **columns, batch=batch, start_s=start_s)
@@ -201,7 +205,8 @@ class ReplicaQuestion:
     least: float | Floats = field(compare=False)
 
 
-class SizedReplicas(NamedTuple):
+@dataclass(frozen=True)
+class SizedReplicas:
     """Replicas at every batch, whatever comes at what rate; `known`: columns and figures of `Deployments` by name."""
 
     job: ServeJob
@@ -209,6 +214,13 @@ class SizedReplicas(NamedTuple):
     num_layouts: int
     steady: Steady | None  # None: answers in one pass
     known: dict[str, Any]
+
+    @cached_property
+    def curves(self) -> SteadyCurves:
+        """What arrives at any rate is read from."""
+        assert self.steady is not None, "only models that generate are in closed loops"
+        sizes = self.batch.reshape(-1, self.num_layouts)
+        return SteadyCurves.of(runner(self.job), self.job.layout, sizes, self.steady, *request_work(self.job))
 
 
 @lru_cache(maxsize=KEPT_SIZED)
@@ -331,15 +343,34 @@ def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
     return np.asarray(np.where(packed > 0, instances * packed, instances * per_instance // gpus), dtype=float)
 
 
+def _open_loop(sized: SizedReplicas, arrivals_per_s: Floats) -> tuple[Steady, Callable[[str], Percentile]]:
+    """Replicas with as many sequences in flight as arrive, and what a percentile of requests sees."""
+    machine, layout, shape = runner(sized.job), sized.job.layout, request_work(sized.job)
+    assert sized.steady is not None, "only models that generate are in closed loops"
+    table = (
+        np.broadcast_to(v, sized.batch.shape).reshape(-1, sized.num_layouts)
+        for v in (sized.batch, sized.steady.requests_per_s, arrivals_per_s)
+    )
+    there = closed_loop(machine, layout, in_flight_at(*table).ravel(), *shape)
+    return there, lambda name: open_loop_percentile(machine, layout, there, arrivals_per_s, *shape, name)
+
+
+def _read_open_loop(sized: SizedReplicas, arrivals_per_s: Floats) -> tuple[Steady, Callable[[str], Percentile]]:
+    """The same, read between the batches that are there already."""
+    loop = sized.curves.at(arrivals_per_s.reshape(-1, sized.num_layouts))
+    return loop.steady, lambda name: Percentile(*map(np.ravel, loop.percentile(name)))
+
+
 def _decoding_columns(
-    sized: SizedReplicas, steady: Steady, workload: Resolved, least: float | Floats, start_s: Floats
-) -> dict[str, Any]:
+    sized: SizedReplicas, steady: Steady, workload: Resolved, least: float | Floats, start_s: Floats, *,
+    interpolates: bool,
+) -> dict[str, Any]:  # fmt: skip
     """Latency and number of replicas of models that generate.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
     """
     job, batch, layout, outputs = sized.job, sized.batch, sized.job.layout, workload.output_tokens
-    machine, shape, each = runner(job), request_work(job), tokens_a_round(job)
+    each = tokens_a_round(job)
     ranks = np.asarray(layout.dp)  # attention replicas of a replica
     capacity = np.asarray(steady.requests_per_s) * ranks
     replicas = _replicas(capacity, batch * ranks, workload, least, start_s)
@@ -351,14 +382,10 @@ def _decoding_columns(
         total = replicas * capacity * outputs
     else:
         arrivals = workload.requests_per_s / replicas / ranks
-        table = (
-            np.broadcast_to(v, batch.shape).reshape(-1, sized.num_layouts)
-            for v in (batch, steady.requests_per_s, arrivals)
-        )
-        there = closed_loop(machine, layout, in_flight_at(*table).ravel(), *shape)
+        there, at_percentile = (_read_open_loop if interpolates else _open_loop)(sized, arrivals)
         wanted = _percentiles(workload)
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
-        seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
+        seen = {p: at_percentile(p) for p in names}
         middle = seen.get("mean", seen[wanted["tpot"]])
         token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
         behind = np.where(arrivals * ranks < capacity, 0.0, np.inf)  # where the number of instances is given
@@ -368,7 +395,7 @@ def _decoding_columns(
         e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole]) + behind
         busy = arrivals * ranks / capacity
         total = np.full(batch.size, workload.requests_per_s / workload.peak * outputs)
-        least_s = np.asarray(there.decode.floor_s) / each
+        least_s = np.ravel(there.decode.floor_s) / each
     return {
         "replicas": replicas,
         "ttft_s": ttft,

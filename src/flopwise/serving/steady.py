@@ -15,6 +15,8 @@ from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, nativ
 from flopwise.serving.memory import ServingLayout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flopwise.facts.software import Engine
 
 PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3263}
@@ -117,7 +119,7 @@ def closed_loop(
     one = prompt(runner.model, input_tokens)
     prompt_tokens = one.tokens
     chunk = chunk_tokens(runner, prompt_tokens)
-    budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
+    budget = _prefill_budget(runner, one)
     chunks = np.ceil(prompt_tokens / chunk)
     context = one.own + output_tokens / 2
     wanted = in_flight * output_tokens / (output_tokens + chunks)
@@ -282,6 +284,47 @@ def open_loop_percentile(
 ) -> Percentile:
     """TTFT and TPOT at a percentile under Poisson arrivals at one replica; infinite where it cannot keep up.
 
+    Source: `_percentile_latency`, of steps with the mean batch and with that of the percentile. Assumes: as there.
+    """
+    one = prompt(runner.model, input_tokens)
+    parts = micro_batches(runner, layout, steady.batch)
+    batch = np.maximum(_percentile_batch(steady.batch, percentile) / parts, 1.0)
+    alone = StepLoad(decode_batch=batch, decode_context=one.own + output_tokens / 2, encoder=one.encoder)
+    busy_s = _pipeline_step(runner, runner.step(alone, layout), parts).seconds
+    full_s = _full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
+    return _percentile_latency(runner, layout, steady, arrivals_per_s, input_tokens, full_s, busy_s, percentile)
+
+
+def _percentile_batch(mean: Floats, percentile: str) -> Floats:
+    """Sequences that decode at once at a percentile of moments.
+
+    Source: normal approximation of a Poisson number. Assumes: there is a place for each.
+    """
+    return mean + PERCENTILES[percentile] * np.sqrt(mean)
+
+
+def _full_step_s(
+    runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Floats, output_tokens: Floats
+) -> Floats:
+    """Seconds of a step that uses all of its prefill budget while `batch` sequences decode."""
+    one = prompt(runner.model, input_tokens)
+    parts = micro_batches(runner, layout, batch)
+    full = _mixed_load(one, _prefill_budget(runner, one), batch / parts, one.own + output_tokens / 2)
+    return runner.step(full, layout).seconds
+
+
+def _prefill_budget(runner: Runner, one: Prompt) -> Floats:
+    """Prompt tokens that one step takes at most: the engine's budget, or a chunk of one prompt if that is more."""
+    chunk = chunk_tokens(runner, one.tokens)
+    return np.maximum(runner.engine.prefill_tokens or chunk, chunk)
+
+
+def _percentile_latency(
+    runner: Runner, layout: ServingLayout, steady: Steady, arrivals_per_s: Floats, input_tokens: Floats,
+    full_s: Floats, busy_s: Floats, percentile: str,
+) -> Percentile:  # fmt: skip
+    """TTFT and TPOT at a percentile; `full_s`, `busy_s`: steps with a full prefill budget and with the busy batch.
+
     A prompt waits for the step in progress and for prompts before it: mean wait rho s / (2 (1 - rho)) with an
     exponential tail, where rho is the share of the engine's prefill budget that is asked for. Where an engine plans a
     step while the one before runs, it waits for the planned one too, if any answer is under way. The decoding batch
@@ -291,26 +334,104 @@ def open_loop_percentile(
     Assumes: prompts of one length; the batch is near its mean plus z standard deviations at the percentile.
     """
     one = prompt(runner.model, input_tokens)
-    chunk = chunk_tokens(runner, one.tokens)
     parts = micro_batches(runner, layout, steady.batch)
-    service_s = np.ceil(one.tokens / chunk) * steady.prefill_s
-    context = one.own + output_tokens / 2
-    budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
-    full = runner.step(_mixed_load(one, budget, steady.batch / parts, context), layout)
-    rho = arrivals_per_s / parts * one.tokens / budget * full.seconds
+    service_s = np.ceil(one.tokens / chunk_tokens(runner, one.tokens)) * steady.prefill_s
+    rho = arrivals_per_s / parts * one.tokens / _prefill_budget(runner, one) * full_s
     safe = np.minimum(rho, 0.999)
     mean_wait_s = steady.decode.seconds / 2 + safe * service_s / (2 * (1 - safe))
     tail = TAILS[percentile]
     wait_s = mean_wait_s
     if tail is not None:
         wait_s = np.where(safe > tail, mean_wait_s / np.maximum(safe, 1e-9) * np.log(np.maximum(safe / tail, 1.0)), 0.0)
-    batch = steady.batch + PERCENTILES[percentile] * np.sqrt(steady.batch)
-    alone = StepLoad(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context, encoder=one.encoder)
-    busy = runner.step(alone, layout)
     prompts_s = steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)  # that they add to a mean step
-    tpot_s = busy.seconds + prompts_s
+    tpot_s = busy_s + prompts_s
     front_s = front_end_s(runner.engine, one.tokens, arrivals_per_s / parts, steady.batch / parts)
     planned_s = (1.0 - np.exp(-steady.batch)) * (steady.decode.seconds + prompts_s) * runner.engine.plans_ahead
     ttft_s = runner.engine.request_s + front_s + planned_s + service_s + wait_s
     behind = rho >= 1.0
     return Percentile(np.where(behind, np.inf, ttft_s), np.where(behind, np.inf, tpot_s))
+
+
+class SteadyCurves(NamedTuple):
+    """Replicas in closed loops of several sizes, read between them at any arrival rate; arrays of (sizes, layouts).
+
+    Services alike differ in their rate alone: no step is computed again for another one.
+
+    Source: `closed_loop` at each size; straight lines between neighbours, which `batch_sizes` keeps close.
+    Assumes: times of steps are nearly straight there, and beyond the last size.
+    """
+
+    runner: Runner
+    layout: ServingLayout  # of every size and layout
+    input_tokens: Floats
+    sizes: Array  # ascending
+    steady: Steady
+    full_s: Array  # a step that uses all of its prefill budget
+
+    @classmethod
+    def of(
+        cls, runner: Runner, layout: ServingLayout, sizes: Array, steady: Steady, input_tokens: Floats,
+        output_tokens: Floats,
+    ) -> SteadyCurves:  # fmt: skip
+        """The curves of `steady`, closed loops of `sizes`; `layout` and `steady` in columns: all sizes in turn."""
+        full_s = _full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
+        shape = sizes.shape
+        degrees = {
+            name: np.broadcast_to(getattr(layout, name), sizes.size).reshape(shape) for name in ("tp", "pp", "ep", "dp")
+        }
+        tables = _each(steady, lambda column: np.broadcast_to(column, sizes.size).reshape(shape))
+        return cls(runner, ServingLayout(**degrees), input_tokens, sizes, tables, np.reshape(full_s, shape))
+
+    def at(self, arrivals_per_s: Array) -> OpenLoop:
+        """Replicas at an arrival rate each: shape (any, layouts)."""
+        in_flight = in_flight_at(self.sizes, np.asarray(self.steady.requests_per_s), arrivals_per_s)
+        read = straight_lines(self.sizes, np.maximum(in_flight, self.sizes[:1]))
+        steady = _each(self.steady, read)
+        running = np.minimum(in_flight, steady.batch)
+        return OpenLoop(self, arrivals_per_s, steady._replace(batch=running), read(self.full_s))
+
+
+class OpenLoop(NamedTuple):
+    """Replicas of `curves` at an arrival rate each; arrays of (any, layouts)."""
+
+    curves: SteadyCurves
+    arrivals_per_s: Array
+    steady: Steady  # as many in flight as the rate asks for
+    full_s: Array
+
+    def percentile(self, percentile: str) -> Percentile:
+        """TTFT and TPOT at a percentile, as `open_loop_percentile`."""
+        curves, steady = self.curves, self.steady
+        batch = np.maximum(_percentile_batch(steady.batch, percentile), 1.0)
+        busy_s = straight_lines(np.asarray(curves.steady.batch), batch)(curves.steady.decode.seconds)
+        return _percentile_latency(
+            curves.runner, curves.layout, steady, self.arrivals_per_s, curves.input_tokens, self.full_s, busy_s,
+            percentile,
+        )  # fmt: skip
+
+
+def _each(steady: Steady, change: Callable[[Floats], Array]) -> Steady:
+    """The same with every column changed, those of its steps too."""
+    return Steady(*(StepTime(*map(change, v)) if isinstance(v, StepTime) else change(v) for v in steady))
+
+
+def straight_lines(points: Array, at: Array) -> Callable[[Floats], Array]:
+    """Reads tables of values at `points` (points, columns), ascending, on straight lines between them, at `at`.
+
+    `at` has shape (any, columns). Before the first point the first value; beyond the last the last line goes on.
+    """
+    rows, columns = points.shape
+    below = (points[:, None, :] <= at[None]).sum(axis=0) - 1
+    last = (points < points[-1:]).sum(axis=0) - 1  # of the points that differ from the last
+    lower = np.clip(np.minimum(below, last), 0, None)
+    upper = np.minimum(lower + 1, rows - 1)
+    low, high = lower * columns + np.arange(columns), upper * columns + np.arange(columns)
+    start, whole = points.ravel()[low], points.ravel()[high] - points.ravel()[low]
+    share = np.where(whole > 0, np.maximum(at - start, 0.0) / np.where(whole > 0, whole, 1.0), 0.0)
+
+    def read(values: Floats) -> Array:
+        flat = np.ravel(values)
+        found: Array = flat[low] + share * (flat[high] - flat[low])
+        return found
+
+    return read
