@@ -200,6 +200,11 @@ def _memory_claims() -> Iterator[Claim]:
     yield Claim(
         "FP32 takes more memory than FP16 by", 2.0, weights["fp32"] / weights["fp16"], "times", "twice the bytes"
     )
+    base = dict(flopwise.memory("7B", task="train", lora=16, seq=2048).items)["weights"] / parameters(_model("7B"))
+    yield Claim(
+        "fine-tuning needs FP32, so each weight of a 7B model takes", 4.0, base, "bytes",
+        "under adapters the base stays in 16 bits, or in 4 to 8; only full fine-tuning keeps 32-bit states",
+    )  # fmt: skip
     yield Claim("70B in FP16 need", 140.0, 2 * parameters(_model("70B")) / 1e9, "GB", "weights alone")
     yield Claim("states of 1T parameters at 16 bytes", 16.0, 16e12 / 2**40, "TiB", "16 TB, in decimal units")
     held = {row.gpu: row.parameters for row in flopwise.largest_models("a100-80gb", "b200")}
@@ -241,6 +246,22 @@ def _speed_claims() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim("one request at a time uses a GPU to", 10.0, 100 * at_one, "%", "Llama-7B on an A100: bandwidth binds")
     yield Claim("32 at a time use it to", 80.0, 100 * at_many, "%", "the same; more needs hundreds at once")
+    rates = {
+        name: flopwise.serve(
+            "Llama-7B", gpu="a100-80gb", concurrency=32, input_tokens=128, output_tokens=128, weights=name
+        ).estimate.output_tokens_per_s.value
+        for name in ("fp16", "int8")
+    }
+    yield Claim(
+        "INT8 raises throughput as it saves memory, by", 4.0, rates["int8"] / rates["fp16"], "times",
+        "over FP16, 32 requests at once: the weights halve, the cache does not",
+    )  # fmt: skip
+    kernels = flopwise.explain("gpt2-xl", gpu="a100-80gb").operations
+    forward, whole = (sum(k.layers * k.flops for k in kernels if k.forward or every) for every in (False, True))
+    yield Claim(
+        "forward, backward and optimizer take of the operations of a forward pass", 3.0, whole / forward, "times",
+        "the backward pass takes two of them; an optimizer moves bytes and computes next to nothing",
+    )  # fmt: skip
     small = flopwise.train("gpt2", gpu="t4", seq=1024)
     yield Claim(
         "T4 trains GPT-2 at", 2500.0, small.estimate.tokens_per_s, "tokens/s",
@@ -417,6 +438,7 @@ def _rules() -> Iterator[Rule]:
     yield _serving_bytes()
     yield _cache()
     yield _utilisation()
+    yield _waiting()
     yield _tokens()
 
 
@@ -596,6 +618,25 @@ def _utilisation() -> Rule:
             "**Right for large dense models** in bf16 on well connected machines with a tuned stack. Small models, "
             "mixtures of experts, slow links, small batches per GPU and fp8 (against its own, doubled peak) are "
             "below; A100s, whose peak is smaller for their bandwidth, above."
+        ),
+    )
+
+
+def _waiting() -> Rule:
+    rows = ["| Llama-3.1-8B, H100 | all ranks wait for the slowest |", "|---|---|"]
+    for gpus in (8, 256, 1024, 16_384):
+        run = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=gpus, seq=4096, tokens="1T").estimate.run
+        assert run is not None
+        parts = dict(run.breakdown)
+        rows.append(f"| {gpus:,} | {100 * parts['stragglers'] / (parts['steps'] + parts['stragglers']):.1f} % |")
+    return (
+        "Asynchronous data parallelism avoids waiting for the slowest",
+        "Each rank applies its gradients when it has them (Hogwild, parameter servers).",
+        rows,
+        (
+            "**Outdated** on machines of one kind: what waiting costs is a few percent of a step, and gradients that "
+            "are late cost steps. It returns where links are slow or machines unlike, with many local steps between "
+            "exchanges."
         ),
     )
 

@@ -42,6 +42,8 @@ def claims() -> dict[str, Any]:
         ("states of 1T parameters at 16 bytes", 16e12 / 1024**4, 1e-6),
         ("Tiramisu reads at 20.93 TFLOP/s", 283.0, 0.01),  # 56.6 MB for each 4.188 TFLOP
         ("switched off but for 8 h of 22 days saves 60 to 70 %, so", 75.9, 0.001),
+        ("fine-tuning needs FP32, so each weight of a 7B model takes", 2.0, 0.02),  # bf16
+        ("forward, backward and optimizer take of the operations of a forward pass", 3.0, 0.01),  # 2 mnk, three times
         ("a product of matrices of 1,024 times the elements is more work by", 32.0**3, 1e-9),
     ],
 )
