@@ -343,13 +343,15 @@ class SelfHostedPlans:
     def _offer(self, chosen: Candidate) -> Offer:
         return self._offers[chosen.provider, chosen.instance, chosen.region]
 
-    def _plan(self, purchase: Sequence[str], **task: Any) -> tuple[Resolved, Plan] | list[str]:
-        """The plan of a workload, or why there is none."""
+    def _plan(
+        self, purchase: Sequence[str], *, alone: bool = False, **task: Any
+    ) -> tuple[Resolved, Plan] | list[str]:
+        """The plan of a workload, or why there is none; `alone` as in `plan`: the first one, which checks names."""
         limits = {**self._request.constraints, **({"purchase": list(purchase)} if purchase else {})}
         try:
             software = {"software": list(self._request.software)} if self._request.software else {}
             workload = workload_from({**task, **software, "constraints": limits}, "compare")
-            answer = plan(workload, self._facts, assume_family=self._request.assume_family)
+            answer = plan(workload, self._facts, assume_family=self._request.assume_family, alone=alone)
         except InfeasibleError as failure:
             return [str(failure), *failure.reasons[:REASONS]]
         finally:
@@ -397,11 +399,11 @@ class SelfHostedPlans:
     def _rentable_units(self, name: str, model: Model) -> RentableUnits | list[str]:
         """What can be rented to serve, from the plans for the traffic as it is and for much more; or why nothing."""
         request, traffic = self._request, self._request.traffic
-        first = self._serving_plan(name, 1.0, simulate=request.simulate)
+        first = self._serving_plan(name, 1.0, alone=True, simulate=request.simulate)
         if isinstance(first, list):
             return first
         scale = max(AT_SCALE, (1 + traffic.growth_frac) ** request.months)
-        scaled = self._serving_plan(name, scale, simulate=False)
+        scaled = self._serving_plan(name, scale, alone=False, simulate=False)
         failed = {(c.instance, c.region, c.purchase) for c in first[1].demoted}
         planned = [(first[0], c, 1.0) for c in first[1].plans]
         if not isinstance(scaled, list):
@@ -423,7 +425,9 @@ class SelfHostedPlans:
             np.array(usd), np.array(tokens), candidates, num_instances, tuple(bands), tuple(prices)
         )  # fmt: skip
 
-    def _serving_plan(self, name: str, times: float, *, simulate: bool) -> tuple[Resolved, Plan] | list[str]:
+    def _serving_plan(
+        self, name: str, times: float, *, alone: bool, simulate: bool
+    ) -> tuple[Resolved, Plan] | list[str]:
         """The plan to serve `times` the traffic, or why there is none."""
         traffic, request = self._request.traffic, self._request
         rate = times * traffic.tokens_per_month / traffic.tokens_per_request / (HOURS_PER_MONTH * HOUR_S)
@@ -432,7 +436,8 @@ class SelfHostedPlans:
             "output_tokens": traffic.output_tokens,
         }  # fmt: skip
         targets = dict(request.targets)
-        return self._plan(request.purchase, model=name, task="serve", traffic=flow, simulate=simulate, targets=targets)
+        task = {"task": "serve", "traffic": flow, "simulate": simulate, "targets": targets}
+        return self._plan(request.purchase, alone=alone, model=name, **task)
 
 
 def _shortfalls(answer: Plan) -> list[str]:
