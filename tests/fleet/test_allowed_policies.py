@@ -141,6 +141,16 @@ def test_the_assessment_tells_what_each_workload_would_cost_after_a_port(facts: 
         assert port.cost_usd == pytest.approx(item.options[0].usd)
 
 
+def test_of_a_large_fleet_the_dearest_workloads_are_ported(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = {**CHAT, "name": "busy", "traffic": {**CHAT["traffic"], "requests_per_s": 40}}
+    monkeypatch.setattr("flopwise.fleet.assess.PORTED", 1)
+    answer = assess(fleet_from({"name": "f", "workloads": [CHAT, busy]}), facts, scenarios=0)
+    assert {port.workload for port in answer.if_you_port} == {"busy"}
+    [said] = [text for text in answer.assumptions if text.startswith("ports to other software")]
+    usd = {name: sum(r.usd_per_month for r in answer.allocation if r.workload == name) for name in ("chat", "busy")}
+    assert f"of the 1 workloads that cost most, {100 * usd['busy'] / sum(usd.values()):.0f} %" in said
+
+
 def test_a_hypothetical_device_of_the_policies_is_on_offer(facts: Facts) -> None:
     """At $2 an hour it is cheaper than any H100: its nodes are among the ways to run, and are taken."""
     custom = "custom:fp16=400TFLOP/s,bandwidth=2TB/s,memory=80GB,link=300GB/s,price=2"

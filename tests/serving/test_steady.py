@@ -14,7 +14,14 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import closed_loop, fixed_batch, open_loop_percentile
+from flopwise.serving.steady import (
+    SteadyCurves,
+    closed_loop,
+    fixed_batch,
+    in_flight_at,
+    open_loop_percentile,
+    straight_lines,
+)
 from flopwise.serving.techniques import runner
 from named import head_weight_bits, layer_weight_bits, product_path, serve_job_with
 
@@ -85,6 +92,33 @@ def test_percentiles_order_and_saturation() -> None:
     assert [float(s.tpot_s) for s in seen] == sorted(float(s.tpot_s) for s in seen)
     flooded = open_loop_percentile(MACHINE, ONE, steady, 1e6, 1000, 200, "p95")
     assert np.isinf(flooded.ttft_s)
+
+
+def test_straight_lines_by_hand() -> None:
+    """Between points, before the first, and beyond the last along the last line that rises, column by column."""
+    points = np.array([[1.0, 1.0], [2.0, 1.5], [4.0, 1.5]])
+    read = straight_lines(points, np.array([[0.5, 1.25], [3.0, 1.5], [6.0, 2.5]]))
+    values = np.array([[10.0, 1.0], [20.0, 2.0], [24.0, 2.0]])
+    assert read(values).tolist() == [[10.0, 1.5], [22.0, 2.0], [28.0, 4.0]]
+
+
+def test_an_open_loop_read_between_batches_is_the_one_computed() -> None:
+    """At the rates of the batches to the last digit, between them within a few percent; on one GPU and on eight."""
+    layout = ServingLayout(tp=np.array([1, 8]))
+    sizes = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])[:, None] * np.ones(2)
+    columns = ServingLayout(tp=np.tile(layout.tp, 12))
+    whole = closed_loop(MACHINE, columns, sizes.ravel(), 1000, 200)
+    curves = SteadyCurves.of(MACHINE, columns, sizes, whole, 1000, 200)
+    rates = np.asarray(whole.requests_per_s).reshape(12, 2)
+    for share, near in ((1.0, 1e-9), (0.93, 0.06), (0.45, 0.06)):
+        arrivals = share * rates[2:]
+        there = closed_loop(MACHINE, layout, in_flight_at(sizes, rates, arrivals), 1000, 200)
+        loop = curves.at(arrivals)
+        for name in ("mean", "p50", "p99"):
+            computed = open_loop_percentile(MACHINE, layout, there, arrivals, 1000, 200, name)
+            exact = share == 1.0 and name != "p99"  # the batch of a percentile lies between sizes
+            for found, expected in zip(loop.percentile(name), computed, strict=True):
+                assert found == pytest.approx(np.asarray(expected), rel=near if exact else 0.06)
 
 
 def test_requests_beyond_the_memory_wait() -> None:

@@ -343,9 +343,7 @@ class SelfHostedPlans:
     def _offer(self, chosen: Candidate) -> Offer:
         return self._offers[chosen.provider, chosen.instance, chosen.region]
 
-    def _plan(
-        self, purchase: Sequence[str], *, alone: bool = False, **task: Any
-    ) -> tuple[Resolved, Plan] | list[str]:
+    def _plan(self, purchase: Sequence[str], *, alone: bool = False, **task: Any) -> tuple[Resolved, Plan] | list[str]:
         """The plan of a workload, or why there is none; `alone` as in `plan`: the first one, which checks names."""
         limits = {**self._request.constraints, **({"purchase": list(purchase)} if purchase else {})}
         try:

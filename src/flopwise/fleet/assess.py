@@ -273,6 +273,12 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
     if loose := [job.name for job in jobs if not (job.schedule.fixed or job.schedule.always or job.ends)]:
         how = "without times of day, on from 9:00, on working days as far as those suffice"
         yield f"{_first_names(loose)}: {how}"
+    if len(ported := dearest(fleet.chosen)) < len(fleet.chosen):
+        share = sum(map(_paid_usd, ported)) / max(sum(map(_paid_usd, fleet.chosen)), 1e-9)
+        yield (
+            f"ports to other software were looked for of the {len(ported)} workloads that cost most, "
+            f"{format_percent(share, 0)} of what machines cost"
+        )
     if early := [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]:
         yield f"{_first_names(early)}: to start before the day of this assessment, and taken to run already"
     yield from dict.fromkeys(note for item in fleet.problem.items for note in item.notes)
@@ -312,13 +318,29 @@ class PortQuestion:
     facts: Facts
 
 
+PORTED = 150
+"""Workloads of a large fleet whose ports are looked for."""
+
+
+def dearest(chosen: Sequence[ChosenWorkload]) -> Sequence[ChosenWorkload]:
+    """The `PORTED` workloads that cost most; all of them where there are no more."""
+    return sorted(chosen, key=_paid_usd, reverse=True)[:PORTED] if len(chosen) > PORTED else chosen
+
+
+def _paid_usd(chosen: ChosenWorkload) -> float:
+    """What a workload's machines cost a month, in USD."""
+    return sum(taken.usd for taken in chosen.parts)
+
+
 def workload_ports(fleet: SolvedFleet) -> list[Port]:
     """For each workload of the usual software the cheapest rented machines with each other one, the cheapest first.
 
-    What a port saves is against what the plan pays for the workload's machines. Workloads alike are searched once.
+    What a port saves is against what the plan pays for the workload's machines. Workloads alike are searched once; of
+    a large fleet the `dearest` are.
     """
-    searches, rented = dict[bytes, Search](), dict[Hashable, Facts]()
-    asked = [question for chosen in fleet.chosen if (question := _question(chosen, fleet, rented)) is not None]
+    searches, rented, most = dict[bytes, Search](), dict[Hashable, Facts](), {id(one) for one in dearest(fleet.chosen)}
+    chosen = (one for one in fleet.chosen if id(one) in most)
+    asked = [question for one in chosen if (question := _question(one, fleet, rented)) is not None]
     for one in asked:
         ported = one.workload.with_limits(software=PORTED_SOFTWARE)
         searches.setdefault(one.key, Search(workload=ported, facts=one.facts))
@@ -351,7 +373,7 @@ def _question(chosen: ChosenWorkload, fleet: SolvedFleet, rented: dict[Hashable,
 def _ports(asked: PortQuestion, plan: Plan | None, facts: Facts) -> list[Port]:
     """The rows of one workload, from the plan of what it could run on after a port."""
     by_key, chosen = {o.key: o for o in asked.facts.offers}, asked.chosen
-    paid = sum(taken.usd for taken in chosen.parts)
+    paid = _paid_usd(chosen)
     rows = []
     for software, candidate in cheapest_by_software([] if plan is None else plan.plans, facts):
         offer = by_key[candidate.provider, candidate.instance, candidate.region]

@@ -69,6 +69,7 @@ class Deployments:
     pp: Column
     ep: Column
     dp: Column
+    num_layouts: int  # rows of one batch size after the other, each of so many layouts
     batch: Floats  # sequences in flight on one attention replica
     replicas: Floats
     ttft_s: Floats
@@ -189,7 +190,7 @@ def deployments(
         else _decoding_columns(sized, sized.steady, workload, least, start_s, interpolates=interpolates)
     )
     degrees: dict[str, Any] = {name: getattr(layout, name) for name in DEGREES}
-    return Deployments(**sized.known, **degrees, **columns, batch=batch, start_s=start_s)
+    return Deployments(**sized.known, **degrees, **columns, num_layouts=sized.num_layouts, batch=batch, start_s=start_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,7 @@ def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None
     known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
-        return Deployments(considered=whole.size, **known, **nothing)
+        return Deployments(considered=whole.size, num_layouts=0, **known, **nothing)
     sizes = batches(_in_flight(most[fit], np.asarray(grid.dp)[fit], workload))
     degrees: dict[str, Any] = {
         n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES

@@ -11,8 +11,8 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-StepTables = dict[tuple[str, float, float], StepTable]
-"""Step tables of one search, by device: nodes of the same device share their kernels."""
+StepTables = dict[Hashable, StepTable]
+"""Step tables of one search, by the rates of a device: nodes of the same device share their kernels."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
 """What a step table of a search has beside recompute of all blocks."""
 TIE = 1.03
@@ -193,7 +193,8 @@ def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> Step
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    device = (built.rates.name, built.rates.num_sms, built.rates.hbm_bytes_per_s)  # a share of a device is another
+    columns = (getattr(built.rates, each.name) for each in fields(built.rates))  # a share of a device is another
+    device = tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
     same = tables.get(device)
     table = step_table(
         search.model, search.recipe, built.rates, built.fabric, search.space.inner,

@@ -28,7 +28,7 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
-from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job, with_facts
+from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts
 from flopwise.search.serving_analysis import (
     floors,
     format_on,
@@ -258,8 +258,7 @@ def _best_rows(option: ServingOption, rows: Index) -> Index:
     """
     found = option.found
     score, instances, e2e_s = option.score[rows], option.instances[rows], found.e2e_s[rows]
-    layouts = np.stack([getattr(found, name) for name in DEGREES])[:, rows]
-    of_layout = np.unique(layouts, axis=1, return_inverse=True)[1].ravel()
+    of_layout = rows % found.num_layouts
     ordered = np.lexsort((-found.batch[rows], instances, score.round(9), of_layout))
     first = ordered[np.unique(of_layout[ordered], return_index=True)[1]]
     best: Index = rows[first[np.lexsort((e2e_s[first], instances[first], score[first]))][:LAYOUTS]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -96,7 +96,8 @@ def plan_training(
     """
     draft = PlanDraft()
     draft.assumptions += check_training(workload, model, facts)
-    options = _options(workload, model, _by_stack(workload, facts, draft, alone=alone), draft, advance, facts)
+    groups = _by_stack(workload, facts, draft, alone=alone)
+    options = _options(workload, model, groups, draft, advance, facts, alone=alone)
     if workload.instances is not None:
         draft.plans = candidates(
             Pick(option, _simplest_row(option, row, option.allowed_rows(odds)), odds)
@@ -141,7 +142,7 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts) -> list[
     """Plans that are fairly likely to fit in memory, where none is as likely as asked; they hold all else as asked."""
     fair = replace(workload, confidence=FAIR_CONFIDENCE)
     draft = PlanDraft()
-    options = _options(fair, model, _by_stack(fair, facts, draft, alone=False), draft, None, facts)
+    options = _options(fair, model, _by_stack(fair, facts, draft, alone=False), draft, None, facts, alone=True)
     picks, _ = best_and_missed(options, _best_rows)
     kept: dict[tuple[str, str, str], Candidate] = {}
     for pick in sorted(picks, key=lambda pick: pick.score):
@@ -318,9 +319,9 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
 
 def _options(
     workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft, advance: Advance | None,
-    facts: Facts,
+    facts: Facts, *, alone: bool,
 ) -> list[TrainingOption]:  # fmt: skip
-    """Every recipe on every kind of node and way to buy it."""
+    """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept."""
     options: list[TrainingOption] = []
     tokens = workload.tokens or 0.0
     work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
@@ -329,14 +330,12 @@ def _options(
     steps, before = sum(len(nodes) for _, _, nodes in pairs), 0
     best = dict.fromkeys((asked for asked, _, _ in pairs), float("inf"))
     for asked, recipe, nodes in pairs:
-        job = layout_search(
-            model, recipe, most=workload.max_gpus, least=workload.min_gpus, schedule=workload.training.schedule,
-            shard=workload.training.shard,
-        )  # fmt: skip
+        asked_of = model, recipe, workload.max_gpus, workload.min_gpus
+        schedule, shard = workload.training.schedule, workload.training.shard
+        job, tables = (_search if alone else _kept_search)(*asked_of, schedule, shard)
         job = replace(job, conditions=stated_conditions(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
-        tables: StepTables = {}
         away = Offloads(job)
         margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
@@ -360,6 +359,16 @@ def _options(
                     options += found
         before += len(nodes)
     return options
+
+
+def _search(
+    model: Model, recipe: Recipe, most: int, least: int, schedule: str | None, shard: int | None
+) -> tuple[LayoutSearch, StepTables]:
+    """The layouts of a recipe, and the step tables of the devices that they are timed on, to be filled."""
+    return layout_search(model, recipe, most=most, least=least, schedule=schedule, shard=shard), {}
+
+
+_kept_search = lru_cache(maxsize=4)(_search)
 
 
 def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tuple[str, Recipe, list[NodeKind]]]:

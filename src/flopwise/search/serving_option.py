@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,14 @@ LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
 
 
+@dataclass(frozen=True)
+class SharedEstimates:
+    """What does not depend on how machines are bought: one for all ways to buy the same deployments."""
+
+    odds: dict[Hashable, ByTarget] = field(default_factory=dict)  # by targets
+    bands: dict[str, ErrorBand] = field(default_factory=dict)  # by quantity
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServingOption(PlanOption):
     """One format of weights and cache; columns as in `Deployments`."""
@@ -45,7 +53,7 @@ class ServingOption(PlanOption):
     model: Model
     found: Deployments
     kv_dtype: CacheFormat
-    memo: dict[Hashable, ByTarget]  # odds of those with the same estimates
+    shared: SharedEstimates
 
     @property
     def decodes(self) -> bool:
@@ -73,13 +81,15 @@ class ServingOption(PlanOption):
         each = self.gpus_each(row)
         return float(max(instances * (self.node.count // each) or instances * self.node.count // each, 1))
 
-    @cached_property
+    @property
     def bands(self) -> dict[str, ErrorBand]:
         """The error bands of the first token, of each further one, and of the throughput."""
-        job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
-        ttft = serving_band(job, "ttft")
-        tpot = serving_band(job, "tpot") if self.decodes else ttft
-        return {"ttft": ttft, "tpot": tpot, "throughput": serving_band(job, "throughput")}
+        bands = self.shared.bands
+        if not bands:
+            job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
+            bands["ttft"], bands["throughput"] = serving_band(job, "ttft"), serving_band(job, "throughput")
+            bands["tpot"] = serving_band(job, "tpot") if self.decodes else bands["ttft"]
+        return bands
 
     def latency_odds(self, name: str, seconds: Floats, ttft_s: Floats, limit_s: float, least_s: Floats) -> Floats:
         """Probability that a latency, of whose `seconds` the first token takes `ttft_s`, is at most `limit_s`."""
@@ -99,11 +109,11 @@ class ServingOption(PlanOption):
         """Probability that each target is met; `workload`: with other limits on the same figures."""
         workload = workload or self.workload
         key = (*latency_targets(workload).values(), workload.tokens_per_s, workload.deadline_s)
-        if key not in self.memo:
-            self.memo[key] = self._estimated_odds(workload)
+        if key not in self.shared.odds:
+            self.shared.odds[key] = self._estimated_odds(workload)
         if workload.budget_usd is None:
-            return self.memo[key]
-        return {**self.memo[key], "budget": (self.cost_usd <= workload.budget_usd) * 1.0}
+            return self.shared.odds[key]
+        return {**self.shared.odds[key], "budget": (self.cost_usd <= workload.budget_usd) * 1.0}
 
     def _estimated_odds(self, workload: Resolved) -> ByTarget:
         """The odds of what does not depend on prices."""
@@ -196,14 +206,14 @@ def serving_options(
         watts = found.watts_frac * device.tdp_w
         energy = np.asarray(facility_joules(device, instances * node.count, watts, paid_s))
         energy += start_joules(device, instances * node.count, found.start_s)
-    memo: dict[Hashable, ByTarget] = {}
+    shared = SharedEstimates()
     return [
         ServingOption(
             workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
             cost_usd=np.asarray(run_cost_usd(seconds, found.start_s, hourly, _terms(workload, priced))) if batch
             else hourly * HOURS_PER_MONTH, start_s=found.start_s, energy_joules=energy,
             memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
-            kv_dtype=kv_dtype, memo=memo,
+            kv_dtype=kv_dtype, shared=shared,
         )
         for priced in bought
         for hourly in (instances * priced.usd_per_hour,)

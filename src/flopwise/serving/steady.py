@@ -362,7 +362,7 @@ class SteadyCurves(NamedTuple):
     """
 
     runner: Runner
-    layout: ServingLayout  # of every size and layout
+    layout: ServingLayout  # one row
     input_tokens: Floats
     sizes: Array  # ascending
     steady: Steady
@@ -377,7 +377,8 @@ class SteadyCurves(NamedTuple):
         full_s = _full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
         shape = sizes.shape
         degrees = {
-            name: np.broadcast_to(getattr(layout, name), sizes.size).reshape(shape) for name in ("tp", "pp", "ep", "dp")
+            name: np.broadcast_to(getattr(layout, name), sizes.size).reshape(shape)[:1]
+            for name in ("tp", "pp", "ep", "dp")
         }
         tables = _each(steady, lambda column: np.broadcast_to(column, sizes.size).reshape(shape))
         return cls(runner, ServingLayout(**degrees), input_tokens, sizes, tables, np.reshape(full_s, shape))
