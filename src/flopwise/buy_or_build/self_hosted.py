@@ -365,7 +365,8 @@ class SelfHostedPlans:
         request = self._request
         tokens = request.finetune_tokens if kind == "finetune" else self.pretrain_tokens
         method = dict(request.method) if kind == "finetune" else {}
-        task = {"model": name, "task": kind, "data": {"tokens": tokens}, **({"method": method} if method else {})}
+        task: dict[str, Any] = {"model": name, "task": kind, "data": {"tokens": tokens}}
+        task |= {"method": method} if method else {}
         planned = self._plan(request.train_purchase, **task)
         if isinstance(planned, list):
             return planned

@@ -15,7 +15,7 @@ try:
     from lightning.pytorch.callbacks import Callback
 except ImportError:
     try:
-        from pytorch_lightning.callbacks import Callback  # type: ignore[assignment]
+        from pytorch_lightning.callbacks import Callback
     except ImportError as error:
         raise SpecError(
             'FlopwiseLightningCallback needs lightning and torch; install them: pip install "flopwise[torch]" lightning'

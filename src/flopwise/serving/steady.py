@@ -6,7 +6,7 @@ All quantities may be columns of candidates.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -386,10 +386,10 @@ class SteadyCurves(NamedTuple):
     def at(self, arrivals_per_s: Array) -> OpenLoop:
         """Replicas at an arrival rate each: shape (any, layouts)."""
         in_flight = in_flight_at(self.sizes, np.asarray(self.steady.requests_per_s), arrivals_per_s)
-        read = straight_lines(self.sizes, np.maximum(in_flight, self.sizes[:1]))
-        steady = _each(self.steady, read)
+        table_at = straight_lines(self.sizes, np.maximum(in_flight, self.sizes[:1]))
+        steady = _each(self.steady, table_at)
         running = np.minimum(in_flight, steady.batch)
-        return OpenLoop(self, arrivals_per_s, steady._replace(batch=running), read(self.full_s))
+        return OpenLoop(self, arrivals_per_s, steady._replace(batch=running), table_at(self.full_s))
 
 
 class OpenLoop(NamedTuple):
@@ -413,11 +413,15 @@ class OpenLoop(NamedTuple):
 
 def _each(steady: Steady, change: Callable[[Floats], Array]) -> Steady:
     """The same with every column changed, those of its steps too."""
-    return Steady(*(StepTime(*map(change, v)) if isinstance(v, StepTime) else change(v) for v in steady))
+    changed: dict[str, Any] = {
+        name: StepTime(*map(change, value)) if isinstance(value, StepTime) else change(value)
+        for name, value in steady._asdict().items()
+    }
+    return Steady(**changed)
 
 
 def straight_lines(points: Array, at: Array) -> Callable[[Floats], Array]:
-    """Reads tables of values at `points` (points, columns), ascending, on straight lines between them, at `at`.
+    """A function from tables of values at `points` (points, columns), ascending, to values at `at`, on straight lines.
 
     `at` has shape (any, columns). Before the first point the first value; beyond the last the last line goes on.
     """
@@ -430,9 +434,9 @@ def straight_lines(points: Array, at: Array) -> Callable[[Floats], Array]:
     start, whole = points.ravel()[low], points.ravel()[high] - points.ravel()[low]
     share = np.where(whole > 0, np.maximum(at - start, 0.0) / np.where(whole > 0, whole, 1.0), 0.0)
 
-    def read(values: Floats) -> Array:
+    def value_table(values: Floats) -> Array:
         flat = np.ravel(values)
         found: Array = flat[low] + share * (flat[high] - flat[low])
         return found
 
-    return read
+    return value_table
