@@ -33,14 +33,14 @@ def begun(store: Store, *, ago_s: float = 100.0, every_s: float = 1.0, **how: An
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Samples of each call that reads some."""
-    sizes, whole = list[int](), Store.samples
+    sizes, whole = list[int](), Store.sample_rows
 
     def counted(self: Store, *given: Any, **named: Any) -> Any:
-        columns = whole(self, *given, **named)
-        sizes.append(columns.value.size)
-        return columns
+        found = whole(self, *given, **named)
+        sizes.append(len(found))
+        return found
 
-    monkeypatch.setattr(Store, "samples", counted)
+    monkeypatch.setattr(Store, "sample_rows", counted)
     return sizes
 
 
