@@ -59,6 +59,7 @@ class ServedLoad:
     job: ServeJob
     requests: MeasuredRequests
     users: int | None = None
+    name: str = ""  # loads of one name, such as the rounds of one, are left out together
 
 
 def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
@@ -219,10 +220,17 @@ class DeploymentModel(FitModel):
 
         A machine drifts between loads more than within one, so that stretches of a load know too much of each other.
         """
-        every = [(place, stretch) for place, load in enumerate(self.served) for stretch in stretches(load)]
-        one = len(self.served) == 1
+        places = {name: place for place, name in enumerate(dict.fromkeys(self.load_names))}
+        every = [(places[name], part) for name, load in zip(self.load_names, self.served, strict=True)
+                 for part in stretches(load)]  # fmt: skip
+        one = len(places) == 1
         numbers = [number if one else place for number, (place, stretch) in enumerate(every) for _ in stretch]
         return [numbers[member // len(FIGURES)] for member in self.members]
+
+    @property
+    def load_names(self) -> list[str]:
+        """What each load is called; one without a name is like no other."""
+        return [load.name or f"load {place}" for place, load in enumerate(self.served)]
 
     def figure_names(self) -> list[str]:
         """Which of `FIGURES` each figure is."""
@@ -283,7 +291,7 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     return DeploymentFit(
         values=model.values(point), before=_quantiles(of, before), left_out=_quantiles(of, unseen), kept=kept,
         fitted=_quantiles(of, errors), figures=len(of) // len(FIGURES), p90_before=_quantiles(of, before, 0.9),
-        unit="load" if served[1:] else "stretch",
+        unit="load" if len({*model.load_names}) > 1 else "stretch",
         p90_fitted=_quantiles(of, errors, 0.9), p90_left_out=_quantiles(of, unseen, 0.9),
         spread={n: float(np.exp(_log_spread(unseen[of == n]))) for n in FIGURES if np.any(of == n)},
         inside={n: _share_inside(unseen[of == n], stretches[of == n]) for n in FIGURES if np.any(of == n)},

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +20,8 @@ from flopwise.files import read_at_most, write_whole
 FORMAT, VERSION = "flopwise-probe", 1
 LARGEST_FILE = 16 << 20
 Unit = Literal["FLOP/s", "B/s", "s"]
+FIGURES = ("value", "best", "low", "high", "seconds")
+"""Of a measurement, above 0 where they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +176,26 @@ class Probe:
         return (min if found[0][1] == "s" else max)(value for value, _ in found)
 
 
+def pooled_probe(probes: Sequence[Probe]) -> Probe:
+    """Probes of one machine, taken at different times, as one: medians of what several of them measured.
+
+    Assumes: the machine drifts by minutes, and a median keeps out what disturbed one of them.
+    """
+    if len(probes) == 1:
+        return probes[0]
+    every = defaultdict[tuple[object, ...], list[Measurement]](list)
+    for one in (one for probe in probes for one in probe.measurements):
+        every[one.name, one.device, one.dtype, tuple(sorted(one.shape.items())), one.work].append(one)
+    found = []
+    for same in every.values():
+        sound = [one for one in same if one.value is not None]
+        names = [name for name in FIGURES if sound and all(getattr(one, name) is not None for one in sound)]
+        middle = {name: statistics.median(getattr(one, name) for one in sound) for name in names}
+        found.append(replace((sound or same)[0], **middle))
+    seconds, notes = sum(probe.seconds for probe in probes), dict.fromkeys(n for probe in probes for n in probe.notes)
+    return replace(probes[-1], measurements=tuple(found), seconds=seconds, notes=tuple(notes))
+
+
 _SIZES = {"matmul": ("m", "n", "k"), "weights_read": ("m", "n", "k", "weights"), "attention": ("seq",)}
 """Sizes that measurements have, by how their names begin: who reads them divides by these."""
 
@@ -191,7 +215,7 @@ def _check(probe: Probe, where: str) -> None:
             raise SpecError(f"{at}: its device {one.device[:40]!r} is not among the devices")
         if (one.value is None) == (one.failure is None):
             raise SpecError(f"{at}: needs either a value or a failure")
-        figures = [one.value, one.best, one.low, one.high, one.seconds]
+        figures = [getattr(one, name) for name in FIGURES]
         if any(figure is not None and not (math.isfinite(figure) and figure > 0) for figure in figures):
             raise SpecError(f"{at}: a figure is not above 0 and finite")
         needed = next((keys for start, keys in _SIZES.items() if one.name.startswith(start)), ())
