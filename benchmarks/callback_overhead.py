@@ -117,10 +117,13 @@ def table() -> list[str]:
         "|---|---:|---:|",
         f"| a call of `run.step`, mean | {1e6 * figures['call_mean_s']:.0f} us | |",
         f"| of a step of 50 ms | {figures['call_frac']:.2%} | {TARGET_FRAC:.0%} |",
-        f"| by which a step of the whole loop is longer, of 50 ms | {figures['loop_frac']:+.2%} "
-        f"(+- {figures['loop_frac_error']:.2%}) | {TARGET_FRAC:.0%} |",
-        f"| the same in processor time | {figures['loop_processor_frac']:+.2%} "
-        f"(+- {figures['loop_processor_frac_error']:.2%}) | {TARGET_FRAC:.0%} |",
+        *(
+            f"| {what} | {figures[name]:+.2%} (+- {figures[f'{name}_error']:.2%}) | {TARGET_FRAC:.0%} |"
+            for name, what in (
+                ("loop_frac", "by which a step of the whole loop is longer, of 50 ms"),
+                ("loop_processor_frac", "the same in processor time"),
+            )
+        ),
         f"| met | {'yes' if figures['met'] else 'no'} | |",
     ]
 

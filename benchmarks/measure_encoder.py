@@ -4,8 +4,8 @@
     python benchmarks/measure_encoder.py --out DIR --report     # what was measured before, predicted again
 
 BERTs of different shapes run in OpenVINO and in ONNX Runtime, in fp32, one call a batch of inputs of one length. Every
-second condition is held aside: the profile of an engine never sees it. Writes probe-N.json, serving.csv (all), ENGINE.csv
-(what its profile learns from), ENGINE-aside.csv, models.jsonl, raw.json and report.md into --out. Needs the packages
+second condition is held aside: the profile of an engine never sees it. Writes probe-N.json, serving.csv (all),
+ENGINE.csv (what its profile learns from), ENGINE-aside.csv, models.jsonl, raw.json and report.md into --out. Needs the packages
 openvino, onnxruntime and onnx.
 
 Time: from arrays to arrays. All conditions run in rounds, in another order each, with a quick probe in each round: what

@@ -108,3 +108,16 @@ def test_watching_a_server_loads_no_arrays() -> None:
     code = f"import {modules}, sys; print({{*sys.modules}} & {{'numpy', 'sqlalchemy'}})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "set()\n"
+
+
+def test_watching_a_recorded_run_loads_no_arrays_and_no_other_database(tmp_path: Path) -> None:
+    begun(open_store(tmp_path / "runs.db"))
+    code = (
+        "import sys\nfrom flopwise.cli import main\n"
+        f"code = main(['watch', '--once', '--json', '--run', 'goes on', '--store', {str(tmp_path / 'runs.db')!r}])\n"
+        "assert code in (0, 1), code\n"
+        "unused = {'numpy', 'urllib.request', 'sqlalchemy.dialects.postgresql', 'alembic'}\n"
+        "print({*sys.modules} & unused, file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1:] == ["set()"], ended.stderr

@@ -63,25 +63,29 @@ class ServedLoad:
 
 
 def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
-    """What is fitted of a deployment: four constants of its engine here, and two rates of its device.
+    """What is fitted of a deployment: five constants of its engine here, and a rate of its device.
 
     A priori they are what is known of the engine and the device; a processor has no captured graphs, so that each
-    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5). Rates of products
-    are measured well elsewhere, so they stray little; what a token costs beside products is the engine's own affair.
+    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5), and nothing hides
+    what it does for each sequence (scheduling, sampling, detokenising in Python). Of a request the front end does a
+    part alone (HTTP, tokenizer, the way to the scheduler). Rates of products are measured well elsewhere, so they stray
+    little; those of elementwise operations are measured as well, and a load of one model cannot tell them from the
+    host's time for a token.
     """
     engine, chip = job.engine, job.cluster.accelerator
     scope = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     eager = chip.kind == "cpu"
     layer_s = 125e-6 if eager else max(engine.layer_s, 1e-7)
+    sequence_s, spread = (50e-6, 1.0) if eager else (max(engine.sequence_s, 1e-6), 1.5)
     of_engine = (engine.name,)
     known = job.cluster.rates.value
     return (
         Constant("request_s", of_engine, 5e-3 if eager else engine.request_s, 1e-4, 1.0, 1.0, table="engines"),
+        Constant("front_s", of_engine, max(engine.front_s, 1e-4), 1e-5, 0.2, 1.0, table="engines"),
         Constant("step_s", of_engine, max(engine.step_s, 1e-5), 1e-5, 0.1, 1.0, table="engines"),
         Constant("layer_s", of_engine, layer_s, 1e-7, 5e-3, 0.5, table="engines"),
-        Constant("sequence_s", of_engine, max(engine.sequence_s, 1e-6), 1e-7, 5e-3, 1.5, table="engines"),
+        Constant("sequence_s", of_engine, sequence_s, 1e-7, 5e-3, spread, table="engines"),
         Constant("matmul_frac.bf16", (scope,), known["matmul_frac.bf16"], 0.01, 1.5, 0.3),
-        Constant("pointwise_frac", (scope,), known["pointwise_frac"], 0.002, 4.0, 1.5),
     )  # fmt: skip
 
 
@@ -333,7 +337,7 @@ def deployment_profile(
 
     What the profile in the facts has, if any, stays below it.
     """
-    columns = type(job.engine).fitted_columns()
+    columns = {**type(job.engine).fitted_columns(), "front_s": "Front end's time for one request: one after another."}
     chip = job.cluster.accelerator
     family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     digits = {constant: float(f"{value:.4g}") for constant, value in found.values.items()}
