@@ -5,8 +5,8 @@
 
 BERTs of different shapes run in OpenVINO and in ONNX Runtime, in fp32, one call a batch of inputs of one length. Every
 second condition is held aside: the profile of an engine never sees it. Writes probe-N.json, serving.csv (all),
-ENGINE.csv (what its profile learns from), ENGINE-aside.csv, models.jsonl, raw.json and report.md into --out. Needs the packages
-openvino, onnxruntime and onnx.
+ENGINE.csv (what its profile learns from), ENGINE-aside.csv, models.jsonl, raw.json and report.md into --out. Needs the
+packages openvino, onnxruntime and onnx.
 
 Time: from arrays to arrays. All conditions run in rounds, in another order each, with a quick probe in each round: what
 disturbs the machine for a while, or lets it drift, does so for all of them, and each time is the median of its rounds'.

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from flopwise.api.probe import probe as run_probe
 from flopwise.facts.calibration import FIELDS
-from flopwise.fitting.measured import probed_facts
-from flopwise.probes.file import Probe, pooled_probe
+from flopwise.fitting.measured import pooled_probe, probed_facts
+from flopwise.probes.file import Probe
 
 KINDS = ("matmul", "memory", "attention", "elementwise", "launch")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.measured import probed_facts, read_measurements
-from flopwise.probes.file import ProbedDevice, pooled_probe
+from flopwise.fitting.measured import pooled_probe, probed_facts, read_measurements
+from flopwise.probes.file import ProbedDevice
 from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
 
 

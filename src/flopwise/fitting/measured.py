@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
 from flopwise.probes.backend import ELEMENT_BYTES
-from flopwise.probes.file import Measurement, Probe, ProbedDevice, pooled_probe
+from flopwise.probes.file import FIGURES, Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds.elementwise import WRITTEN
 from flopwise.training.step_table import MAPPED_BYTES
 
@@ -78,6 +78,26 @@ def read_measurements(files: Sequence[Path]) -> Measurements:
         probed.append(found)
         rows += (MeasuredRow("kernels", row, ", ".join(name for name, _ in same)) for row in found.rows)
     return Measurements(rows=tuple(rows), probed=tuple(probed), files=tuple(map(str, files)))
+
+
+def pooled_probe(probes: Sequence[Probe]) -> Probe:
+    """Probes of one machine, taken at different times, as one: medians of what several of them measured.
+
+    Assumes: the machine drifts by minutes, and a median keeps out what disturbed one of them.
+    """
+    if len(probes) == 1:
+        return probes[0]
+    every = defaultdict[tuple[object, ...], list[Measurement]](list)
+    for one in (one for probe in probes for one in probe.measurements):
+        every[one.name, one.device, one.dtype, tuple(sorted(one.shape.items())), one.work].append(one)
+    found = []
+    for same in every.values():
+        sound = [one for one in same if one.value is not None]
+        names = [name for name in FIGURES if sound and all(getattr(one, name) is not None for one in sound)]
+        middle = {name: statistics.median(getattr(one, name) for one in sound) for name in names}
+        found.append(replace((sound or same)[0], **middle))
+    seconds, notes = sum(probe.seconds for probe in probes), dict.fromkeys(n for probe in probes for n in probe.notes)
+    return replace(probes[-1], measurements=tuple(found), seconds=seconds, notes=tuple(notes))
 
 
 def _csv_rows(file: Path) -> tuple[MeasurementKind, list[Row]]:

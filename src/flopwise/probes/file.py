@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import statistics
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -174,26 +172,6 @@ class Probe:
         if not found:
             return None
         return (min if found[0][1] == "s" else max)(value for value, _ in found)
-
-
-def pooled_probe(probes: Sequence[Probe]) -> Probe:
-    """Probes of one machine, taken at different times, as one: medians of what several of them measured.
-
-    Assumes: the machine drifts by minutes, and a median keeps out what disturbed one of them.
-    """
-    if len(probes) == 1:
-        return probes[0]
-    every = defaultdict[tuple[object, ...], list[Measurement]](list)
-    for one in (one for probe in probes for one in probe.measurements):
-        every[one.name, one.device, one.dtype, tuple(sorted(one.shape.items())), one.work].append(one)
-    found = []
-    for same in every.values():
-        sound = [one for one in same if one.value is not None]
-        names = [name for name in FIGURES if sound and all(getattr(one, name) is not None for one in sound)]
-        middle = {name: statistics.median(getattr(one, name) for one in sound) for name in names}
-        found.append(replace((sound or same)[0], **middle))
-    seconds, notes = sum(probe.seconds for probe in probes), dict.fromkeys(n for probe in probes for n in probe.notes)
-    return replace(probes[-1], measurements=tuple(found), seconds=seconds, notes=tuple(notes))
 
 
 _SIZES = {"matmul": ("m", "n", "k"), "weights_read": ("m", "n", "k", "weights"), "attention": ("seq",)}
