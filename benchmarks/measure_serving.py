@@ -469,7 +469,7 @@ def facts_of(out: Path) -> OwnFacts:
     """What `probe_cpu.py` makes of the probes of all rounds, over the shipped facts."""
     from flopwise.facts.catalog import load_facts
 
-    probes = [str(file) for folder in round_folders(out) if (file := folder / "facts" / "probe.json").exists()]
+    probes = [str(one) for folder in round_folders(out) if (one := folder / "facts" / "probe.json").exists()]
     if probes:
         script = str(Path(__file__).with_name("probe_cpu.py"))
         subprocess.run([sys.executable, script, "--out", str(out / "facts"), "--probe", *probes], check=True)
