@@ -1,14 +1,15 @@
 """The whole loop on this CPU: probe it, calibrate, predict, measure real trainings, learn from half, predict the rest.
 
-    python benchmarks/calibrate_cpu.py --out DIR                  # about ten minutes, on a quiet machine
-    python benchmarks/calibrate_cpu.py --out DIR --probe FILE     # with a probe that was taken before
+    python benchmarks/calibrate_cpu.py --out DIR                # about nine minutes
+    python benchmarks/calibrate_cpu.py --out DIR --report       # what was measured before, predicted again
 
 Hugging Face Trainer trains tiny Llamas and BERTs of different shapes for a few steps each: AdamW as it comes, gradients
-clipped, no dropout. Every second shape is held aside: the profile never sees it. Writes probe.json, training.csv and
+clipped, no dropout. Every second shape is held aside: the profile never sees it. Writes probe-N.json, training.csv and
 memory.csv (all), fitted.csv (the half that the profile learns from), models.jsonl, raw.json and report.md into --out.
 
-Time: the median of whole steps, from `on_step_begin` to `on_step_end`, undisturbed by other processes (see
-`measure_training.Quiet`). Memory: every allocation that PyTorch reports, from before the model is built.
+Time: whole steps, from `on_step_begin` to `on_step_end`. All shapes run in rounds, in another order each, with a quick
+probe in each round: what disturbs the machine for a while, or lets it drift, does so for all of them, and each time is
+the median of its rounds' medians. Memory: every allocation that PyTorch reports, from before the model is built.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import datetime as dt
 import gc
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -34,13 +36,14 @@ import torch
 import transformers
 
 import flopwise
-from measure_training import LEAST, UNDISTURBED, BusyError, Quiet, cpu_name, peak_of, write_csv
+from measure_training import cpu_name, peak_of, write_csv
 
 SCRIPT = "benchmarks/calibrate_cpu.py"
 STACK = "hf-trainer-2026"
 PROFILED = 3
 """Steps over which memory is summed."""
-MOST_TRIES = 8
+ROUNDS, WARMUP, STEPS = 5, 2, 5
+"""Of all shapes; steps of a round that are left out, and that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +114,18 @@ def built(shape: TrainedShape) -> Any:
 
 
 class StepTimes(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
-    """Seconds of the steps that other processes left alone."""
+    """Seconds of each step."""
 
-    def __init__(self, quiet: Quiet | None, warmup: int, wanted: int) -> None:
-        self.quiet, self.warmup, self.wanted = quiet, warmup, wanted
-        self.clean, self.every, self.before = list[float](), list[float](), True
-        self.start = self.begun = 0.0
-        self.alone = torch.get_num_threads() == 1
+    def __init__(self) -> None:
+        self.every, self.start = list[float](), 0.0
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Note the time."""
-        self.before = self.quiet is None or self.quiet.now()
-        self.begun, self.start = time.process_time(), time.perf_counter()
+        self.start = time.perf_counter()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Keep the step, or not; stop when there are enough."""
-        del args, state
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Keep the step."""
         self.every.append(time.perf_counter() - self.start)
-        had_core = not self.alone or time.process_time() - self.begun > UNDISTURBED * self.every[-1]
-        left_alone = self.quiet is None or (self.before and had_core and self.quiet.now())
-        if len(self.every) > self.warmup and left_alone:
-            self.clean.append(self.every[-1])
-        control.should_training_stop = len(self.clean) >= self.wanted
-        return control
 
 
 class RandomTokens(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # untyped
@@ -174,18 +166,37 @@ class MeasuredRun:
 
     shape: TrainedShape
     parameters: int
-    steps_s: tuple[float, ...]
-    disturbed: int
+    rounds_s: tuple[float, ...]  # the median step of each
     peak_bytes: int
 
     @property
     def step_s(self) -> float:
-        """The median step."""
-        return statistics.median(self.steps_s)
+        """The median of its rounds."""
+        return statistics.median(self.rounds_s)
 
 
-def measured(shape: TrainedShape, quiet: Quiet | None, warmup: int, repeats: int) -> MeasuredRun:
-    """Train one shape, for its memory and for its time. Raises BusyError: too few steps were left alone."""
+def measured(only: str, rounds: int, out: Path) -> list[MeasuredRun]:
+    """Train the shapes that `only` names, in rounds; a probe of each goes to `out`."""
+    every = [shape for shape in SHAPES if only in shape.name]
+    peaks = [peak_bytes(shape) for shape in every]
+    times: list[list[float]] = [[] for _ in every]
+    counts = [0] * len(every)
+    for number in range(rounds):
+        flopwise.probe(quick=True, device=("cpu",), threads=torch.get_num_threads()).write(out / f"probe-{number}.json")
+        rng = random.Random(number)  # noqa: S311 - an order
+        for place in rng.sample(range(len(every)), len(every)):
+            seen = StepTimes()
+            counts[place] = trained(every[place], WARMUP + STEPS, seen)
+            times[place].append(statistics.median(seen.every[WARMUP:]))
+        print(f"round {number + 1} of {rounds}", flush=True)
+    return [
+        MeasuredRun(shape=shape, parameters=count, rounds_s=tuple(taken), peak_bytes=peak)
+        for shape, count, taken, peak in zip(every, counts, times, peaks, strict=True)
+    ]
+
+
+def peak_bytes(shape: TrainedShape) -> int:
+    """Most that a training holds at once."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -193,14 +204,7 @@ def measured(shape: TrainedShape, quiet: Quiet | None, warmup: int, repeats: int
     peak = peak_of(seen)
     del seen
     gc.collect()
-    times = StepTimes(quiet, warmup, repeats)
-    parameters = trained(shape, warmup + MOST_TRIES * repeats, times)
-    if len(times.clean) < min(LEAST, repeats):
-        raise BusyError
-    disturbed = len(times.every) - warmup - len(times.clean)
-    return MeasuredRun(
-        shape=shape, parameters=parameters, steps_s=tuple(times.clean), disturbed=disturbed, peak_bytes=peak
-    )
+    return peak
 
 
 def row_of(run: MeasuredRun, gpu: str, date: str) -> dict[str, Any]:
@@ -280,12 +284,8 @@ def main() -> None:
     """Probe, calibrate, measure, learn, predict, say so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--probe", type=Path, help="a probe's file (default: one is taken)")
-    parser.add_argument("--quick", action="store_true", help="probe quickly")
     parser.add_argument("--only", default="", help="shapes whose name contains this")
-    parser.add_argument("--busy", action="store_true", help="take steps whatever else is running")
-    parser.add_argument("--warmup", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--threads", type=int, help="threads to use (default: as PyTorch chooses)")
     parser.add_argument("--report", action="store_true", help="measure nothing: report on what is in --out")
     asked = parser.parse_args()
@@ -294,24 +294,13 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     out, date = asked.out, dt.datetime.now(tz=dt.UTC).date().isoformat()
     out.mkdir(parents=True, exist_ok=True)
-    probe = asked.probe or out / "probe.json"
-    if asked.probe is None and not asked.report:
-        flopwise.probe(quick=asked.quick, device=("cpu",), threads=torch.get_num_threads()).write(probe)
+    done = [] if asked.report else measured(asked.only, asked.rounds, out)
     profiles = ("loop-probed", "loop-learned")
-    first = flopwise.calibrate(probe, name=profiles[0], force=True)
-    [gpu] = first.devices
-    quiet = None if asked.busy else Quiet()
-    done: list[MeasuredRun] = []
-    for shape in [] if asked.report else [s for s in SHAPES if asked.only in s.name]:
-        try:
-            done.append(measured(shape, quiet, asked.warmup, asked.repeats))
-        except BusyError:
-            print(f"{shape.name}: other processes were busy", flush=True)
-            continue
-        print(f"{shape.name}: {1e3 * done[-1].step_s:.1f} ms, {done[-1].peak_bytes / 2**20:.1f} MiB", flush=True)
+    [gpu] = flopwise.calibrate(*sorted(out.glob("probe-*.json")), name=profiles[0], force=True).devices
+    if not asked.report:
+        if not done:
+            sys.exit("nothing was measured")
         write_runs(out, done, gpu, date)
-    if not done and not asked.report:
-        sys.exit("nothing was measured")
     flopwise.calibrate(out / "fitted.csv", name=profiles[1], facts=out, calibration=profiles[0], force=True)
     text = report(out, profiles, gpu)
     (out / "report.md").write_text(text, encoding="utf-8")

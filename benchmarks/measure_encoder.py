@@ -1,14 +1,15 @@
 """An encoder on this CPU, as people run it: probe, calibrate, predict, measure, learn from half, predict the rest.
 
-    python benchmarks/measure_encoder.py --out DIR                # some minutes, on a quiet machine
-    python benchmarks/measure_encoder.py --out DIR --probe FILE   # with a probe that was taken before
+    python benchmarks/measure_encoder.py --out DIR              # some nine minutes
+    python benchmarks/measure_encoder.py --out DIR --report     # what was measured before, predicted again
 
 BERTs of different shapes run in OpenVINO and in ONNX Runtime, in fp32, one call a batch of inputs of one length. Every
-second condition is held aside: the profile of an engine never sees it. Writes probe.json, serving.csv (all), ENGINE.csv
-(what its profile learns from), ENGINE-aside.csv, models.jsonl, raw.json and report.md into --out. Needs the packages
-openvino, onnxruntime and onnx.
+second condition is held aside: the profile of an engine never sees it. Writes probe-N.json, serving.csv (all),
+ENGINE.csv (what its profile learns from), ENGINE-aside.csv, models.jsonl, raw.json and report.md into --out. Needs the
+packages openvino, onnxruntime and onnx.
 
-Time: the median of calls that other processes left alone (see `measure_training.Quiet`), from arrays to arrays.
+Time: from arrays to arrays. All conditions run in rounds, in another order each, with a quick probe in each round: what
+disturbs the machine for a while, or lets it drift, does so for all of them, and each time is the median of its rounds'.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ import transformers
 
 import flopwise
 from calibrate_cpu import shown
-from measure_training import BusyError, Device, Quiet, cpu_name, timed, write_csv
+from measure_training import cpu_name, write_csv
 
 SCRIPT = "benchmarks/measure_encoder.py"
 ENGINES = ("openvino", "onnxruntime")
@@ -43,7 +44,9 @@ MODELS = ((6, 384, 12), (4, 512, 8), (12, 768, 12), (12, 384, 12), (3, 256, 4))
 LOADS = ((1, 16), (1, 128), (1, 512), (8, 64), (8, 256), (32, 32), (32, 128))
 """Inputs a batch, tokens an input."""
 VOCAB = 30522
-WARMUP = 2
+ROUNDS = 5
+MOST_CALLS, LONG_S = 3, 0.5
+"""Calls of a condition in a round, until they have taken so long together."""
 PROBED, LEARNED = "encoder-probed", "encoder-learned"
 """Profiles of the probe alone, and of an engine's conditions on top."""
 Call = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], Any]
@@ -59,8 +62,12 @@ class Condition:
     heads: int
     batch: int
     tokens: int
-    seconds: float = 0.0
-    disturbed: int = 0
+    rounds_s: tuple[float, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The median of its rounds."""
+        return statistics.median(self.rounds_s)
 
     @property
     def model(self) -> str:
@@ -144,25 +151,32 @@ def conditions(only: str) -> Iterator[Condition]:
                     yield one
 
 
-def measured(only: str, threads: int, quiet: Quiet | None, repeats: int) -> Iterator[Condition]:
-    """Run what is asked for; what other processes disturbed too often is left out, and said."""
-    made: dict[tuple[str, str], Call] = {}
-    for one in conditions(only):
-        if (one.engine, one.model) not in made:
-            made = {(one.engine, one.model): CALLS[one.engine](Encoder(one), threads)}
-        call = made[one.engine, one.model]
-        tokens = np.random.default_rng(0).integers(5, VOCAB, (one.batch, one.tokens))
-        mask = np.ones_like(tokens)
-        for _ in range(WARMUP):
-            call(tokens, mask)
-        try:
-            times, disturbed = timed(partial(call, tokens, mask), Device("cpu"), repeats, quiet)
-        except BusyError:
-            print(f"{one.name}: other processes were busy", flush=True)
-            continue
-        done = Condition(**asdict(one) | {"seconds": statistics.median(times), "disturbed": disturbed})
-        print(f"{done.name}: {1e3 * done.seconds:.2f} ms", flush=True)
-        yield done
+def measured(only: str, threads: int, rounds: int, out: Path) -> list[Condition]:
+    """Run what `only` names, in rounds; a probe of each goes to `out`."""
+    every = list(conditions(only))
+    made = {(one.engine, one.model): one for one in every}
+    calls = {key: CALLS[one.engine](Encoder(one), threads) for key, one in made.items()}
+    times: list[list[float]] = [[] for _ in every]
+    for number in range(rounds + 1):  # the first warms up
+        if number:
+            flopwise.probe(quick=True, device=("cpu",), threads=threads).write(out / f"probe-{number}.json")
+        for place in np.random.default_rng(number).permutation(len(every)).tolist():
+            one = every[place]
+            tokens = np.random.default_rng(0).integers(5, VOCAB, (one.batch, one.tokens))
+            taken = called(calls[one.engine, one.model], tokens, 1 if number == 0 else MOST_CALLS)
+            times[place] += [taken] if number else []
+        print(f"round {number} of {rounds}", flush=True)
+    return [replace(one, rounds_s=tuple(taken)) for one, taken in zip(every, times, strict=True)]
+
+
+def called(call: Call, tokens: np.ndarray[Any, Any], most: int) -> float:
+    """The median of a few calls, in seconds."""
+    mask, taken = np.ones_like(tokens), list[float]()
+    while len(taken) < most and sum(taken) < LONG_S:
+        begin = time.perf_counter()
+        call(tokens, mask)
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
 
 
 def row_of(one: Condition, gpu: str, date: str) -> dict[str, Any]:
@@ -226,10 +240,8 @@ def main() -> None:
     """Probe, calibrate, measure, learn, predict, say so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--probe", type=Path, help="a probe's file (default: one is taken)")
     parser.add_argument("--only", default="", help="conditions whose name contains this")
-    parser.add_argument("--busy", action="store_true", help="take calls whatever else is running")
-    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads to use")
     parser.add_argument("--report", action="store_true", help="measure nothing: report on what is in --out")
     asked = parser.parse_args()
@@ -237,13 +249,9 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     out, date = asked.out, dt.datetime.now(tz=dt.UTC).date().isoformat()
     out.mkdir(parents=True, exist_ok=True)
-    probe = asked.probe or out / "probe.json"
-    if asked.probe is None and not asked.report:
-        flopwise.probe(device=("cpu",), threads=asked.threads).write(probe)
-    [gpu] = flopwise.calibrate(probe, name=PROBED, force=True).devices
+    done = [] if asked.report else measured(asked.only, asked.threads, asked.rounds, out)
+    [gpu] = flopwise.calibrate(*sorted(out.glob("probe-*.json")), name=PROBED, force=True).devices
     if not asked.report:
-        quiet = None if asked.busy else Quiet()
-        done = list(measured(asked.only, asked.threads, quiet, asked.repeats))
         if not done:
             sys.exit("nothing was measured")
         write_all(out, done, gpu, date, asked.threads)

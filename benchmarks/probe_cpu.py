@@ -1,6 +1,6 @@
 """A CPU's own rates as private facts: what `flopwise probe` measures, as a row of accelerators.csv and its calibration.
 
-    python benchmarks/probe_cpu.py --out DIR            # about a minute; --probe FILE takes one that was written
+    python benchmarks/probe_cpu.py --out DIR            # about a minute; --probe FILE... takes those that were written
     flopwise train MODEL --gpu "NAME" --facts DIR       # NAME is printed
 
 Single operations only, never a training step; `flopwise calibrate` makes a profile of the same.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flopwise.api.probe import probe as run_probe
 from flopwise.facts.calibration import FIELDS
-from flopwise.fitting.measured import probed_facts
+from flopwise.fitting.measured import pooled_probe, probed_facts
 from flopwise.probes.file import Probe
 
 KINDS = ("matmul", "memory", "attention", "elementwise", "launch")
@@ -26,15 +26,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="facts folder to write to")
     parser.add_argument("--name", help='the device\'s name in the facts (default: what it calls itself, and "probed")')
-    parser.add_argument("--probe", type=Path, help="a file of `flopwise probe -o`, instead of measuring now")
+    parser.add_argument("--probe", type=Path, nargs="+", help="files of `flopwise probe -o`, instead of measuring now")
     parser.add_argument("--quick", action="store_true", help="measure for less time")
     parser.add_argument("--threads", type=int, help="threads to use (default: as PyTorch chooses)")
     asked = parser.parse_args()
     measured: Probe = (
-        Probe.from_file(asked.probe)
+        pooled_probe([Probe.from_file(file) for file in asked.probe])
         if asked.probe
         else run_probe(device=["cpu"], only=KINDS, quick=asked.quick, threads=asked.threads)
     )
+    if not asked.probe:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        measured.write(asked.out / "probe.json")
     found = probed_facts(measured)
     if not found.devices:
         parser.error(f"no processor in it that a row can be made of; {'; '.join(found.notes)}")

@@ -41,11 +41,11 @@ from named import FACTS
 
 TRUE = {
     "request_s": 0.03,
+    "front_s": 0.002,
     "step_s": 0.004,
     "layer_s": 120e-6,
     "sequence_s": 90e-6,
     "matmul_frac.bf16": 0.3,
-    "pointwise_frac": 0.2,
 }
 
 

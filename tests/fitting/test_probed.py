@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.measured import probed_facts
+from flopwise.fitting.measured import pooled_probe, probed_facts, read_measurements
 from flopwise.probes.file import ProbedDevice
 from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
 
@@ -54,6 +55,32 @@ def test_the_rate_of_weights_is_what_computing_leaves_of_few_rows() -> None:
     assert "packed_bytes_per_s.bf16" not in found
     # of the 17.7 us that a product of 256 x 256 x 256 loses, 32.8 us would be its weights': its tiles lose nothing
     assert found["tile_fill_s"] == 0.0
+
+
+def test_several_probes_of_a_machine_count_as_their_medians(tmp_path: Path) -> None:
+    """Products at 100, 90 and 40 GFLOP/s: the machine was busy once. Of another machine nothing is mixed in."""
+    files = []
+    for number, scale in enumerate((1.0, 0.9, 0.4)):
+        slower = tuple(
+            replace(one, value=one.value * scale, best=None) if one.name == "matmul" and one.value else one
+            for one in cpu_probe().measurements
+        )
+        files.append(tmp_path / f"probe-{number}.json")
+        replace(cpu_probe(), measurements=slower).write(files[-1])
+    [pooled] = read_measurements(files).probed
+    assert float(pooled.devices[0]["fp32_flops_per_s"]) == pytest.approx(90e9)
+    assert float(pooled.devices[0]["hbm_bytes_per_s"]) == 20e9
+    replace(cpu_probe(), host="another").write(files[2])
+    first, second = read_measurements(files).probed
+    assert [float(one.devices[0]["fp32_flops_per_s"]) for one in (first, second)] == pytest.approx([95e9, 100e9])
+
+
+def test_what_failed_in_one_probe_is_taken_from_the_others() -> None:
+    sound = cpu_probe()
+    failed = tuple(replace(one, value=None, failure="no memory") for one in sound.measurements)
+    pooled = pooled_probe([replace(sound, measurements=failed), sound])
+    assert [one.value for one in pooled.measurements] == [one.value for one in sound.measurements]
+    assert all(one.failure is None for one in pooled.measurements)
 
 
 def test_new_memory_is_told_from_elementwise_operations() -> None:

@@ -33,14 +33,14 @@ def begun(store: Store, *, ago_s: float = 100.0, every_s: float = 1.0, **how: An
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Samples of each call that reads some."""
-    sizes, whole = list[int](), Store.samples
+    sizes, whole = list[int](), Store.sample_rows
 
     def counted(self: Store, *given: Any, **named: Any) -> Any:
-        columns = whole(self, *given, **named)
-        sizes.append(columns.value.size)
-        return columns
+        found = whole(self, *given, **named)
+        sizes.append(len(found))
+        return found
 
-    monkeypatch.setattr(Store, "samples", counted)
+    monkeypatch.setattr(Store, "sample_rows", counted)
     return sizes
 
 
@@ -108,3 +108,16 @@ def test_watching_a_server_loads_no_arrays() -> None:
     code = f"import {modules}, sys; print({{*sys.modules}} & {{'numpy', 'sqlalchemy'}})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "set()\n"
+
+
+def test_watching_a_recorded_run_loads_no_arrays_and_no_other_database(tmp_path: Path) -> None:
+    begun(open_store(tmp_path / "runs.db"))
+    code = (
+        "import sys\nfrom flopwise.cli import main\n"
+        f"code = main(['watch', '--once', '--json', '--run', 'goes on', '--store', {str(tmp_path / 'runs.db')!r}])\n"
+        "assert code in (0, 1), code\n"
+        "unused = {'numpy', 'urllib.request', 'sqlalchemy.dialects.postgresql', 'alembic'}\n"
+        "print({*sys.modules} & unused, file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1:] == ["set()"], ended.stderr

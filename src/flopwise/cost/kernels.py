@@ -394,6 +394,7 @@ def decode_attention_s(
     act_bytes: float = 2.0,
     kv_bytes: float = 2.0,
     cold: bool = True,
+    dtype: str = "bf16",
 ) -> Timing:
     """One query (or a few) against the cache of each sequence; `context` tokens are read.
 
@@ -405,7 +406,7 @@ def decode_attention_s(
     """
     cached = qk_dim + v_dim if cached_dim is None else cached_dim
     latent = cached_dim is not None
-    rate = rates.peak_flops_per_s("bf16") * rates.value["latent_decode_frac" if latent else "attention_frac"]
+    rate = rates.peak_flops_per_s(dtype) * rates.value["latent_decode_frac" if latent else "attention_frac"]
     fixed_s = rates.value["decode_s"]
     block_s = rates.value["latent_block_s" if latent else "decode_block_s"]
     tail = rates.value["latent_tail"] if latent else 0.0
@@ -453,7 +454,7 @@ def attention_s(
         read = work.kv_elems / np.maximum(work.batch * float(latent), 1.0)
     decode = decode_attention_s(
         rates, work.batch, work.heads, kv_heads, read, qk_dim=qk_dim, v_dim=v_dim, cached_dim=latent,
-        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes,
+        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, dtype=dtype,
     )  # fmt: skip
     if few.all():
         return decode

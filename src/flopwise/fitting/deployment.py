@@ -59,28 +59,33 @@ class ServedLoad:
     job: ServeJob
     requests: MeasuredRequests
     users: int | None = None
+    name: str = ""  # loads of one name, such as the rounds of one, are left out together
 
 
 def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
-    """What is fitted of a deployment: four constants of its engine here, and two rates of its device.
+    """What is fitted of a deployment: five constants of its engine here, and a rate of its device.
 
     A priori they are what is known of the engine and the device; a processor has no captured graphs, so that each
-    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5). Rates of products
-    are measured well elsewhere, so they stray little; what a token costs beside products is the engine's own affair.
+    layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5), and nothing hides
+    what it does for each sequence (scheduling, sampling, detokenising in Python). Of a request the front end does a
+    part alone (HTTP, tokenizer, the way to the scheduler). Rates of products are measured well elsewhere, so they stray
+    little; those of elementwise operations are measured as well, and a load of one model cannot tell them from the
+    host's time for a token.
     """
     engine, chip = job.engine, job.cluster.accelerator
     scope = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     eager = chip.kind == "cpu"
     layer_s = 125e-6 if eager else max(engine.layer_s, 1e-7)
+    sequence_s, spread = (50e-6, 1.0) if eager else (max(engine.sequence_s, 1e-6), 1.5)
     of_engine = (engine.name,)
     known = job.cluster.rates.value
     return (
         Constant("request_s", of_engine, 5e-3 if eager else engine.request_s, 1e-4, 1.0, 1.0, table="engines"),
+        Constant("front_s", of_engine, max(engine.front_s, 1e-4), 1e-5, 0.2, 1.0, table="engines"),
         Constant("step_s", of_engine, max(engine.step_s, 1e-5), 1e-5, 0.1, 1.0, table="engines"),
         Constant("layer_s", of_engine, layer_s, 1e-7, 5e-3, 0.5, table="engines"),
-        Constant("sequence_s", of_engine, max(engine.sequence_s, 1e-6), 1e-7, 5e-3, 1.5, table="engines"),
+        Constant("sequence_s", of_engine, sequence_s, 1e-7, 5e-3, spread, table="engines"),
         Constant("matmul_frac.bf16", (scope,), known["matmul_frac.bf16"], 0.01, 1.5, 0.3),
-        Constant("pointwise_frac", (scope,), known["pointwise_frac"], 0.002, 4.0, 1.5),
     )  # fmt: skip
 
 
@@ -219,10 +224,17 @@ class DeploymentModel(FitModel):
 
         A machine drifts between loads more than within one, so that stretches of a load know too much of each other.
         """
-        every = [(place, stretch) for place, load in enumerate(self.served) for stretch in stretches(load)]
-        one = len(self.served) == 1
+        places = {name: place for place, name in enumerate(dict.fromkeys(self.load_names))}
+        every = [(places[name], part) for name, load in zip(self.load_names, self.served, strict=True)
+                 for part in stretches(load)]  # fmt: skip
+        one = len(places) == 1
         numbers = [number if one else place for number, (place, stretch) in enumerate(every) for _ in stretch]
         return [numbers[member // len(FIGURES)] for member in self.members]
+
+    @property
+    def load_names(self) -> list[str]:
+        """What each load is called; one without a name is like no other."""
+        return [load.name or f"load {place}" for place, load in enumerate(self.served)]
 
     def figure_names(self) -> list[str]:
         """Which of `FIGURES` each figure is."""
@@ -283,7 +295,7 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     return DeploymentFit(
         values=model.values(point), before=_quantiles(of, before), left_out=_quantiles(of, unseen), kept=kept,
         fitted=_quantiles(of, errors), figures=len(of) // len(FIGURES), p90_before=_quantiles(of, before, 0.9),
-        unit="load" if served[1:] else "stretch",
+        unit="load" if len({*model.load_names}) > 1 else "stretch",
         p90_fitted=_quantiles(of, errors, 0.9), p90_left_out=_quantiles(of, unseen, 0.9),
         spread={n: float(np.exp(_log_spread(unseen[of == n]))) for n in FIGURES if np.any(of == n)},
         inside={n: _share_inside(unseen[of == n], stretches[of == n]) for n in FIGURES if np.any(of == n)},
@@ -325,7 +337,7 @@ def deployment_profile(
 
     What the profile in the facts has, if any, stays below it.
     """
-    columns = type(job.engine).fitted_columns()
+    columns = {**type(job.engine).fitted_columns(), "front_s": "Front end's time for one request: one after another."}
     chip = job.cluster.accelerator
     family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     digits = {constant: float(f"{value:.4g}") for constant, value in found.values.items()}

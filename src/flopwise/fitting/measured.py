@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
 from flopwise.probes.backend import ELEMENT_BYTES
-from flopwise.probes.file import Measurement, Probe, ProbedDevice
+from flopwise.probes.file import FIGURES, Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds.elementwise import WRITTEN
 from flopwise.training.step_table import MAPPED_BYTES
 
@@ -60,18 +61,43 @@ def read_measurements(files: Sequence[Path]) -> Measurements:
     if not files:
         raise SpecError("no measurements are given; name a probe's file, or a CSV file as `flopwise backtest` reads it")
     rows: list[MeasuredRow] = []
-    probed: list[ProbedFacts] = []
+    probes = defaultdict[tuple[object, ...], list[tuple[str, Probe]]](list)
     for file in files:
         if not file.suffix and not file.exists():
             rows += _recorded_rows(str(file))
         elif file.suffix.lower() == ".json":
-            found = probed_facts(Probe.from_file(file))
-            probed.append(found)
-            rows += (MeasuredRow("kernels", row, str(file)) for row in found.rows)
+            probe = Probe.from_file(file)
+            machine = (probe.host, probe.backend, *((one.id, one.name, one.threads) for one in probe.devices))
+            probes[machine].append((str(file), probe))
         else:
             kind, own = _csv_rows(file)
             rows += (MeasuredRow(kind.name, row, str(file)) for row in own)
+    probed: list[ProbedFacts] = []
+    for same in probes.values():
+        found = probed_facts(pooled_probe([probe for _, probe in same]))
+        probed.append(found)
+        rows += (MeasuredRow("kernels", row, ", ".join(name for name, _ in same)) for row in found.rows)
     return Measurements(rows=tuple(rows), probed=tuple(probed), files=tuple(map(str, files)))
+
+
+def pooled_probe(probes: Sequence[Probe]) -> Probe:
+    """Probes of one machine, taken at different times, as one: medians of what several of them measured.
+
+    Assumes: the machine drifts by minutes, and a median keeps out what disturbed one of them.
+    """
+    if len(probes) == 1:
+        return probes[0]
+    every = defaultdict[tuple[object, ...], list[Measurement]](list)
+    for one in (one for probe in probes for one in probe.measurements):
+        every[one.name, one.device, one.dtype, tuple(sorted(one.shape.items())), one.work].append(one)
+    found = []
+    for same in every.values():
+        sound = [one for one in same if one.value is not None]
+        names = [name for name in FIGURES if sound and all(getattr(one, name) is not None for one in sound)]
+        middle = {name: statistics.median(getattr(one, name) for one in sound) for name in names}
+        found.append(replace((sound or same)[0], **middle))
+    seconds, notes = sum(probe.seconds for probe in probes), dict.fromkeys(n for probe in probes for n in probe.notes)
+    return replace(probes[-1], measurements=tuple(found), seconds=seconds, notes=tuple(notes))
 
 
 def _csv_rows(file: Path) -> tuple[MeasurementKind, list[Row]]:

@@ -18,6 +18,8 @@ from flopwise.files import read_at_most, write_whole
 FORMAT, VERSION = "flopwise-probe", 1
 LARGEST_FILE = 16 << 20
 Unit = Literal["FLOP/s", "B/s", "s"]
+FIGURES = ("value", "best", "low", "high", "seconds")
+"""Of a measurement, above 0 where they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +193,7 @@ def _check(probe: Probe, where: str) -> None:
             raise SpecError(f"{at}: its device {one.device[:40]!r} is not among the devices")
         if (one.value is None) == (one.failure is None):
             raise SpecError(f"{at}: needs either a value or a failure")
-        figures = [one.value, one.best, one.low, one.high, one.seconds]
+        figures = [getattr(one, name) for name in FIGURES]
         if any(figure is not None and not (math.isfinite(figure) and figure > 0) for figure in figures):
             raise SpecError(f"{at}: a figure is not above 0 and finite")
         needed = next((keys for start, keys in _SIZES.items() if one.name.startswith(start)), ())

@@ -7,21 +7,23 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, bindparam, case, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.records import schema
 from flopwise.records.database import Database
 from flopwise.records.metrics import METRICS, counter_growth
 from flopwise.records.model import Event, Expectation, MetricSummary, Run, RunStatus, Sample
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEAST_PREFIX = 4
 """Digits of a run's id that are enough where they are its alone."""
@@ -71,7 +73,8 @@ class Store:
     def add_run(self, run: Run, samples: Sequence[Sample] = (), events: Sequence[Event] = ()) -> bool:
         """Write a new run, whole or not at all; False, and nothing is written, where its id is there already."""
         with self._database.transaction() as connection:
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+            # of the two dialects the one in use is there already; the other takes 35 ms
+            dialect = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
             new = dialect.insert(schema.runs).values(_row(run)).on_conflict_do_nothing(index_elements=["run_id"])
             if connection.execute(new.returning(schema.runs.c.number)).first() is None:
                 return False
@@ -174,12 +177,21 @@ class Store:
         self, run_id: str, metric: str, device: str = "", *, most: int | None = None, start: int = 0
     ) -> SampleColumns:
         """The samples of one metric of a run but the first `start`; with `most` thinned by the database to so many."""
+        return _columns(self.sample_rows(run_id, metric, device, most=most, start=start))
+
+    def sample_rows(
+        self, run_id: str, metric: str, device: str = "", *, most: int | None = None, start: int = 0
+    ) -> list[tuple[Any, ...]]:
+        """As `samples`, row by row: (time, step, value), of thinned ones (time, step, mean, low, high).
+
+        A step that a sample lacks is None, and so may be a value that is NaN.
+        """
         runs, series, samples = schema.runs, schema.series, schema.samples
         here = (runs.c.run_id == run_id, series.c.metric == metric, series.c.device == device)
         named = select(series.c.number, series.c.size).join(runs, series.c.run_number == runs.c.number).where(*here)
         found = self._rows(named)
         if not found:
-            return _columns([])
+            return []
         [one] = found
         width = math.ceil(one["size"] / most) if most else 1
         own = (samples.c.series_number == one["number"]) & (samples.c.position >= start)
@@ -192,7 +204,7 @@ class Store:
             )
             query = query.where(own).group_by(bucket).order_by(bucket)
         with self._database.connection() as connection:
-            return _columns([tuple(row) for row in connection.execute(query)])
+            return [tuple(row) for row in connection.execute(query)]
 
     def events(self, run_id: str) -> list[Event]:
         """The events of a run, in the order in which they were written."""
@@ -303,24 +315,24 @@ def _append_samples(connection: Connection, run_number: int, groups: Mapping[Ser
 
 def _with_samples(key: SeriesKey, before: MetricSummary | None, group: Sequence[Sample]) -> MetricSummary:
     """The summary with further samples in it."""
-    values = np.array([one.value for one in group], dtype=np.float64)
-    finite = values[np.isfinite(values)]
+    finite = [float(one.value) for one in group if math.isfinite(one.value)]
     nan = float("nan")
     old = before or MetricSummary(
         metric=key[0], device=key[1], count=0, total=0.0, low=nan, high=nan, last=0.0, last_at_s=0.0
     )
+    ends = [*finite, *(end for end in (old.low, old.high) if math.isfinite(end))]
     if METRICS[key[0]].cumulative:
         last = old.last if math.isfinite(old.last) else old.high if old.count else 0.0
-        total = math.fsum(counter_growth(*pair) for pair in pairwise([last, *finite.tolist()]))
+        total = math.fsum(counter_growth(*pair) for pair in pairwise([last, *finite]))
     else:
-        total = float(finite.sum())
+        total = math.fsum(finite)
     return replace(
         old,
-        count=old.count + finite.size,
-        not_finite=old.not_finite + values.size - finite.size,
+        count=old.count + len(finite),
+        not_finite=old.not_finite + len(group) - len(finite),
         total=old.total + total,
-        low=float(np.fmin(old.low, finite.min(initial=math.inf))) if finite.size else old.low,
-        high=float(np.fmax(old.high, finite.max(initial=-math.inf))) if finite.size else old.high,
+        low=min(ends, default=nan),
+        high=max(ends, default=nan),
         last=group[-1].value,
         last_at_s=group[-1].at_s,
     )
@@ -365,6 +377,8 @@ def _event_row(run_number: int, one: Event) -> dict[str, Any]:
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> SampleColumns:
     """The columns of (time, step, value) or (time, step, mean, low, high)."""
+    import numpy as np  # noqa: PLC0415 - a writer, or a watcher of one reading, does without
+
     at_s, steps, *values = zip(*rows, strict=True) if rows else ((), (), ())
     mean, *ends = (np.array(column, dtype=np.float64) for column in values)  # None becomes NaN
     low, high = ends or (mean, mean)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from flopwise.facts.software import Engine
     from flopwise.serving.memory import ServingLayout
 
-ACT_BYTES = 2.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
@@ -222,7 +220,7 @@ class Runner:
             for counted in _works(group, load, cut, split.dp, inside=inside):
                 work = self._as_read(counted)
                 dtype, bits = self._format(work, inside=inside)
-                act_bytes = self._act_bytes if inside else ACT_BYTES
+                act_bytes = self._act_bytes if inside else self.plain_bytes
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=act_bytes, kv_bytes=self.kv_bytes
                 )
@@ -236,7 +234,12 @@ class Runner:
         Source: TensorRT demo/BERT, plugins with INT8 inputs and outputs. Assumes: all kernels take what comes.
         """
         p = precision(self.dtype)
-        return p.act_bits / 8 if p.quantised and self.engine.static_scales else ACT_BYTES
+        return p.act_bits / 8 if p.quantised and self.engine.static_scales else self.plain_bytes
+
+    @property
+    def plain_bytes(self) -> float:
+        """Of what is not quantised."""
+        return precision(self.other_dtype).act_bits / 8
 
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
@@ -289,7 +292,7 @@ class Runner:
             return self.dtype, self.weight_bits
         if work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
-        return self.other_dtype, 16.0
+        return self.other_dtype, 8.0 * self.plain_bytes
 
     def _most_flops_per_s(self, dtype: str) -> float:
         """What no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
@@ -306,7 +309,7 @@ class Runner:
         experts are chosen independently.
         """
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
-        nbytes = tokens * width * ACT_BYTES
+        nbytes = tokens * width * self.plain_bytes
         rows = sum(1 for i in items if isinstance(i, Linear) and i.shard == "row")
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
         seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
@@ -317,7 +320,7 @@ class Runner:
             return seconds + summed
         ranks, ep = np.asarray(split.tp) * split.dp, np.asarray(split.ep)
         p = precision(self.dtype)
-        thin = p.act_bits / 8 / ACT_BYTES if p.quantised else 1.0
+        thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
         routed = nbytes / split.tp * ep * (1.0 - (1.0 - 1.0 / ep) ** experts[0].top_k)
         spread = all_to_all_s(self.fabric, routed * thin, ep) + all_to_all_s(self.fabric, routed, ep)
         whole = nbytes * split.dp
@@ -325,7 +328,7 @@ class Runner:
         return seconds + np.where(np.asarray(split.dp) > 1, np.where(ep < ranks, joined, spread), summed)
 
     def _pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
-        nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * ACT_BYTES / split.tp
+        nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
 
 
@@ -432,5 +435,5 @@ def _useful_s(rates: Rates, work: Work, dtype: str, timing: Timing) -> Floats:
     if work.kind in {"matmul", "grouped"}:
         return work.causal_flops / rates.matmul_flops_per_s(dtype)
     if work.kind == "attention":
-        return work.causal_flops / (rates.peak_flops_per_s("bf16") * rates.value["attention_frac"])
+        return work.causal_flops / (rates.peak_flops_per_s(dtype) * rates.value["attention_frac"])
     return timing.compute_s

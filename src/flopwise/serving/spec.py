@@ -83,7 +83,7 @@ class ServingSpec(Spec):
     weights: str | None = _format("--weights", options.name("format"),
         "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).")
     kv_dtype: str | None = _format(
-        "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default), fp8 ...")
+        "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...")
     engine: str | None = _format("--engine", options.name("engine"),
         "vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.")
     memory_fraction: float | None = _format(
@@ -111,9 +111,10 @@ class ServingSpec(Spec):
 
         Raises: UnknownNameError, SpecError: there is no such format or engine.
         """
+        weights = facts.weight_format(self.weights or "bf16")
         return ServingSoftware(
-            weights=facts.weight_format(self.weights or "bf16"),
-            kv_dtype=facts.cache_format(self.kv_dtype or "bf16"),
+            weights=weights,
+            kv_dtype=facts.cache_format(self.kv_dtype or ("fp32" if weights.computes == "fp32" else "bf16")),
             engine=facts.engine(self.engine or defaults.ENGINE),
         )
 

@@ -20,7 +20,7 @@ from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.weights import layer_prefix_bytes
-from flopwise.serving.iteration import ACT_BYTES, Runner, StepLoad, StepTime
+from flopwise.serving.iteration import Runner, StepLoad, StepTime
 from flopwise.serving.job import Offload, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import Changes, Draft, ServingLayout
 from flopwise.serving.precision import product_path
@@ -311,7 +311,7 @@ class TechniqueRunner(Runner):
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
         there = Runner.step(self.host, load, ServingLayout(pp=split.pp))
         mixed = StepTime(*((1.0 - frac) * a + frac * b for a, b in zip(step, there, strict=True)))
-        hops_s = 2.0 * tokens * self.model.stacks[0].width * ACT_BYTES / link
+        hops_s = 2.0 * tokens * self.model.stacks[0].width * self.plain_bytes / link
         mixed = mixed._replace(seconds=mixed.seconds + hops_s, communication_s=mixed.communication_s + hops_s)
         many = np.asarray(tokens) >= STREAM_TOKENS
         return StepTime(*(np.where(many, a, b) for a, b in zip(brought, mixed, strict=True)))
@@ -369,9 +369,10 @@ def runner(job: ServeJob) -> Runner:
 
 
 def _formats(model: Model, form: WeightFormat, rates: Rates) -> dict[str, Any]:
-    """Keywords of `Runner`: how products of the model's weights run on a device."""
+    """Keywords of `Runner`: how products of the model's weights run on a device; where in fp32, all else does, too."""
     path = product_path(model, form, rates)
-    return {"dtype": path.dtype, "weight_bits": path.weight_bits, "head_bits": path.head_bits}
+    other = "fp32" if path.dtype in ("fp32", "tf32") else "bf16"
+    return {"dtype": path.dtype, "weight_bits": path.weight_bits, "head_bits": path.head_bits, "other_dtype": other}
 
 
 def memory_changes(job: ServeJob) -> Changes:

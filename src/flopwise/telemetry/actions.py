@@ -9,9 +9,7 @@ import shutil
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -80,6 +78,9 @@ class Webhook:
 
     def _attempt(self, body: bytes) -> tuple[str, bool]:
         """(why it failed, or nothing; whether to try again)."""
+        import urllib.error  # noqa: PLC0415 - a watcher without a webhook does without
+        import urllib.request  # noqa: PLC0415 - same
+
         headers = {"Content-Type": "application/json", "User-Agent": "flopwise"}
         try:
             request = urllib.request.Request(self._url, data=body, headers=headers)  # noqa: S310 - http and https alone

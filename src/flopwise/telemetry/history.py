@@ -70,6 +70,10 @@ class Window:
         """At least one."""
         self.readings = readings
         self._medians: dict[str, float | None] = {}
+        self._means: dict[str, float | None] = {}
+        devices = [values for reading in readings for values in reading.devices.values()]
+        self._devices = devices
+        self._known = frozenset[str]().union(*devices)  # most measures are those of other sources
 
     @property
     def seconds(self) -> float:
@@ -78,8 +82,9 @@ class Window:
 
     def device_values(self, name: str) -> Iterator[float]:
         """A measure, or a share of DERIVED, of each device in each reading."""
-        for reading in self.readings:
-            for values in reading.devices.values():
+        parts = DERIVED.get(name, (name,))
+        if self._known.issuperset(parts):
+            for values in self._devices:
                 found = over(values, *DERIVED[name]) if name in DERIVED else values.get(name)
                 if found is not None:
                     yield found
@@ -96,8 +101,10 @@ class Window:
 
     def mean(self, name: str) -> float | None:
         """The same as a mean: of what comes and goes within a step."""
-        values = list(self.device_values(name))
-        return fmean(values) if values else None
+        if name not in self._means:
+            values = list(self.device_values(name))
+            self._means[name] = fmean(values) if values else None
+        return self._means[name]
 
     def share(self, mask: int) -> float | None:
         """Share of the readings of devices in which a bit of the clocks' reasons is set."""

@@ -7,14 +7,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import FlopwiseError
 from flopwise.telemetry.readings import WHOLE_JOB, SourceLostError, WatchReading
 
 if TYPE_CHECKING:
     from flopwise.records.model import Run
-    from flopwise.records.store import SampleColumns, Store
+    from flopwise.records.store import Store
 
 DEVICE_MEASURES = {
     "utilization_frac": "busy_frac", "tensor_active_frac": "tensor_active_frac", "used_memory_bytes":
@@ -88,20 +88,19 @@ class RunSource:
         for key, summary in self._store.summaries(self.run.run_id).items():
             size, (metric, device) = summary.count + summary.not_finite, key
             if (metric in JOB_MEASURES or metric in DEVICE_MEASURES) and size > self._num_seen.get(key, 0):
-                columns = self._new_samples(key, size)
-                for at_s, value in zip(columns.at_s.tolist(), columns.value.tolist(), strict=True):
-                    if value == value:  # noqa: PLR0124 - NaN
+                for at_s, _, value in self._new_samples(key, size):
+                    if value is not None and value == value:  # noqa: PLR0124 - NaN
                         yield at_s, metric, device, value
 
-    def _new_samples(self, key: tuple[str, str], size: int) -> SampleColumns:
+    def _new_samples(self, key: tuple[str, str], size: int) -> list[tuple[Any, ...]]:
         """The samples since the last call; at the first one of a run that goes on, those back to where it looks."""
         seen, width = self._num_seen.get(key), FIRST_SAMPLES
         while True:
             start = seen if seen is not None else max(0, size - width) if self.live else 0
-            columns = self._store.samples(self.run.run_id, *key, start=start)
-            if seen is not None or not start or columns.at_s[0] <= self._since_s:
-                self._num_seen[key] = start + columns.value.size
-                return columns
+            rows = self._store.sample_rows(self.run.run_id, *key, start=start)
+            if seen is not None or not start or rows[0][0] <= self._since_s:
+                self._num_seen[key] = start + len(rows)
+                return rows
             width *= 8
 
     def _take(self, metric: str, device: str, value: float) -> None:
