@@ -53,7 +53,8 @@ def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
     job, fabric = estimate.job, estimate.job.cluster.fabric
     compute_s = sum(seconds for name, seconds in estimate.breakdown if name in IN_COMPUTE)
     on_node = min(job.cluster.gpus_per_node, estimate.num_gpus)
-    needs, table = [], None
+    needs = []
+    table: StepTable | None = None
     for number, level in enumerate(fabric.levels):
         cluster = replace(job.cluster, fabric=byte_counting(fabric, number))
         table = single_table(replace(job, cluster=cluster), like=table)
