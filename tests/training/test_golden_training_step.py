@@ -242,6 +242,16 @@ def test_gradient_all_reduce() -> None:
     assert slowed == exactly(fast / LAYERS + contention * fast * (1 - 1 / LAYERS))
 
 
+def test_the_upper_bound_hides_nothing() -> None:
+    """The whole message and every launch beside the step's other lines, at the slow end of the measured errors."""
+    dp = 8
+    found = estimate(job(cluster=machine(node=1, network=SLOW), dp=dp))
+    message = 2 * (dp - 1) / dp * PARAMS * BF16 / SLOW
+    others = found.step_s - dict(found.breakdown)["data_parallel"]
+    launches = BATCH / dp * 3 * (LAYERS * 14 + 1 + 2) * MEGATRON.launch_s  # as in `test_host_launches`
+    assert found.upper_bound_s * found.band.low == exactly(others + message + launches)
+
+
 def test_gradients_of_experts() -> None:
     """Ranks with the same experts, dp / ep of them, reduce those; all reduce the rest (Megatron-LM)."""
     dp, ep = 8, 4

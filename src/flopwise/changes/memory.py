@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from flopwise.cost.memory_answer import MemoryAnswer, Remedy
-from flopwise.training.memory_answer import TrainingMemoryAnswer
 
 Answer = TypeVar("Answer", bound=MemoryAnswer)
 
@@ -18,9 +17,11 @@ def with_remedies(answer: Answer) -> Answer:
 
 def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
     """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
-    if isinstance(answer, TrainingMemoryAnswer):
+    if answer.task == "train":
         from flopwise.changes import training  # noqa: PLC0415 - half is enough
+        from flopwise.training.memory_answer import TrainingMemoryAnswer  # noqa: PLC0415 - half is enough
 
+        assert isinstance(answer, TrainingMemoryAnswer)
         kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
         setup = training.TrainingSetup(answer.model, answer.recipe, answer.layout, answer.facts)
         return training.remedies(setup, answer.capacity_bytes, device_kind=kind)

@@ -110,8 +110,11 @@ def _check_schedule(code: int, pipe: Pipe, layers: int) -> None:
         )
 
 
-def single_table(job: TrainJob) -> StepTable:
-    """The step table of one layout."""
+def single_table(job: TrainJob, like: StepTable | None = None) -> StepTable:
+    """The step table of one layout.
+
+    `like`: an earlier table of the same job but for its links and what of its messages is hidden, whose kernels hold.
+    """
     layout = job.layout
 
     def one(value: Ints) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -121,6 +124,7 @@ def single_table(job: TrainJob) -> StepTable:
     table = step_table(
         job.model, job.recipe, job.cluster.rates, job.cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
+        kernels=None if like is None else like.kernels, like=like,
     )  # fmt: skip
     table = replace(table, jitter_frac=job.conditions.jitter_frac)
     if not layout.offload_activations:
@@ -232,7 +236,7 @@ def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:
     stack = replace(job.recipe.stack, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
     alone = replace(job, recipe=replace(job.recipe, stack=stack))
     launch_s = job.micro_batches * float(table.host_s[0, 0])
-    return lower, sum(single_parts(single_table(alone), job.layout).values()) + launch_s
+    return lower, sum(single_parts(single_table(alone, like=table), job.layout).values()) + launch_s
 
 
 def counted_batch(job: TrainJob) -> tuple[float, int]:

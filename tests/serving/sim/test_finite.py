@@ -85,6 +85,13 @@ def test_serve_says_the_run() -> None:
     assert answer.under_load is None
 
 
+def test_as_many_users_as_said_are_served_at_once() -> None:
+    """A single user's prompts meet nobody's; of 16 at once the last waits for 15 others, the mean for half of them."""
+    given: dict[str, Any] = {"gpu": "h100", "input_tokens": 8192, "output_tokens": 2, "requests": 16}
+    alone, together = (serve("Llama-3.1-8B", concurrency=users, **given).estimate.ttft_s.value for users in (1, 16))
+    assert together / alone == pytest.approx(17 / 2, rel=0.2)
+
+
 @pytest.mark.parametrize(("model", "given"), [("bert-base", {}), ("Llama-3.1-8B", {"static": True, "concurrency": 4})])
 def test_one_pass_and_fixed_batches_have_no_run(model: str, given: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="requests"):
