@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -173,11 +173,8 @@ class TrainingOption(PlanOption):
     search: LayoutSearch
     layouts: TimedLayouts
     conditions: Conditions
-
-    @cached_property
-    def band(self) -> ErrorBand:
-        """The error band of the throughput."""
-        return training_band(self.job(0))
+    band: ErrorBand  # of the throughput
+    memory_odds: Floats
 
     @property
     def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -192,9 +189,7 @@ class TrainingOption(PlanOption):
         and cost the same; both after the start, which takes its time and is paid whatever the throughput.
         """
         workload = workload or self.workload
-        device = self.node.cluster.accelerator
-        band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
-        odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
+        odds: ByTarget = {"memory": self.memory_odds}
         for name, value, fixed, limit in (
             ("deadline", self.start_s + self.seconds, self.start_s, workload.deadline_s),
             ("budget", self.cost_usd, self.start_usd, workload.budget_usd),
@@ -253,26 +248,36 @@ def training_options(
 
     What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
     """
-    gpus, nbytes, device = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator.name
-    options = []
+    gpus, nbytes, chip = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator
+    options, recipe = [], search.recipe
+    first = TrainJob(
+        model=search.model, recipe=recipe, layout=search.space.layout(int(layouts.rows[0])), cluster=node.cluster,
+        tokens=workload.tokens,
+    )  # fmt: skip
+    band = training_band(first)
+    memory_odds = np.asarray(
+        memory_band(recipe, chip.calibration).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
+    )
     for priced in node.priced:
-        surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.conditions)
+        offer = priced.offer
+        surroundings = conditions(priced.purchase, offer.provider, chip.name, node.count, facts, search.conditions)
         seconds = layouts.run_s
         if priced.purchase == "spot":
             undisturbed = goodput_frac(gpus, nbytes, search.conditions.reliability)
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
         different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.training.tunes
-        stack = search.recipe.stack.name
-        start_s = np.asarray(training_start_s(search.model, stack, different, instances, facts, pretrained=tuned))
-        hourly, terms = instances * priced.usd_per_hour, facts.terms_of(priced.offer.provider, priced.offer.instance)
+        start_s = np.asarray(
+            training_start_s(search.model, recipe.stack.name, different, instances, facts, pretrained=tuned)
+        )
+        hourly, terms = instances * priced.usd_per_hour, facts.terms_of(offer.provider, offer.instance)
         options.append(
             TrainingOption(
                 workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
                 cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, terms)), start_s=start_s,
-                energy_joules=seconds * layouts.watts + start_joules(node.cluster.accelerator, gpus, start_s),
-                memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
-                search=search, layouts=layouts, conditions=surroundings,
+                energy_joules=seconds * layouts.watts + start_joules(chip, gpus, start_s),
+                memory_bytes=layouts.memory_bytes, tokens_per_s=recipe.useful_tokens / layouts.step_s,
+                search=search, layouts=layouts, conditions=surroundings, band=band, memory_odds=memory_odds,
             )
         )  # fmt: skip
     return options
