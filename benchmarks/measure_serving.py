@@ -292,8 +292,10 @@ def measure(out: Path, python: Path, seconds: float, rounds: int) -> None:
 
 
 def round_folders(out: Path) -> list[Path]:
-    """The rounds that are whole."""
+    """The rounds that are whole; a measurement without rounds is one of its own."""
     found = sorted(out.glob("round-*"), key=lambda one: int(one.name[6:]))
+    if not found and (out / "learned.json").exists():
+        return [out]
     return [one for one in found if (one / "done.json").exists()]
 
 
