@@ -198,7 +198,7 @@ def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
         )  # fmt: skip
         try:
             yield
-            assert process.wait(120) == 0, (folder / "log").read_text()[-4000:]
+            assert process.wait(ALERT_S) == 0, (folder / "log").read_text()[-4000:]
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -213,7 +213,7 @@ def checks_its_targets(tiny: Deployment, url: str, folder: Path) -> None:
     write_files(exported_plan("load-test", tiny).files, folder)
     said = json.loads((folder / "load.json").read_text())
     assert said["targets"] == {"ttft": {"share": 0.95, "seconds": 0.1}}
-    for seconds, code in ((5.0, 0), (1e-6, 1)):
+    for seconds, code in ((30.0, 0), (1e-6, 1)):
         said |= {"seconds": 8, "targets": {name: {"share": 0.95, "seconds": seconds} for name in ("ttft", "tpot")}}
         (folder / "load.json").write_text(json.dumps(said))
         done = subprocess.run(
