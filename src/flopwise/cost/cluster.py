@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flopwise.cost.fabric import Fabric, fabric
@@ -33,6 +34,7 @@ class Cluster:
         return hash((self.accelerator.name, self.gpus_per_node, self.purchase, self.usd_per_gpu_hour))
 
 
+@lru_cache(maxsize=4096)  # a fleet asks for the same machines in each of its searches
 def cluster(
     accelerator: Accelerator,
     *,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from flopwise.ops.types import Floats
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
+    from flopwise.facts.accelerators import Accelerator
 
 Z90 = 1.2815515655446004
 """The 90th percentile of a standard normal."""
@@ -229,7 +231,11 @@ def device_band(name: str, cluster: Cluster) -> ErrorBand:
     Raises:
         MissingFactError: no backtest stands behind that class.
     """
-    chip = cluster.accelerator
+    return _chip_band(name, cluster.accelerator, bool(cluster.ambiguous))
+
+
+@lru_cache(maxsize=4096)
+def _chip_band(name: str, chip: Accelerator, ambiguous: bool) -> ErrorBand:
     family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
     own_errors = _nearest_errors(name, chip.calibration, f"{OF_FAMILY}{family}")
     band = own_errors or error_band(name, chip.calibration)
@@ -240,6 +246,6 @@ def device_band(name: str, cluster: Cluster) -> ErrorBand:
         band = replace(band, family=family, family_rows=0 if own is None else own.classes.get(band.name, 0))
         if spread > 1.0:
             band = band.wider(spread, band.evidence)
-    if cluster.ambiguous:
+    if ambiguous:
         band = band.wider(WIDER_WHEN_AMBIGUOUS, "the device's variant is a guess")
     return band

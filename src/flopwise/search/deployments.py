@@ -14,6 +14,7 @@ from flopwise.cost.energy import device_watts
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
+from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
@@ -175,15 +176,16 @@ def deployments(
         model, node.cluster, node.count, node.networked, weights, kv_dtype, workload.engine, workload.task,
         workload.input_tokens, workload.output_tokens, workload.max_gpus,
     )  # fmt: skip
+    start = (workload.facts.start_s("machine", "image"), workload.facts.storage(OBJECT_STORE))
     users = workload.concurrency is not None and workload.requests_per_s is None  # who are shared among replicas
-    asked = ReplicaQuestion(alike, model, workload, node, weights, kv_dtype, least)
+    asked = ReplicaQuestion(alike, start, model, workload, node, weights, kv_dtype, least)
     sized = sized_replicas.__wrapped__(asked) if users or workload.techniques.any else sized_replicas(asked)
     if sized is None or isinstance(sized, Deployments):
         return sized
-    job, batch, layout = sized.job, sized.batch, sized.job.layout
+    batch, layout = sized.batch, sized.job.layout
     if workload.instances is not None:
         least = _replicas_on(workload.instances, node.count, np.asarray(layout.num_gpus))
-    start_s = _start_s(job, workload, batch) if workload.task == "batch" else np.zeros(batch.size)
+    start_s = sized.start_s if workload.task == "batch" else np.zeros(batch.size)
     columns = (
         _one_pass_columns(sized, workload, least, start_s)
         if sized.steady is None
@@ -198,6 +200,7 @@ class ReplicaQuestion:
     """What `sized_replicas` is asked; questions with the same key have the same answer."""
 
     key: tuple[object, ...]
+    start: tuple[float, Storage]
     model: Model = field(compare=False)
     workload: Resolved = field(compare=False)
     node: NodeKind = field(compare=False)
@@ -215,6 +218,7 @@ class SizedReplicas:
     num_layouts: int
     steady: Steady | None  # None: answers in one pass
     known: dict[str, Any]
+    start: tuple[float, Storage]  # seconds until a rented machine runs the image, and what weights are read from
 
     @cached_property
     def curves(self) -> SteadyCurves:
@@ -222,6 +226,21 @@ class SizedReplicas:
         assert self.steady is not None, "only models that generate are in closed loops"
         sizes = self.batch.reshape(-1, self.num_layouts)
         return SteadyCurves.of(runner(self.job), self.job.layout, sizes, self.steady, *request_work(self.job))
+
+    @cached_property
+    def start_s(self) -> Floats:
+        """Seconds from a machine that is paid to the first request of each row's replicas: their layout alone decides.
+
+        Source: data/run_start.csv, `flopwise.serving.startup.cold_start`. Assumes: as there; replicas start together.
+        """
+        degrees = np.stack([np.asarray(getattr(self.job.layout, name)) for name in DEGREES])
+        layouts, place = np.unique(degrees, axis=1, return_inverse=True)
+        (rented_s, drive), each = self.start, list[float]()
+        for degree in layouts.T:
+            layout = ServingLayout(**dict(zip(DEGREES, map(int, degree), strict=True)))
+            each.append(cold_start(replace(self.job, layout=layout), drive).seconds)
+        start_s: Floats = rented_s + np.asarray(each)[place.ravel()]
+        return np.broadcast_to(start_s, self.batch.shape)
 
 
 @lru_cache(maxsize=KEPT_SIZED)
@@ -270,22 +289,7 @@ def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None
         "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
     }
     steady = None if one_pass else closed_loop(runner(job), job.layout, batch, *request_work(job))
-    return SizedReplicas(job, batch, fit.size, steady, known)
-
-
-def _start_s(job: ServeJob, workload: Resolved, batch: Floats) -> Floats:
-    """Seconds from a machine that is paid to the first request of each row's replicas: their layout alone decides.
-
-    Source: data/run_start.csv, `flopwise.serving.startup.cold_start`. Assumes: as there; replicas start together.
-    """
-    facts, degrees = workload.facts, np.stack([np.asarray(getattr(job.layout, name)) for name in DEGREES])
-    layouts, place = np.unique(degrees, axis=1, return_inverse=True)
-    drive, each = facts.storage(OBJECT_STORE), list[float]()
-    for degree in layouts.T:
-        layout = ServingLayout(**dict(zip(DEGREES, map(int, degree), strict=True)))
-        each.append(cold_start(replace(job, layout=layout), drive).seconds)
-    start_s: Floats = facts.start_s("machine", "image") + np.asarray(each)[place.ravel()]
-    return np.broadcast_to(start_s, batch.shape)
+    return SizedReplicas(job, batch, fit.size, steady, known, asked.start)
 
 
 def _room_text(

@@ -189,6 +189,7 @@ class ModelCatalog:
         files = {name: own / name for name in FILES if own is not None and (own / name).is_file()}
         self._models, self._aliases = files.get(MODELS_FILE), files.get(ALIASES_FILE)
         self._classes = ClassDefaults(files[DEFAULTS_FILE]) if DEFAULTS_FILE in files else SHIPPED_DEFAULTS
+        self._known: dict[str, Model] = {}  # of records: a fleet asks for the same ones in each of its searches
 
     @cached_property
     def _index(self) -> _Index:
@@ -245,10 +246,14 @@ class ModelCatalog:
                 "a model is needed: a catalog name (flopwise models), a hub id, a folder, a config.json, or a size (7B)"
             )
         spec = spec.strip()
+        if spec in self._known:
+            return self._known[spec]
         record = self._record(spec)
         if record is not None:
             model = model_of_record(record, self._classes)
-            return replace(model, checkpoint_format=named_format(spec) or model.checkpoint_format)
+            model = replace(model, checkpoint_format=named_format(spec) or model.checkpoint_format)
+            self._known[spec] = model
+            return model
         local = _local_config(spec)
         if local is not None:
             name = local.parent.name if local.name == "config.json" else local.stem
