@@ -54,6 +54,7 @@ class TrainEstimate:
     memory: Memory
     run: RunEstimate | None
     band: ErrorBand
+    table: StepTable = field(repr=False, compare=False)  # what the step was summed from
     dropped_frac: float | None = None  # of the copies of tokens that experts with a capacity are sent
     assumptions: tuple[str, ...] = field(default=())
 
@@ -172,7 +173,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper / band.low + read_s, mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
         run=None if job.tokens is None else RunEstimate.of(job, parts, watts), band=band,
-        dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
+        table=table, dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
     )  # fmt: skip
 
 

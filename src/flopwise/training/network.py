@@ -54,7 +54,7 @@ def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
     compute_s = sum(seconds for name, seconds in estimate.breakdown if name in IN_COMPUTE)
     on_node = min(job.cluster.gpus_per_node, estimate.num_gpus)
     needs = []
-    table: StepTable | None = None
+    table = estimate.table
     for number, level in enumerate(fabric.levels):
         cluster = replace(job.cluster, fabric=byte_counting(fabric, number))
         table = single_table(replace(job, cluster=cluster), like=table)

@@ -14,7 +14,7 @@ from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, clock_f
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
 from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
-from flopwise.training.estimate import TrainEstimate, single_table
+from flopwise.training.estimate import TrainEstimate
 from flopwise.training.frozen import split_model
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import expert_load
@@ -123,7 +123,7 @@ class StepFigures(Ledger):
         self.estimate, self.job = estimate, estimate.job
         self.layout, self.recipe = self.job.layout, self.job.recipe
         self.software, self.lines = self.recipe.stack, dict(estimate.breakdown)
-        self.table = single_table(self.job)
+        self.table = estimate.table
         self.device = TrainingDevice(self.job.cluster, self.software, self.table.rates)
         self.pp, self.micro_batches = int(self.layout.pp), estimate.job.micro_batches
         self.mode = int(mode_index(self.layout, self.table.partials))
