@@ -151,8 +151,8 @@ def conditions(only: str) -> Iterator[Condition]:
                     yield one
 
 
-def measured(only: str, threads: int, rounds: int, out: Path) -> list[Condition]:
-    """Run what `only` names, in rounds; a probe of each goes to `out`."""
+def measured(only: str, threads: int, rounds: int, out: Path) -> Iterator[list[Condition]]:
+    """Run what `only` names, in rounds; a probe of each goes to `out`. After each round: the conditions until then."""
     every = list(conditions(only))
     made = {(one.engine, one.model): one for one in every}
     calls = {key: CALLS[one.engine](Encoder(one), threads) for key, one in made.items()}
@@ -166,7 +166,8 @@ def measured(only: str, threads: int, rounds: int, out: Path) -> list[Condition]
             taken = called(calls[one.engine, one.model], tokens, 1 if number == 0 else MOST_CALLS)
             times[place] += [taken] if number else []
         print(f"round {number} of {rounds}", flush=True)
-    return [replace(one, rounds_s=tuple(taken)) for one, taken in zip(every, times, strict=True)]
+        if number:
+            yield [replace(one, rounds_s=tuple(taken)) for one, taken in zip(every, times, strict=True)]
 
 
 def called(call: Call, tokens: np.ndarray[Any, Any], most: int) -> float:
@@ -236,6 +237,12 @@ def report(out: Path, engine: str, gpu: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def calibrated(out: Path) -> str:
+    """Make the profile of all probes in a folder; its device's name."""
+    [gpu] = flopwise.calibrate(*sorted(out.glob("probe-*.json")), name=PROBED, force=True).devices
+    return gpu
+
+
 def main() -> None:
     """Probe, calibrate, measure, learn, predict, say so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -249,12 +256,12 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     out, date = asked.out, dt.datetime.now(tz=dt.UTC).date().isoformat()
     out.mkdir(parents=True, exist_ok=True)
-    done = [] if asked.report else measured(asked.only, asked.threads, asked.rounds, out)
-    [gpu] = flopwise.calibrate(*sorted(out.glob("probe-*.json")), name=PROBED, force=True).devices
     if not asked.report:
-        if not done:
-            sys.exit("nothing was measured")
-        write_all(out, done, gpu, date, asked.threads)
+        if not any(conditions(asked.only)):
+            sys.exit(f"no condition's name contains {asked.only!r}")
+        for done in measured(asked.only, asked.threads, asked.rounds, out):  # a run that is cut off leaves its rounds
+            write_all(out, done, calibrated(out), date, asked.threads)
+    gpu = calibrated(out)
     text = "\n".join(report(out, engine, gpu) for engine in ENGINES)
     (out / "report.md").write_text(text, encoding="utf-8")
     print(text)

@@ -170,7 +170,7 @@ class Device:
         chip, offer = self.chip, self.cluster.offer
         if level.kind == (chip.link or "").lower():
             peak = chip_fact(chip, "link_bytes_per_s", "B/s", level.bytes_per_s)
-        elif level.kind == "pcie":
+        elif level.kind.startswith("pcie"):
             peak = chip_fact(chip, "pcie_bytes_per_s", "B/s", level.bytes_per_s)
         elif offer is not None and offer.network_bytes_per_s:
             source = f"{offer.provider} {offer.instance}: {offer.source}"
@@ -183,7 +183,8 @@ class Device:
             note=row.meaning,
         )  # fmt: skip
         value = level.bytes_per_s * level.frac
-        return term(f"achieved {level.kind} rate", value, "B/s", f"{peak.name} x link_frac", peak, fraction)
+        formula = f"{peak.name} x link_frac" + (", which all ranks that send at once share" if level.shared else "")
+        return term(f"achieved {level.kind} rate", value, "B/s", formula, peak, fraction)
 
     def links(self, ranks: int) -> tuple[Figure, ...]:
         """The links that a message over `ranks` neighbouring devices may cross."""

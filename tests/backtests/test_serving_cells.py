@@ -21,6 +21,7 @@ from flopwise.backtests.serving import (
 )
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
+from flopwise.serving.estimate import estimate
 from named import FACTS
 
 
@@ -246,3 +247,13 @@ def test_what_is_left_of_an_unknown_name_is_no_model_of_that_size() -> None:
     with pytest.raises(UnknownNameError):
         named_model("T0_3B", FACTS)
     assert "3B" in named_model("3B", FACTS).name
+
+
+def test_a_power_limit_is_the_devices() -> None:
+    cells = {"gpu": "H100-SXM-80", "model": "Llama-3-8B", "engine": "vllm", "mode": "serving_concurrency",
+             "input_tokens": "512", "output_tokens": "128", "concurrency": "8"}  # fmt: skip
+    limited, _ = row_job({**cells, "power_limit_w": "400"}, FACTS)
+    free, _ = row_job(cells, FACTS)
+    assert (limited.cluster.accelerator.tdp_w, free.cluster.accelerator.tdp_w) == (400.0, 700.0)
+    slow, fast = (estimate(job).ttft_s.value for job in (limited, free))
+    assert slow > 1.05 * fast

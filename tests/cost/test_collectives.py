@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from flopwise.cost.collectives import COLLECTIVES, all_gather_s, all_reduce_s, all_to_all_s, level_groups, p2p_s
 from flopwise.cost.fabric import Fabric, fabric
+from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 
 FACTS = load_facts()
@@ -16,7 +17,8 @@ FABRICS = {
     "hgx": fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9),
     "nvl72": fabric(FACTS.accelerator("GB200"), gpus_per_node=4, network_bytes_per_s_per_gpu=50e9),
     "pcie": fabric(FACTS.accelerator("L40S"), gpus_per_node=8, network_bytes_per_s_per_gpu=12.5e9),
-    "bridge": fabric(FACTS.accelerator("RTX 3090"), gpus_per_node=8),
+    "bridge": fabric(FACTS.accelerator("RTX 3090"), gpus_per_node=8, intra_node="link"),
+    "host": fabric(FACTS.accelerator("RTX 4090"), gpus_per_node=8),
     "xgmi": fabric(FACTS.accelerator("MI300X"), gpus_per_node=8),
     "torus": fabric(FACTS.accelerator("TPU v5p")),
 }
@@ -122,6 +124,29 @@ def test_what_is_assumed_is_said() -> None:
     links: Fabric = FABRICS["xgmi"]
     assert any("xgmi" in sentence for sentence in links.assumptions)
     assert any("network" in sentence for sentence in links.assumptions)
+
+
+def test_without_peer_access_ranks_share_the_path_through_the_host() -> None:
+    """Four RTX 4090: PCIe 4 x16 is 31.5 GB/s, of which messages reach half; every rank sends 2 x 3/4 of the tensor."""
+    links = fabric(FACTS.accelerator("RTX 4090"), gpus_per_node=4)
+    seconds = [float(all_reduce_s(links, nbytes, 4)) for nbytes in (1e9, 2e9)]
+    assert seconds[1] - seconds[0] == pytest.approx(4 * 1.5 * 1e9 / 15.75e9, rel=1e-3)
+    pairs = [float(all_reduce_s(links, nbytes, 2, stride=2)) for nbytes in (1e9, 2e9)]  # both pairs send at once
+    assert pairs[1] - pairs[0] == pytest.approx(4 * 1.0 * 1e9 / 15.75e9, rel=1e-3)
+    small = float(all_reduce_s(links, 16_384.0, 4, direct=True))
+    assert small == float(all_reduce_s(links, 16_384.0, 4))  # no kernel reads its peers' memory
+
+
+def test_a_machine_may_be_joined_otherwise_than_usual() -> None:
+    card = FACTS.accelerator("RTX A6000")
+    usual, bridged, through = (fabric(card, gpus_per_node=4, intra_node=how) for how in (None, "link", "host"))
+    assert [links.levels[0].kind for links in (usual, bridged, through)] == ["pcie", "nvlink3-bridge", "pcie-host"]
+    times = [float(all_reduce_s(links, 1e9, 2)) for links in (bridged, usual, through)]
+    assert times == sorted(times)
+    assert any("--intra-node host" in sentence for sentence in usual.assumptions)
+    assert not any("--intra-node" in sentence for sentence in through.assumptions)
+    with pytest.raises(SpecError, match="L4 has no fast link; allowed between devices of a node: pcie, host"):
+        fabric(FACTS.accelerator("L4"), intra_node="link")
 
 
 def test_a_message_between_two_has_no_pipeline_to_fill() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s
 from flopwise.cost.rates import rates
-from flopwise.cost.sustained import clock_frac, grouped_kernel, training_rates
+from flopwise.cost.sustained import clock_frac, grouped_kernel, limited_rates, training_rates
 from named import FACTS
 
 H100 = rates(FACTS.accelerator("H100-SXM-80"))
@@ -72,3 +72,14 @@ def test_fused_products_of_experts_serve_block_scaled_formats_alone() -> None:
     ours, theirs = (training_rates(chip, s, "mxfp8").value for s in (new, old))
     assert ours["grouped_frac"] > theirs["grouped_frac"]
     assert ours["grouped_passes"] < theirs["grouped_passes"]
+
+
+def test_kernels_under_a_power_limit_lose_the_clock_that_training_loses() -> None:
+    limited = replace(H100, tdp_w=500.0, made_for_w=700.0)
+    slower = limited_rates(limited)
+    frac = clock_frac(limited) / clock_frac(H100)
+    assert frac < 0.95
+    assert slower.matmul_flops_per_s("bf16") == pytest.approx(frac * H100.matmul_flops_per_s("bf16"))
+    assert slower.value["attention_frac"] == pytest.approx(frac * H100.value["attention_frac"])
+    assert slower.read_bytes_per_s == H100.read_bytes_per_s
+    assert limited_rates(H100) is H100

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, number, stated_model, whole
 from flopwise.cost.cluster import Cluster, cluster
+from flopwise.cost.spec import with_power_limit
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
@@ -166,9 +167,10 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
 
 
 @lru_cache(maxsize=256)
-def _cluster(gpu: Resolution, *, alone: bool) -> Cluster:
-    """Machines of that device; one that works alone needs no link."""
-    return cluster(gpu.accelerator, gpus_per_node=1 if alone else None, ambiguous=gpu.note)
+def _cluster(gpu: Resolution, power_limit_w: float | None, *, alone: bool) -> Cluster:
+    """Machines of that device, under a limit of its power if there is one; one that works alone needs no link."""
+    chip = gpu.accelerator if power_limit_w is None else with_power_limit(gpu.accelerator, power_limit_w)[0]
+    return cluster(chip, gpus_per_node=1 if alone else None, ambiguous=gpu.note)
 
 
 @lru_cache(maxsize=256)
@@ -209,7 +211,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp")  # its -b: prompt tokens of one step
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
-        cluster=_cluster(gpu, alone=int(layout.num_gpus) == 1),
+        cluster=_cluster(gpu, number(row, "power_limit_w"), alone=int(layout.num_gpus) == 1),
         layout=layout,
         weights=weights,
         kv_dtype=row_cache_format(row, software, weights, facts),

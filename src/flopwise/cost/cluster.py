@@ -42,19 +42,21 @@ def cluster(
     purchase: str = "on_demand",
     gpus_per_node: int | None = None,
     network_bytes_per_s_per_gpu: float | None = None,
+    intra_node: str | None = None,
     usd_per_gpu_hour: float | None = None,
     ambiguous: str | None = None,
 ) -> Cluster:
     """The cluster of `accelerator` in the instances of `offer`, or in nodes as the device is usually built into.
 
-    `network_bytes_per_s_per_gpu` and `usd_per_gpu_hour` override the offer's.
+    `network_bytes_per_s_per_gpu` and `usd_per_gpu_hour` override the offer's; `intra_node` as in `fabric`.
 
     Source: facts of accelerator and offer. Assumes: what the parts say in their `assumptions`.
     Raises: MissingFactError: as `fabric`.
     """
     joined = fabric(
-        accelerator, offer, gpus_per_node=gpus_per_node, network_bytes_per_s_per_gpu=network_bytes_per_s_per_gpu
-    )
+        accelerator, offer, gpus_per_node=gpus_per_node, network_bytes_per_s_per_gpu=network_bytes_per_s_per_gpu,
+        intra_node=intra_node,
+    )  # fmt: skip
     achieved = rates(accelerator)
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else min(joined.domain, 8))
     price, source = usd_per_gpu_hour, "given" if usd_per_gpu_hour is not None else ""

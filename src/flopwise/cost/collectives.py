@@ -10,6 +10,7 @@ sends in all (all-to-all, p2p).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -25,6 +26,8 @@ PAIR = 2.0
 def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Floats]]:
     """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first.
 
+    A level that ranks share has the rate of one of them: those `stride` apart are in groups that send at the same time.
+
     Source: NCCL: a hierarchical collective joins each level's groups in turn.
     Assumes: ranks lie `stride` apart and each inner group is filled before the next begins.
     """
@@ -37,9 +40,15 @@ def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Flo
         else:
             room = np.maximum(1.0, np.floor(level.size / np.maximum(stride * done, 1.0)))
             joined = np.minimum(n / done, room)
-        groups.append((level, np.maximum(joined, 1.0)))
-        done = done * groups[-1][1]
+        joined = np.maximum(joined, 1.0)
+        done = done * joined
+        groups.append((_shared(level, stride * done) if level.shared else level, joined))
     return groups
+
+
+def _shared(level: Level, ranks: Floats) -> Level:
+    """The level as one of so many ranks has it that send at once."""
+    return replace(level, bytes_per_s=level.bytes_per_s / np.minimum(ranks, level.size))  # type: ignore[arg-type]
 
 
 def ramped_s(level: Level, fixed_s: Floats, transfer_s: Floats) -> Floats:

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
-from flopwise.errors import MissingFactError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -41,8 +41,18 @@ class Level:
     pair: float  # factor of `frac` in a group of two
     exchange: float  # factor of `frac` where each pair of ranks has its own data: all-to-all, p2p
     multicast: float  # rate of an all-reduce added up by the switch (NVLS), over `frac`; 0 where it does not
+    shared: bool = False  # all ranks at once share the rate of one: their path leads through the host's memory
 
 
+THROUGH_HOST = "pcie-host"
+"""Kind of the link between devices without peer access: each message is written to the host's memory and read there."""
+ASSUMED_PATH = {
+    "host": "messages between devices of a node pass through the host's memory and share one PCIe link, since the "
+    "drivers of these cards have no peer access; with it: --intra-node pcie",
+    "pcie": "peer access over PCIe between devices of a node is assumed; without it (nvidia-smi topo -p2p r): "
+    "--intra-node host",
+}
+ASSUMED_PATH["link"] = ASSUMED_PATH["pcie"]  # beyond the devices that the fast link joins
 CALIBRATED = (
     "launch_s", "hop_s", "frac", "ramp", "fill_at", "direct_s", "direct_frac", "pair", "exchange", "multicast"
 )  # fmt: skip
@@ -100,12 +110,12 @@ def _level(
     link = {field: values[f"link_{field}"] for field in CALIBRATED}
     link["launch_s"] *= CLOCK_HZ / clock_hz if clock_hz else 1.0  # inside a node: instructions of the devices' cores
     link["direct_s"] = link["direct_s"] or float("inf")
-    return Level(kind=kind, size=size, bytes_per_s=bytes_per_s, **link), assumptions
+    return Level(kind=kind, size=size, bytes_per_s=bytes_per_s, shared=kind == THROUGH_HOST, **link), assumptions
 
 
 def _link_relatives(kind: str) -> tuple[str, ...]:
     """Scopes to ask when a link has no measurements: without its number, then the group it belongs to."""
-    plain = kind.removesuffix("-bridge").rstrip("0123456789")
+    plain = kind.removesuffix("-bridge").removesuffix("-host").rstrip("0123456789")
     group = {"xgmi": "scaleup", "ici": "scaleup", "neuronlink": "scaleup"}
     group |= dict.fromkeys(("roce", "ib", "efa", "ethernet"), "network")
     scopes = (kind.removesuffix("-bridge"), plain, group.get(plain, ""))
@@ -119,26 +129,32 @@ def fabric(
     gpus_per_node: int | None = None,
     fast_domain: int | None = None,
     network_bytes_per_s_per_gpu: float | None = None,
+    intra_node: str | None = None,
     calibration: Calibration | None = None,
 ) -> Fabric:
     """The levels of links for `accelerator` in the instances of `offer` (or in nodes of `gpus_per_node`).
 
     The fast link joins up to its scale-up domain; PCIe joins the rest of a node; the network joins nodes, its bandwidth
     shared by the devices of one. `network_bytes_per_s_per_gpu` overrides the offer's, `fast_domain` the number of
-    devices on the fast link.
+    devices on the fast link. `intra_node` overrides how machines with the device are usually built: "link" (the
+    fast link), "pcie" (with peer access) or "host" (through the host's memory).
 
     Source: datasheets and offers; behaviour of links from data/calibration.
     Assumes: ranks are placed consecutively; the network between nodes is not oversubscribed.
 
     Raises:
         MissingFactError: neither a link nor PCIe bandwidth is known for a node of several devices.
+        SpecError: the device has no fast link, and `intra_node` is that.
     """
     table = calibration or accelerator.calibration
     assumptions: tuple[str, ...] = ()
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else 0)
     link, clock_hz = (accelerator.link or "none").lower(), accelerator.boost_clock_hz
-    fast = int(fast_domain or accelerator.max_scaleup or 0) if accelerator.link_bytes_per_s else 0
-    if accelerator.link_bytes_per_s and not fast:
+    if intra_node == "link" and not accelerator.link_bytes_per_s:
+        raise SpecError(f"{accelerator.name} has no fast link; allowed between devices of a node: pcie, host")
+    how = intra_node or accelerator.intra_node or ("link" if accelerator.link_bytes_per_s else "pcie")
+    fast = int(fast_domain or accelerator.max_scaleup or 0) if how == "link" else 0
+    if how == "link" and not fast:
         fast = 2 if link.endswith("bridge") else (per_node or 8)
         assumptions += (f"{accelerator.name}: size of the {link} domain is not known; {fast} assumed",)
     if not per_node:
@@ -154,9 +170,10 @@ def fabric(
     if per_node > max(joined, 1) or not levels:
         pcie = accelerator.pcie_bytes_per_s
         if pcie:
-            level, notes = _level("pcie", max(per_node, 1), float(pcie), table, clock_hz)
+            through = THROUGH_HOST if how == "host" else "pcie"
+            level, notes = _level(through, max(per_node, 1), float(pcie), table, clock_hz)
             levels.append(level)
-            assumptions += notes
+            assumptions += notes if intra_node else (*notes, ASSUMED_PATH[how])
         elif per_node > 1:
             raise MissingFactError(
                 f"{accelerator.name}: no link and no PCIe bandwidth is known; add pcie_bytes_per_s (of a custom device "

@@ -58,6 +58,7 @@ class Rates:
     value: Mapping[str, float] = field(repr=False)
     assumptions: tuple[str, ...] = ()
     tdp_w: float | None = None
+    made_for_w: float | None = None  # the power of the device, where `tdp_w` is a limit below it
     clock_hz: float | None = None  # of the cores, boosted
     vendor: str = ""
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
@@ -192,7 +193,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     return Rates(
         name=accelerator.name, num_sms=float(cores or 1), peak=dict(accelerator.peak),
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,
-        assumptions=assumptions, tdp_w=accelerator.tdp_w, clock_hz=accelerator.boost_clock_hz,
-        vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
+        assumptions=assumptions, tdp_w=accelerator.tdp_w, made_for_w=accelerator.made_for_w,
+        clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
         is_host=accelerator.kind == "cpu",
     )  # fmt: skip

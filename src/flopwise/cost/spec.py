@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 USUAL_NODE = 8
 """Accelerators of a node where nothing says otherwise."""
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+INTRA_NODE = ("link", "pcie", "host")
+"""How devices of one node reach each other: by their fast link, PCIe with peer access, PCIe and the host's memory."""
 _machine = partial(option, section="Machines and prices")
 
 
@@ -52,6 +54,10 @@ class MachineSpec(Spec):
     gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators of a node.")
     network: float | None = _machine(
         "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.")
+    intra_node: str | None = _machine(
+        "--intra-node", options.choice(*INTRA_NODE),
+        "How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory "
+        "(default: as machines with them are usually built).")
     power_limit: float | None = _machine(
         "--power-limit", options.WATTS,
         "Of one accelerator, below its own: 500W. Products run at lower clocks.")
@@ -83,14 +89,16 @@ class MachineSpec(Spec):
         if offer is not None and self.names_offer:
             chip = facts.offered_accelerator(offer)
         elif per_node is None:
-            usual = chip.max_scaleup if chip.max_scaleup and chip.max_scaleup <= 16 else USUAL_NODE
+            bridged = (chip.link or "").endswith("-bridge")  # two of the devices of a node
+            usual = chip.max_scaleup if chip.max_scaleup and chip.max_scaleup <= 16 and not bridged else USUAL_NODE
             per_node = max(1, round(offer.count)) if offer is not None else min(max(1, usual), num_gpus)
         limits: tuple[str, ...] = ()
         if self.power_limit is not None:
-            chip, limits = _with_power_limit(chip, self.power_limit)
+            chip, limits = with_power_limit(chip, self.power_limit)
         machines = cluster(
             chip, offer=offer if self.names_offer else None, purchase=self.purchase, gpus_per_node=per_node,
-            network_bytes_per_s_per_gpu=self.network, usd_per_gpu_hour=self.price, ambiguous=resolution.note,
+            network_bytes_per_s_per_gpu=self.network, intra_node=self.intra_node, usd_per_gpu_hour=self.price,
+            ambiguous=resolution.note,
         )  # fmt: skip
         size, assumptions = machines.gpus_per_node, machines.assumptions
         if num_gpus == 1:  # no link is used: what was assumed of links is no news
@@ -151,7 +159,7 @@ class MachineSpec(Spec):
         return min(pool, key=lambda o: (_usd_per_hour(o, self.purchase, num_gpus), o.count, o.key))
 
 
-def _with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, ...]]:
+def with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, ...]]:
     """`chip` under a power limit, and what is assumed of it.
 
     Raises:
@@ -166,7 +174,7 @@ def _with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tup
     note = (
         f"power limit of {watts:g} W ({chip.name} is made for {made_for:g} W): products run at the clocks that fit it"
     )
-    return replace(chip, tdp_w=watts), (note,)
+    return replace(chip, tdp_w=watts, made_for_w=made_for), (note,)
 
 
 def _usd_per_hour(offer: Offer, purchase: str, num_gpus: int) -> float:

@@ -58,6 +58,23 @@ def clock_frac(rates: Rates) -> float:
     return float(min(1.0, (left / drawn) ** rates.value["train_clock_exponent"]))
 
 
+LIMITED = (RATES_OF_PRODUCTS, "attention_frac", "latent_prefill_frac")
+"""Rates of matrix units in serving, which follow the clock."""
+
+
+def limited_rates(rates: Rates) -> Rates:
+    """`rates` of kernels alone, as they are under a power limit; unchanged where there is none.
+
+    Source: `clock_frac` under the limit, over that of the device as it is made, with which kernels were measured.
+    Assumes: memory keeps its clock; kernels that wait for memory stay within the limit.
+    """
+    if rates.made_for_w is None:
+        return rates
+    frac = clock_frac(rates) / clock_frac(replace(rates, tdp_w=rates.made_for_w))
+    slower = {name: value * frac for name, value in rates.value.items() if name.startswith(LIMITED)}
+    return replace(rates, value={**rates.value, **slower})
+
+
 def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     """Which of the stack's kernels multiplies experts in `dtype`: "fused" ones serve some formats only, else "split".
 

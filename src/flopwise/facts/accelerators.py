@@ -54,11 +54,13 @@ class Accelerator:
     boost_clock_hz: Positive | None = None
     compute_capability: str | None = None
     tdp_w: Positive | None = None
+    made_for_w: float | None = field(default=None, metadata={"inner": True})  # its own power, where a limit is `tdp_w`
     pcie_gen: Count | None = None
     pcie_bytes_per_s: BytesPerS | None = None
     link: str | None = None  # the fast link between devices: "nvlink4", "xgmi", "ici", "none" ...
     link_bytes_per_s: BytesPerS | None = None  # one direction, all links of the device together
     max_scaleup: Count | None = None  # devices that the fast link can join
+    intra_node: str | None = None  # between devices of a node, as usual: link, pcie, host; None: link, else pcie
     notes: str = ""
     calibration: Calibration = field(default=NOT_CALIBRATED, repr=False, hash=False, metadata={"inner": True})
     """What is known of achieved rates: the shipped calibration, with a facts folder's laid over it."""

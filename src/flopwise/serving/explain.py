@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import device_watts
+from flopwise.cost.sustained import limited_rates
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
@@ -144,7 +146,8 @@ class _Tree:
 
     def __init__(self, estimate: ServeEstimate) -> None:
         self.estimate, self.job = estimate, estimate.job
-        self.device, self.row, self.machine = Device(self.job.cluster), self.job.engine, runner(self.job)
+        limited = replace(self.job.cluster, rates=limited_rates(self.job.cluster.rates))
+        self.device, self.row, self.machine = Device(limited), self.job.engine, runner(self.job)
         self.output = setting("output tokens", self.job.output_tokens, "tokens")
         self.prompt = prompt(self.job.model, self.job.input_tokens)
         read = self.job.input_tokens if self.job.decodes else int(self.prompt.tokens)

@@ -14,6 +14,7 @@ import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.cost.rates import rates as rates_of
+from flopwise.cost.sustained import limited_rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Linear, Model, Norm
 from flopwise.facts.formats import BF16, WeightFormat
@@ -330,7 +331,7 @@ class TechniqueRunner(Runner):
 
 def runner(job: ServeJob) -> Runner:
     """The job's model, format, engine and device, with its techniques: gives the times of steps."""
-    how, rates = job.techniques, job.cluster.rates
+    how, rates = job.techniques, limited_rates(job.cluster.rates)
     plain = Runner(
         model=job.model,
         rates=rates,

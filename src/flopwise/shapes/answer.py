@@ -143,9 +143,8 @@ def _link_findings(case: Case) -> Iterator[Fine]:
         return
     kind, chip = cluster.fabric.link_kind, cluster.accelerator
     text = f"messages of tp {clock.tp} take {100 * clock.messages_s() / case.now_s:.1f} % over {kind}"
-    if kind != "pcie" and chip.pcie_bytes_per_s:
-        plain = replace(chip, link="none", link_bytes_per_s=None, max_scaleup=None)
-        over_pcie = replace(cluster, fabric=fabric(plain, gpus_per_node=max(8, clock.tp)))
+    if not kind.startswith("pcie") and chip.pcie_bytes_per_s:
+        over_pcie = replace(cluster, fabric=fabric(chip, gpus_per_node=max(8, clock.tp), intra_node="pcie"))
         slower = scalar(replace(clock, cluster=over_pcie).pass_s()) / case.now_s
         what = "pass" if clock.task == "train" else "step"
         text += f"; over PCIe the {what} would take {slower:.2f} times as long"

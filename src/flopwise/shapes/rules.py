@@ -239,7 +239,7 @@ def degrees(case: Case) -> Iterator[Finding]:
         to, why = kv_heads, f"{kv_heads} key-value heads: each is held and computed {ceil_div(tp, kv_heads)} times"
     elif fabric.domain < tp:
         to, why = fabric.domain, f"{fabric.link_kind} joins {fabric.domain}: messages go over the network"
-    elif fabric.link_kind == "pcie":
+    elif fabric.link_kind.startswith("pcie"):
         to, why = 1, "messages go over PCIe"
     allowed = max((d for d in fewer if d <= to), default=None)
     if why and allowed is not None and case.worth(gains[allowed]):

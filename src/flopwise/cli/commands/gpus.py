@@ -85,6 +85,10 @@ def _rate(flops_per_s: float | None) -> str | None:
     return None if flops_per_s is None else units.format_rate(flops_per_s, "FLOP/s")
 
 
+PATHS = {"pcie": "usually joined by PCIe, with peer access", "host": "no peer access: messages pass the host's memory"}
+"""What `intra_node` of a device says, in words."""
+
+
 def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
     a = found.accelerator
     yield heading(f"{a.name}: {a.vendor} {a.architecture} {a.kind}", paper)
@@ -112,6 +116,7 @@ def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
             ("structured sparsity", "twice the dense rates" if a.sparsity_x2 else None),
             ("link", link),
             ("PCIe", None if a.pcie_bytes_per_s is None else f"{units.format_rate(a.pcie_bytes_per_s)} each way"),
+            ("in a node", PATHS.get(a.intra_node or "")),
             ("TDP", f"{a.tdp_w:,.0f} W" if a.tdp_w else None),
         ],
         paper,
