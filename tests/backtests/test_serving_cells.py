@@ -184,8 +184,18 @@ def test_modes_set_what_is_in_flight() -> None:
     assert (offline.concurrency, offline.arrivals_per_s) == (None, None)
     job, replicas = row_job(base | {"mode": "serving_concurrency", "gpus": "4"}, facts)
     assert (job.concurrency, replicas) == (2, 4)
-    with pytest.raises(SpecError, match="prefill_replicas"):
-        row_job(base | {"mode": "serving_concurrency", "prefill_replicas": "1", "decode_replicas": "3"}, facts)
+
+
+def test_pools_of_their_own_for_prompts() -> None:
+    """Eight devices: two replicas of two for prompts beside two that decode, of which each has one before it."""
+    cells = {"model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "engine": "sglang", "mode": "serving_concurrency"}
+    cells |= {"gpus": "8", "replica_tp": "2", "input_tokens": "512", "output_tokens": "64", "concurrency": "32"}
+    job, replicas = row_job(cells | {"prefill_replicas": "2", "decode_replicas": "2"}, FACTS)
+    assert (int(job.layout.tp), job.techniques.prefill_gpus, replicas, job.concurrency) == (2, 2, 2, 16)
+    job, replicas = row_job(cells | {"prefill_replicas": "3", "decode_replicas": "1"}, FACTS)
+    assert (int(job.layout.tp), job.techniques.prefill_gpus, replicas, job.concurrency) == (2, 6, 1, 32)
+    with pytest.raises(SpecError, match="1 replicas for prompts beside 3 that decode: not predicted"):
+        row_job(cells | {"prefill_replicas": "1", "decode_replicas": "3"}, FACTS)
 
 
 def test_replicas_make_their_tokens_together_and_each_in_its_own_time() -> None:

@@ -15,7 +15,7 @@ from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.estimate import estimate
-from flopwise.serving.job import Ranged, ServeEstimate, ServeJob
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.finite import finite_estimate
 from flopwise.serving.sim.source import Traffic
@@ -154,8 +154,9 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
         SpecError: a cell is no number.
     """
     gpus = whole(row, "gpus", 1)
-    tp, pp, dp = whole(row, "tp", 0), whole(row, "pp", 1), whole(row, "dp", 1)
-    if number(row, "tp") is None:
+    ranks = "tp" if number(row, "tp") is not None else "replica_tp"
+    tp, pp, dp = whole(row, ranks, 0), whole(row, "pp", 1), whole(row, "dp", 1)
+    if not tp:
         by_layers = software.name.startswith("llama.cpp")
         tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
     ep = whole(row, "ep", 1) if model.has_experts else 1
@@ -190,12 +191,11 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     mode = row.get("mode", "")
     if mode not in MODES:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
-    if row.get("prefill_replicas"):
-        raise SpecError("replicas of their own for prompts (prefill_replicas) are not predicted")
     gpu = row_device(row, facts)
     model = stated_model(row, facts)
     software = row_engine(row, facts, device_year=gpu.accelerator.year, model_type=model.model_type)
     layout, replicas = row_layout(row, model, software)
+    pool, replicas = _row_prefill_gpus(row, layout, replicas)
     weights = row_format(row, software, facts)
     if weights.name == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
         weights = facts.weight_format("fp16")
@@ -211,7 +211,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp")  # its -b: prompt tokens of one step
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
-        cluster=_cluster(gpu, number(row, "power_limit_w"), alone=int(layout.num_gpus) == 1),
+        cluster=_cluster(gpu, number(row, "power_limit_w"), alone=int(layout.num_gpus) + pool == 1),
         layout=layout,
         weights=weights,
         kv_dtype=row_cache_format(row, software, weights, facts),
@@ -224,8 +224,24 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
         prefill_tokens=at_once if llama_bench else None,
+        techniques=Techniques(prefill_gpus=pool),
     )
     return job, replicas
+
+
+def _row_prefill_gpus(row: Row, layout: ServingLayout, replicas: int) -> tuple[int, int]:
+    """(devices that only work on prompts, beside each replica that decodes; how many replicas decode).
+
+    Raises:
+        SpecError: fewer replicas for prompts than replicas that decode, which no job of one replica says.
+    """
+    before, decoding = whole(row, "prefill_replicas", 0), whole(row, "decode_replicas", 1)
+    if not before:
+        return 0, replicas
+    each, rest = divmod(before, decoding)
+    if rest:
+        raise SpecError(f"{before} replicas for prompts beside {decoding} that decode: not predicted, as shares of one")
+    return each * int(layout.num_gpus), decoding
 
 
 def _row_max_batch(row: Row, software: Engine, layout: ServingLayout) -> int | None:

@@ -42,11 +42,11 @@ def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Flo
             joined = np.minimum(n / done, room)
         joined = np.maximum(joined, 1.0)
         done = done * joined
-        groups.append((_shared(level, stride * done) if level.shared else level, joined))
+        groups.append((_rank_level(level, stride * done) if level.shared else level, joined))
     return groups
 
 
-def _shared(level: Level, ranks: Floats) -> Level:
+def _rank_level(level: Level, ranks: Floats) -> Level:
     """The level as one of so many ranks has it that send at once."""
     return replace(level, bytes_per_s=level.bytes_per_s / np.minimum(ranks, level.size))  # type: ignore[arg-type]
 
