@@ -163,6 +163,7 @@ def with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tupl
     """`chip` under a power limit, and what is assumed of it.
 
     Source: `flopwise.cost.sustained.clock_frac`. Assumes: the limit holds all the time.
+
     Raises:
         MissingFactError: the limit that it is made for is not known.
         SpecError: the limit is above that, or below a quarter of it.
