@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,16 +112,44 @@ def test_tensor_parallel_messages(recompute: int) -> None:
         assert found["tensor_parallel"] == exactly(BATCH * LAYERS * passes * 2 * shown)
 
 
+CP, SLOW = 4, 1e9
+"""Ranks that share a sequence, and bytes/s of a network on which nothing hides behind attention altogether."""
+
+
+def context_parallel_s(messages: str, tp: int = 1, **layout: int) -> float:
+    """The line of one micro-batch and layer on a stack that sends its keys and values so."""
+    asked = job(cluster=machine(node=1, network=SLOW), cp=CP, tp=tp, **layout)
+    stack = replace(asked.recipe.stack, context_messages=messages)
+    return lines(replace(asked, recipe=replace(asked.recipe, stack=stack)))["context_parallel"] / BATCH / LAYERS
+
+
 @pytest.mark.parametrize("tp", [1, 2])
-def test_context_parallel_messages(tp: int) -> None:
-    """cp - 1 times a rank's keys and values go to its neighbour, less what attention hides (Liu 2023, section 3)."""
-    cp, slow = 4, 1e9
-    found = lines(job(cluster=machine(node=1, network=slow), cp=cp, tp=tp))
-    keys_and_values = SEQ / cp * 2 * KV / tp * BF16
+def test_context_parallel_ring(tp: int) -> None:
+    """cp - 1 times a rank's keys and values go to its neighbour, behind one of cp pieces of attention (Liu 2023, 3).
+
+    Backward, their gradients go with them. Each further piece is added to the sum: 16 bits and fp32 read, fp32 written.
+    """
+    keys_and_values = SEQ / CP * 2 * KV / tp * BF16
     # the mask lets through as much on every rank (zigzag); blocks of 128 queries add half a block each
-    shown = (cp - 1) * keys_and_values / slow - ATTENTION / cp / tp
-    assert shown > 0
-    assert found["context_parallel"] == exactly(BATCH * LAYERS * 2 * shown)
+    piece = ATTENTION / CP / tp / CP
+    forward = keys_and_values / SLOW - piece + SEQ / CP * WIDTH / tp * (BF16 + 4 + 4) / HBM
+    backward = 2 * keys_and_values / SLOW - 2.5 * piece / 0.8
+    assert min(keys_and_values / SLOW - piece, backward) > 0
+    assert context_parallel_s("ring", tp) == exactly((CP - 1) * (forward + backward))
+    assert context_parallel_s("ring", tp, recompute=2) == exactly((CP - 1) * (2 * forward + backward))
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_context_parallel_gathers(tp: int) -> None:
+    """All keys and values come, for both passes, and the sum of their gradients goes (Llama 3, section 3.3.2)."""
+    others = (CP - 1) * SEQ / CP * 2 * KV / tp * BF16 / SLOW
+    assert context_parallel_s("gather", tp) == exactly(3 * others)
+
+
+def test_context_parallel_exchanges_of_heads() -> None:
+    """Queries, keys and values of a rank's tokens for those of its heads, and outputs back (Jacobs 2023, 3.1)."""
+    sent = (CP - 1) / CP * SEQ / CP * 2 * (WIDTH + KV) * BF16 / SLOW
+    assert context_parallel_s("all-to-all") == exactly(2 * sent)
 
 
 EXPERTS, TOP_K, EXPERT_FFN = 16, 2, 4096

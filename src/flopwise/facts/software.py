@@ -151,6 +151,10 @@ class TrainingStack(Software):
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
     node_dispatch: bool  # a token crosses the network once for each node that wants it (DeepEP, HybridEP), not once for
     # each of its experts
+    context_messages: Literal[
+        "ring", "gather", "all-to-all"
+    ]  # of context parallelism: keys and values in a ring beside
+    # pieces of attention, gathered before it, or heads exchanged for tokens
     fused_sinks: bool  # its flash kernels know attention sinks; else such attention writes its scores
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
     dp_overlap: float = _by_fit("Share of compute that gradient and weight messages may hide behind.")

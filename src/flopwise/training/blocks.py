@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from flopwise.ops.types import Floats, Ints
     from flopwise.training.layout import Recipe
 
+SUM_BYTES = 4.0
+"""Of an element of the sum of attention's pieces."""
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
 LIGHT = frozenset({"norm", "pointwise"})
@@ -52,6 +54,7 @@ class Kernels:
     light_s: Floats  # part of forward_s in norms and elementwise operations
     raised_s: Floats  # part of forward_s in up-projections of latent attention
     weight_s: Floats  # part of backward_s in gradients of weights
+    attention_back_s: Floats  # part of backward_s in attention
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
     forward_flops: Floats
     attention_flops: Floats  # part of forward_flops in attention
@@ -92,7 +95,8 @@ class BlockTimes:
 
     kernels: Kernels
     tp_s: Floats  # tensor-parallel collectives of the forward pass, before overlap; backward has as much
-    cp_s: Floats  # context-parallel exchange of the forward pass that attention does not hide
+    cp_s: Floats  # what context parallelism adds to the forward pass: messages that are not hidden, pieces of attention
+    cp_back_s: Floats  # the same of the backward pass
     ep_s: Floats  # expert all-to-alls of the forward pass
     wire_s: Floats  # collectives of forward + backward at the datasheet's link rate
     backward: bool = True  # whether gradients pass
@@ -103,10 +107,10 @@ class BlockTimes:
         zero = np.zeros_like(kernels.forward_s)
         tp_s, tp_wire = tensor_parallel_s(items, width, context)
         ep_s, ep_wire = _expert_parallel_s(items, width, context)
-        cp_s, cp_wire = _context_parallel_s(items, kernels.attention_s, context)
+        cp_s, cp_back_s, cp_wire = _context_parallel_s(items, kernels, context)
         backward = context.block.backward
         wire_s = (2 if backward else 1) * (tp_wire + ep_wire + cp_wire) + zero
-        return cls(kernels, tp_s + zero, cp_s + zero, ep_s + zero, wire_s, backward)
+        return cls(kernels, tp_s + zero, cp_s + zero, cp_back_s + zero, ep_s + zero, wire_s, backward)
 
     def lines(self, mode: int, software: TrainingStack, selective: str, contention: float) -> NDArray[np.float64]:
         """Seconds of the block's part of a step under one recompute mode, shape (6 + 3, n).
@@ -130,7 +134,8 @@ class BlockTimes:
         hidden = np.minimum(passes * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
         beside = passes * self.ep_s - (1.0 - contention) * hidden
         tensor_s = passes * _exposed_s(self.tp_s, software.tp_overlap, kernels.forward_s)
-        parts = kernels.forward_s, kernels.backward_s, again_s, tensor_s, passes * self.cp_s, routed
+        ring_s = (2.0 if mode == 2 and self.backward else 1.0) * self.cp_s + self.backward * self.cp_back_s
+        parts = kernels.forward_s, kernels.backward_s, again_s, tensor_s, ring_s, routed
         return np.stack([*parts, kernels.weight_s, np.maximum(routed - beside, 0.0), flops])
 
 
@@ -192,8 +197,9 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
             total[floor] += getattr(kernel, floor)
         if not kernel.forward:
             total["backward_s"] += kernel.seconds
-            if work.name.endswith(WEIGHT_GRADIENT):
-                total["weight_s"] += kernel.seconds
+            parts = {"weight": work.name.endswith(WEIGHT_GRADIENT), "attention_back": kernel.attends}
+            for part in (name for name, holds in parts.items() if holds):
+                total[f"{part}_s"] += kernel.seconds
             continue
         light, raised = work.kind in LIGHT, work.name.endswith(RAISED)
         parts = {"forward": True, "attention": kernel.attends, "light": light, "raised": raised}
@@ -409,20 +415,43 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)
 
 
-def _context_parallel_s(items: Sequence[Item], attention_s: Floats, context: BlockContext) -> tuple[Floats, Floats]:
-    """(exposed seconds, seconds at link rate) of passing keys and values round the ring of one block.
+def _context_parallel_s(
+    items: Sequence[Item], kernels: Kernels, context: BlockContext
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """(seconds added to the forward pass, to the backward pass, forward messages at link rate) of one block.
 
-    Source: Liu et al. 2023 (arXiv:2310.01889) section 3: each of cp - 1 steps sends a rank's keys and values on while
-    it computes.
-    Assumes: what attention takes hides as much of the exchange.
+    In a ring, attention runs in as many pieces as there are ranks: each of cp - 1 steps sends keys and values on while
+    the piece at hand is computed, backward with their gradients beside them; each further piece costs its start, and
+    adding it to the sum in fp32. Gathered keys and values, and the sum of their gradients, hide behind nothing.
+    All-to-alls bring each rank all tokens of some heads, and back.
+
+    Source: Liu et al. 2023 (arXiv:2310.01889) section 3, Megatron-Core's `cp_comm_type` p2p (a ring); Llama 3
+    (arXiv:2407.21783) section 3.3.2, torchtitan's `context_parallel_rotate_method` (a gather); Jacobs et al. 2023
+    (arXiv:2309.14509) section 3.1 (all-to-alls).
+    Assumes: each rank has two chunks of the sequence, one from either end, so that causal attention is even; keys and
+    values are gathered again for the backward pass.
     """
     attends = [i for i in items if isinstance(i, Attend)]
     if not attends:
-        return 0.0, 0.0
-    cp, tp = context.split.cp, context.split.tp
-    elements = sum(i.kv_heads * (i.qk_dim + i.v_dim) for i in attends)
-    nbytes = context.tokens * elements * context.act_bytes / np.minimum(tp, max(1, attends[0].kv_heads))
-    seconds = (cp - 1) * p2p_s(context.fabric, nbytes, stride=tp)
-    wire = (cp - 1) * nbytes / context.fabric.link_bytes_per_s
-    exposed = np.maximum(0.0, seconds - attention_s)
-    return np.where(cp > 1, exposed, 0.0), np.where(cp > 1, wire, 0.0)
+        return 0.0, 0.0, 0.0
+    cp, tp, fabric = context.split.cp, context.split.tp, context.fabric
+    one = context.tokens * context.act_bytes
+    nbytes = one * sum(i.kv_heads * (i.qk_dim + i.v_dim) for i in attends)
+    nbytes = nbytes / np.minimum(tp, max(1, attends[0].kv_heads))
+    outputs = one * sum(i.heads * i.v_dim for i in attends) / tp
+    others, wire = cp - 1, nbytes
+    if context.software.context_messages == "ring":
+        start_s, merged_bytes = context.rates.value["kernel_s"], outputs * (1.0 + 2.0 * SUM_BYTES / context.act_bytes)
+        pieces_s = others * (len(attends) * start_s + merged_bytes / context.rates.read_bytes_per_s)
+        hops = [p2p_s(fabric, times * nbytes, stride=tp) for times in (1.0, 2.0)]
+        hidden = kernels.attention_s / cp, kernels.attention_back_s / cp
+        forward, back = (others * np.maximum(0.0, hop - part) for hop, part in zip(hops, hidden, strict=True))
+        forward, back = forward + pieces_s, back + others * len(attends) * start_s
+    elif context.software.context_messages == "gather":
+        forward = all_gather_s(fabric, cp * nbytes, cp, stride=tp)
+        back = forward + reduce_scatter_s(fabric, cp * nbytes, cp, stride=tp)
+    else:
+        wire = (nbytes + outputs + one * sum(i.heads * i.qk_dim for i in attends) / tp) / cp
+        forward = back = all_to_all_s(fabric, cp * wire, cp, stride=tp)
+    wire = others * wire / fabric.link_bytes_per_s
+    return np.where(cp > 1, forward, 0.0), np.where(cp > 1, back, 0.0), np.where(cp > 1, wire, 0.0)

@@ -45,7 +45,9 @@ _EXCHANGES = {
     "tensor_parallel": (
         "tp", "all-gathers and reduce-scatters around each row-parallel product, less what compute hides"
     ),
-    "context_parallel": ("cp", "keys and values passed round the ring, less what attention hides"),
+    "context_parallel": (
+        "cp", "keys and values in a ring, less what attention hides, and its pieces; or gathered; or heads exchanged"
+    ),
     "expert_parallel": ("ep", "two all-to-alls of the routed tokens a layer and pass, less what compute hides"),
 }  # fmt: skip
 _RECOMPUTED = (
