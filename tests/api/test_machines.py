@@ -34,3 +34,14 @@ def test_a_power_limit_is_that_of_a_row_with_less_power(tmp_path: Path) -> None:
             flopwise.train("Llama-3.1-8B", **asked, power_limit=watts)
     with pytest.raises(SpecError, match="power limit: nan is not finite"):
         flopwise.train("Llama-3.1-8B", **asked, power_limit=float("nan"))
+
+
+def test_software_of_before_flash_attention_writes_its_scores() -> None:
+    """Narayanan et al. 2021 (arXiv:2104.04473) section 5.1: GPT-3 on 1,024 A100, 300 billion tokens: 34 days."""
+    asked = {"gpu": "A100-SXM-80", "gpus": 1024, "tp": 8, "pp": 8, "recompute": "full", "global_batch": 1536}
+    found = flopwise.train("GPT-3-175B", **asked, stack="megatron-2021")
+    assert found.estimate.job.recipe.attention == "eager"
+    assert 300e9 / found.estimate.tokens_per_s / 86400 == pytest.approx(34, rel=0.1)
+    told = flopwise.train("GPT-3-175B", **asked, stack="megatron-2021", attention="flash")
+    assert told.estimate.step_s < found.estimate.step_s
+    assert flopwise.train("GPT-3-175B", **asked, stack="megatron-te").estimate.job.recipe.attention == "flash"

@@ -66,7 +66,7 @@ def advise(
     sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
         check_expert_parallel(found, ep or 1)
-        spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention or "flash")
+        spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention)
         recipe, _ = recipe_on(spec.recipe(tokens, sequences, facts), cluster.accelerator)
         return shape_answer(
             TrainingClock(

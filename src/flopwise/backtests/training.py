@@ -132,7 +132,7 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
         precision=choice(row, "precision", PRECISIONS, "bf16"),
         optimizer=facts.optimizer(defaults.OPTIMIZER),
         stack=stack,
-        attention=choice(row, "attention", ATTENTION, "flash"),
+        attention=choice(row, "attention", ATTENTION, stack.usual_attention),
         lora=lora,
         capacity_factor=number(row, "capacity"),
         selective="alternate" if row.get("recompute") == "alternate" else None,

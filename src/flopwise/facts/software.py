@@ -163,6 +163,7 @@ class TrainingStack(Software):
         "Host time to route, permute and launch the experts of one layer, forward and backward, in s."
     )
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
+    flash: bool  # has flash attention; else its attention writes scores unless it is told otherwise
     attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
     grouped_kernel: Literal[
         "split", "fused", "fused-fp8", "batched"
@@ -189,6 +190,11 @@ class TrainingStack(Software):
     degrees: tuple[str, ...]  # those of PARALLELISM that it has
     degrees_source: str
     degrees_date: str
+
+    @property
+    def usual_attention(self) -> Literal["flash", "eager"]:
+        """The implementation of attention that it runs unless it is told otherwise."""
+        return "flash" if self.flash else "eager"
 
     def missing(self, layout: Mapping[str, Any]) -> tuple[str, ...]:
         """What a layout, by its degrees, has and the stack has not: `tensor parallelism (tp 2)`."""

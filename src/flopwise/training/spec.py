@@ -210,9 +210,9 @@ class TrainingSpec(Spec):
         default=defaults.OPTIMIZER, key="optimizer")
     stack: str | None = _recipe(
         "--stack", options.name("stack"), "Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...")
-    attention: str = _recipe(
-        "--attention", options.choice("flash", "sdpa", "eager"), "Attention implementation.", default="flash",
-        key="attention")
+    attention: str | None = _recipe(
+        "--attention", options.choice("flash", "sdpa", "eager"),
+        "Attention implementation (default: flash; eager in software of before it).", key="attention")
     grad_dtype: str | None = _recipe(
         "--grad-dtype", options.choice("fp32", "bf16", "fp16"), "Of the accumulated gradients (default: the stack's).",
         key="grad_dtype")
@@ -328,10 +328,11 @@ class TrainingSpec(Spec):
         from flopwise.training.frozen import Frozen
         from flopwise.training.layout import Recipe
 
+        stack = facts.stack(self.stack or self.usual_stacks[0])
         return Recipe(
             seq_len=seq_len, global_batch=global_batch, precision=self.precision,
-            optimizer=facts.optimizer(self.optimizer), stack=facts.stack(self.stack or self.usual_stacks[0]),
-            attention=cast("Attention", self.attention), grad_dtype=self.grad_dtype,
+            optimizer=facts.optimizer(self.optimizer), stack=stack,
+            attention=cast("Attention | None", self.attention) or stack.usual_attention, grad_dtype=self.grad_dtype,
             master_weights=self.master_weights, lora=self.adapters(facts), expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor, documents=documents,
             lengths_vary=documents is not None and documents.packing == "padded",
