@@ -16,10 +16,10 @@ from flopwise.backtests.training import absent_inputs, row_job
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts.models.catalog import load_model
-from flopwise.training.estimate import estimate
+from flopwise.training.estimate import UnstatedInput, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
-from flopwise.training.unstated import UnstatedInput, other_jobs, unstated_inputs, with_unstated_inputs
+from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 from named import FACTS, lora_with, recipe_with
 
 TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth" / "training.csv"
@@ -110,3 +110,15 @@ def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
         rows, below = rows + 1, below + (step_s <= found.upper_bound_s)
     assert rows > 300
     assert below / rows >= 0.95
+
+
+def test_json_names_each_assumed_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "Llama-3.1-8B", "--gpu", "h100-sxm", "--gpus", "64", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    named = {one["name"]: (one["low"], one["high"]) for one in shown["unstated"]}
+    assert {"stack", "network"} <= set(named)
+    assert all(low <= 1 <= high for low, high in named.values())
+    assert named["stack"][0] < named["stack"][1]
+    told = ["--stack", "fsdp-compile", "--instance", "p5.48xlarge", "--micro-batch", "1", "--recompute", "none"]
+    assert cli.main(["train", "Llama-3.1-8B", "--gpus", "64", *told, "--json"]) == 0
+    assert not {"stack", "network"} & {one["name"] for one in json.loads(capsys.readouterr().out)["unstated"]}

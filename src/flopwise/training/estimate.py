@@ -29,8 +29,23 @@ from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts
 from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
+from flopwise.units import format_percent
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnstatedInput:
+    """One input that is assumed, and tokens/s at the ends of what people do, over those of the estimate."""
+
+    name: str
+    low: float  # at most 1
+    high: float  # at least 1
+
+    @property
+    def text(self) -> str:
+        """What it widens the interval by, in words."""
+        return f"{self.name} not stated: -{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +70,7 @@ class TrainEstimate:
     run: RunEstimate | None
     band: ErrorBand
     table: StepTable = field(repr=False, compare=False)  # what the step was summed from
+    unstated: tuple[UnstatedInput, ...] = ()  # inputs that are assumed, and how much each widens the interval
     dropped_frac: float | None = None  # of the copies of tokens that experts with a capacity are sent
     assumptions: tuple[str, ...] = field(default=())
 

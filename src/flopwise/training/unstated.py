@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import FlopwiseError
-from flopwise.training.estimate import TrainEstimate, check, single_parts, single_table, training_band
+from flopwise.training.estimate import TrainEstimate, UnstatedInput, check, single_parts, single_table, training_band
 from flopwise.training.layout import TARGET_SETS
 from flopwise.training.stages import cuts_alike
-from flopwise.units import format_percent
 
 if TYPE_CHECKING:
     from flopwise.facts.software import TrainingStack
@@ -20,20 +19,6 @@ if TYPE_CHECKING:
 
 SEEN_BELOW = 0.995
 """An input that leaves as much of the speed is not worth a word."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnstatedInput:
-    """One input that is assumed, and tokens/s at the ends of what people do, over those of the estimate."""
-
-    name: str
-    low: float  # at most 1
-    high: float  # at least 1
-
-    @property
-    def text(self) -> str:
-        """What it widens the interval by, in words."""
-        return f"{self.name} not stated: -{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
 
 
 MICRO_BATCHES = (1, 2, 4)
@@ -113,7 +98,7 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
     slower = found.band.low / band.low
     return replace(
         found, band=band, low=float(low), high=float(high), assumptions=(*found.assumptions, *notes),
-        upper_bound_s=found.upper_bound_s * slower,
+        unstated=tuple(inputs), upper_bound_s=found.upper_bound_s * slower,
     )  # fmt: skip
 
 

@@ -112,6 +112,7 @@ def document(answer: TrainAnswer) -> dict[str, Any]:
         **attributes(job, "recipe.global_batch cluster.usd_per_gpu_hour"),
         "price_source": job.cluster.price_source or None,
         "interval": interval(estimate.band),
+        "unstated": [asdict(one) for one in estimate.unstated],
         "quick": parts.quick(answer.quick),
         **notes(answer),
     }
