@@ -382,7 +382,7 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("serve Llama-3.1-8B --gpu h100 --weights int3", "format"),
         ("serve Llama-3.1-8B --gpu h100 --engine vlm", "vllm"),
         ("memory Llama-3.1-8B --task serve --lora 8", "--lora: does not go with --task serve"),
-        ("memory Llama-3.1-8B --kv-dtype fp8", "--kv-dtype: does not go with --task train"),
+        ("memory Llama-3.1-8B --task train --kv-dtype fp8", "--kv-dtype: does not go with --task train"),
         ("memory Llama-3.1-8B --offload parameters", "ZeRO 3"),
         ("roofline --gpu h100", "--flops and --bytes"),
         ("roofline Llama-3.1-8B --flops 1e12 --gpu h100", "both given"),
@@ -415,3 +415,17 @@ def test_a_sequence_beyond_the_model_is_answered_with_a_note(run: Run, line: str
 def test_a_micro_batch_that_does_not_divide_is_the_reason_given(run: Run) -> None:
     code, _, err = run("train Llama-3.1-8B --gpu h100 --gpus 64 --global-batch 512 --micro-batch 3")
     assert (code, "micro-batch 3 does not divide the global batch of 512" in err) == (1, True)
+
+
+def test_memory_of_a_context_is_that_of_serving(document: Callable[[str], dict[str, Any]]) -> None:
+    short = document("memory Llama-3.1-8B --gpu a100-80gb --context 8192 --concurrency 4")
+    assert short == document("memory Llama-3.1-8B --task serve --gpu a100-80gb --context 8192 --concurrency 4")
+    assert document("memory Llama-3.1-8B --gpu a100-80gb --weights fp8") == document(
+        "memory Llama-3.1-8B --task serve --gpu a100-80gb --weights fp8"
+    )
+    assert document("memory Llama-3.1-8B --gpu a100-80gb --dp 8") == document(
+        "memory Llama-3.1-8B --task train --gpu a100-80gb --dp 8"
+    )
+    assert flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", context=8192).task == "serve"
+    assert flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", weights="fp8").task == "serve"
+    assert flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", dp=8).task == "train"

@@ -13,7 +13,7 @@ import pytest
 
 from flopwise import __version__, cli
 from flopwise.cli import options
-from flopwise.cli.app import COMMANDS, app
+from flopwise.cli.app import COMMANDS, QUESTIONS, app
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -56,8 +56,16 @@ def test_version_and_help_answer(run: Run) -> None:
         assert section in out
         for name in summaries:
             assert f"  {name}" in out
-    assert run() == (0, out, "")
     assert run("-h") == (0, out, "")
+
+
+def test_without_a_command_questions_are_shown_that_can_be_asked(run: Run) -> None:
+    code, out, err = run()
+    assert (code, err, len(QUESTIONS)) == (0, "", 5)
+    for question, line in QUESTIONS.items():
+        assert f"{question}\n  flopwise {line}\n" in out
+        assert run(*line.split(), "--json")[0] == 0
+    assert out.endswith("All commands: flopwise --help\n")
 
 
 @pytest.mark.parametrize("name", [name for section in COMMANDS.values() for name in section])

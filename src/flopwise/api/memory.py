@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import changed_options, take
+from flopwise.options import changed_options, defaults_of, take
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
 
 
 def memory(
-    model: Model | str, *, task: Literal["train", "serve"] = "train", gpu: str | None = None, grad_accum: int = 1,
+    model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None, grad_accum: int = 1,
     concurrency: int | None = None, context: int | None = None, **options: Any,
 ) -> MemoryAnswer:  # fmt: skip
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
+
+    Without a `task` options of serving alone, such as `context`, mean serving; else it is training.
 
     `options` are those of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
     `ServingSpec` in serving (`weights="fp8", tp=8 ...`), and of `SourceSpec`; or whole specs.
@@ -34,6 +38,8 @@ def memory(
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds
 
+    if task is None:
+        task = "serve" if concurrency or context or _of_serving(options) else "train"
     if task == "train":
         data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
     elif task == "serve":
@@ -60,6 +66,17 @@ def memory(
         said = changed_options(deployment)
     kinds = unsaid_kinds(settings, said, "default")
     return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
+
+
+def _of_serving(options: Mapping[str, Any]) -> bool:
+    """Whether any of the options is one of serving alone."""
+    of_training = {name for spec in (DataSpec, TrainingSpec, SourceSpec) for name in defaults_of(spec)}
+    further = {name: value for name, value in options.items() if name not in of_training and value is not None}
+    if not further:
+        return False
+    from flopwise.serving.spec import ServingSpec
+
+    return any(name in defaults_of(ServingSpec) or isinstance(value, ServingSpec) for name, value in further.items())
 
 
 def _training(

@@ -46,6 +46,16 @@ COMMANDS: dict[str, dict[str, str]] = {
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""
 
 
+QUESTIONS = {
+    "Does it fit, with how many users?": "memory Llama-3.1-8B --gpu a100-80gb --context 32768 --concurrency 8",
+    "How fast does it answer?": "serve Llama-3.1-8B --gpu l40s --rate 2",
+    "How long does the training take, and what does it cost?": "train Llama-3.1-8B --gpu h100 --gpus 64 --tokens 1T",
+    "Which machines are the cheapest for it?": "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s",
+    "Fine-tune, train from scratch, or call an API?": "compare Llama-3.1-8B --tokens-per-month 500M --no-simulate",
+}
+"""What `flopwise` alone shows: questions, and the lines that answer them."""
+
+
 class LazyGroup(click.Group):
     """Lists its commands from their sections and imports one only to run it."""
 
@@ -124,4 +134,7 @@ class _ReaderGoneError(click.exceptions.Exit):
 def app(ctx: click.Context) -> None:
     """Plan the compute of AI workloads: memory, GPUs, layout, speed, cost and energy."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        click.echo(f"flopwise {flopwise.__version__}: {app.help}\n")
+        for question, line in QUESTIONS.items():
+            click.echo(f"{question}\n  flopwise {line}\n")
+        click.echo("All commands: flopwise --help")

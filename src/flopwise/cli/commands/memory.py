@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+import click
+
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.options import add, flags
@@ -29,10 +31,13 @@ TASKS = {
 @options.command(
     "memory",
     "flopwise memory Llama-3.1-8B --gpu h100 --dp 8 --fsdp --seq 8192",
-    "flopwise memory Llama-3.1-8B --task serve --gpu a100-80gb --weights fp8 --concurrency 64 --context 8192",
+    "flopwise memory Llama-3.1-8B --gpu a100-80gb --weights fp8 --concurrency 64 --context 8192",
 )
 @options.argument("model")
-@add("--task", choice("train", "serve"), "What the memory is for.", default="train")
+@add(
+    "--task", choice("train", "serve"),
+    "What the memory is for (default: serve with options of serving alone, such as --context; else train).",
+)  # fmt: skip
 @flags(MachineSpec, "gpu", section="")
 @flags(TrainingSpec, "micro_batch", flags=("--micro-batch", "--batch"), section="")
 @flags(DataSpec, "seq", section="")
@@ -53,10 +58,12 @@ def command(*, explain: bool, **given: Any) -> None:
     options.answer(question(**given), lines, parts.memory_document, figure_of if explain else None)
 
 
-def question(*, model: str, task: Literal["train", "serve"], **given: Any) -> Any:
+def question(*, model: str, task: Literal["train", "serve"] | None, **given: Any) -> Any:
     """The answer to the parameters of this command."""
     from flopwise.api.memory import memory
 
+    said = options.spellings(click.get_current_context()).keys()
+    task = task or ("serve" if said & (TASKS["serve"] - TASKS["train"]) else "train")
     mine = TASKS[task]
     options.refuse({name for names in TASKS.values() for name in names - mine}, f"does not go with --task {task}")
     others = {name for names in TASKS.values() for name in names} - mine
