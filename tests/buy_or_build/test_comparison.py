@@ -17,7 +17,7 @@ from flopwise.buy_or_build.alternatives import CostComparison, MonthlyTraffic
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 
 VOLUME = 1e9
-AWS = {"providers": ["aws"]}
+AWS = {"providers": ["aws"], "gpus": ["l4", "l40s", "a100-80gb", "h100"]}
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def kubernetes(text: str) -> list[dict[str, Any]]:
     return documents
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _UniqueKeys(yaml.CSafeLoader):
     """Refuses a key that stands twice, as kubectl does."""
 
 

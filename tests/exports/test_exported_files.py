@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +21,8 @@ from validators import alertmanager, kubernetes, promtool_config, promtool_rules
 
 from flopwise.exports.targets import TARGETS
 
+# targets share files, and samples too: each text is read once
+shell, terraform, kubernetes = cache(shell), cache(terraform), cache(kubernetes)
 PLAIN = {"", ".md", ".txt", ".csv", ".tmpl", ".conf"}
 """Suffixes of files for people, and of those whose readers are in no registry."""
 YAML_KINDS: Mapping[str, Callable[[Path], object]] = {
@@ -82,7 +85,7 @@ def _lines(text: str) -> None:
 
 
 def _yaml(path: Path, text: str) -> None:
-    documents: list[Any] = list(yaml.safe_load_all(text))
+    documents: list[Any] = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
     keys = set[str]().union(*(document for document in documents if isinstance(document, dict)))
     if {"apiVersion", "kind"} <= keys:
         kubernetes(text)

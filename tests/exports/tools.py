@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flopwise"
 """Where `make exports` keeps what is too large to install in each run."""
+
+_ACCEPTED = Path(tempfile.gettempdir()) / f"flopwise-accepted-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+"""A file for each input that a slow tool has accepted in this run of the tests, whichever worker showed it."""
+atexit.register(shutil.rmtree, _ACCEPTED, ignore_errors=True)
 
 
 class RefusedError(AssertionError):
@@ -45,3 +52,13 @@ def interpreter(environment: str) -> Path:
     python = CACHE / environment / "bin" / "python"
     need(python.exists(), f"the environment {environment}", "make exports")
     return python
+
+
+def accept_once(command: list[str], inputs: list[Path]) -> None:
+    """Show a tool the files, in the folder of the first, unless it has accepted files of the same names and texts."""
+    seen = hashlib.sha256(repr([command, [(path.name, path.read_bytes()) for path in inputs]]).encode())
+    marker = _ACCEPTED / seen.hexdigest()
+    if not marker.exists():
+        accepted(command, folder=inputs[0].parent)
+        _ACCEPTED.mkdir(exist_ok=True)
+        marker.touch()

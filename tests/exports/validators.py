@@ -24,7 +24,7 @@ import hcl2
 import yaml
 from engine_arguments import engine_args
 from kubernetes_api import kubernetes
-from tools import RefusedError, accepted, program
+from tools import RefusedError, accept_once, accepted, program
 
 __all__ = [
     "RefusedError", "alertmanager", "engine_args", "kubernetes", "metrics_page", "prometheus_server", "promtool_config",
@@ -96,7 +96,8 @@ def promtool_rules(path: Path) -> None:
 
 def promtool_test(path: Path) -> None:
     """Unit tests of rules: series, and the alerts that they raise."""
-    accepted([program("promtool", APT), "test", "rules", path.name], folder=path.parent)
+    rules = [path.parent / name for name in yaml.safe_load(path.read_text())["rule_files"]]
+    accept_once([program("promtool", APT), "test", "rules", path.name], [path, *rules])
 
 
 def promtool_config(path: Path, *, rules_elsewhere: bool = False) -> None:

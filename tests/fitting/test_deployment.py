@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from flopwise.fitting.deployment import (
     parts,
     simulated_run,
 )
+from flopwise.fitting.profile import CalibrationProfile
 from flopwise.observations.observation import measured_requests, observation, write_observation
 from flopwise.observations.readings import Reading
 from flopwise.observations.requests import MeasuredRequests
@@ -100,8 +102,7 @@ def test_moving_constants_moves_the_engine_and_its_device_alone(job: ServeJob) -
     assert replace(moved.engine, **{n: getattr(job.engine, n) for n in TRUE if n.endswith("_s")}) == job.engine
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.0])
-@pytest.mark.parametrize("request_s", [0.03, 0.012])
+@pytest.mark.parametrize(("request_s", "noise"), [(0.03, 0.05), (0.012, 0.0)])
 def test_known_constants_are_found_again(job: ServeJob, request_s: float, noise: float) -> None:
     """Of answers that the simulator itself gave: other loads then come out as they would with the truth."""
     true = moved_job(job, truth(job, request_s=request_s))
@@ -207,16 +208,29 @@ def test_of_several_loads_whole_ones_are_left_out(job: ServeJob) -> None:
         assert found.spread[name] > 1.6
 
 
-@pytest.fixture
-def seen(job: ServeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an observation of the true deployment, and profiles in a folder of their own."""
-    monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(tmp_path / "profiles"))
-    load = answered_by(moved_job(job, truth(job)), asked(120)).requests
-    write_observation(tmp_path / "seen", *observation(None, load))
-    return tmp_path / "seen"
-
-
 HOW = {"gpu": "EPYC 9R45", "engine": "vllm", "max_batch": 64}
+Fitted = tuple[Path, Path, CalibrationProfile]
+
+
+@pytest.fixture(scope="module")
+def fitted(job: ServeJob, tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+    """An observation of the true deployment, the folder of profiles with a fit to it, `here`, and that profile."""
+    folder = tmp_path_factory.mktemp("deployment")
+    load = answered_by(moved_job(job, truth(job)), asked(96)).requests
+    write_observation(folder / "seen", *observation(None, load))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLOPWISE_CALIBRATIONS", str(folder / "profiles"))
+        made = flopwise.calibrate(folder / "seen", model="Qwen3-0.6B", name="here", **HOW)
+    return folder / "seen", folder / "profiles", made
+
+
+@pytest.fixture
+def seen(fitted: Fitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the observation and of the profiles, for one test."""
+    monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(tmp_path / "profiles"))
+    for folder in fitted[:2]:
+        shutil.copytree(folder, tmp_path / folder.name)
+    return tmp_path / "seen"
 
 
 def test_a_closed_loop_is_known_from_the_load_generators_file(
@@ -244,8 +258,8 @@ def test_a_closed_loop_is_known_from_the_load_generators_file(
     assert values(tmp_path / "seen") == pytest.approx(values(told), rel=0.05)
 
 
-def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path) -> None:
-    made = flopwise.calibrate(seen, model="Qwen3-0.6B", name="here", **HOW)
+def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path, fitted: Fitted) -> None:
+    made = fitted[2]
     values = {c.name: c.after for c in made.constants}
     facts = load_facts(None, "here")
     assert facts.engines["vllm"].request_s == pytest.approx(values["request_s"], rel=1e-3)
@@ -264,12 +278,11 @@ def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path) -> None:
 
 
 def test_a_profile_stays_below_the_one_that_is_made_on_it(seen: Path) -> None:
-    flopwise.calibrate(seen, model="Qwen3-0.6B", name="first", **HOW)
     made = flopwise.calibrate(
-        seen, model="Qwen3-0.6B", name="second", calibration="first", **{**HOW, "engine": "sglang"}
+        seen, model="Qwen3-0.6B", name="second", calibration="here", **{**HOW, "engine": "sglang"}
     )
-    assert made.based_on == "first"
-    facts, first = load_facts(None, "second"), load_facts(None, "first")
+    assert made.based_on == "here"
+    facts, first = load_facts(None, "second"), load_facts(None, "here")
     assert facts.engines["vllm"].request_s == first.engines["vllm"].request_s != load_facts().engines["vllm"].request_s
     assert facts.engines["sglang"].request_s != first.engines["sglang"].request_s
 
@@ -281,7 +294,7 @@ def test_the_command_fits_shows_and_removes_a_deployment(seen: Path, capsys: pyt
     assert "left out" in shown
     assert "serving.ttft" in shown
     assert cli.main(["calibrate", "--list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["here"]
     assert cli.main([*base, "--name", "svc", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     errors = {one["kind"]: one for one in told["errors"]}
@@ -312,14 +325,14 @@ def test_the_command_fits_shows_and_removes_a_deployment(seen: Path, capsys: pyt
     assert cli.main(["serve", "Qwen3-0.6B", *ask, "--calibration", "svc"]) == 2
 
 
-def test_a_plan_uses_the_calibrated_deployment(seen: Path) -> None:
-    flopwise.calibrate(seen, model="Qwen3-0.6B", name="plan", **HOW)
+@pytest.mark.usefixtures("seen")
+def test_a_plan_uses_the_calibrated_deployment() -> None:
     wanted = {
         "name": "chat", "model": "Qwen3-0.6B", "task": "serve",
         "traffic": {"requests_per_s": 0.5, "input_tokens": 200, "output_tokens": 50},
         "constraints": {"gpus": ["EPYC 9R45"], "engine": "vllm"},
     }  # fmt: skip
-    before, after = (flopwise.plan(wanted, calibration=name) for name in (None, "plan"))
+    before, after = (flopwise.plan(wanted, calibration=name) for name in (None, "here"))
     assert before.plans[0].seconds != after.plans[0].seconds
 
 

@@ -58,12 +58,13 @@ def test_a_decoder_asked_for_embeddings_answers_in_one_pass() -> None:
 
 
 def test_more_traffic_never_costs_less() -> None:
+    few = {"gpus": ["l4", "a100-80gb", "h100"]}
     costs = [
-        planned("Llama-3.1-8B", traffic={"requests_per_s": r, "input_tokens": 500, "output_tokens": 100})
-        .plans[0]
-        .cost_usd
+        planned(
+            "Llama-3.1-8B", traffic={"requests_per_s": r, "input_tokens": 500, "output_tokens": 100}, constraints=few
+        ).plans[0].cost_usd
         for r in (1, 20, 400)
-    ]
+    ]  # fmt: skip
     assert costs == sorted(costs)
 
 

@@ -22,16 +22,18 @@ from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 ROOT = Path(__file__).parents[2]
 ROWS = 3
 CLOUDS = {"providers": ["aws", "gcp", "azure"]}
+FEW = {"gpus": ["h100", "a100-80gb", "l40s", "l4"], **CLOUDS}
+"""Machines of few kinds: searches that take a second."""
 CUSTOM = "custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB,link=50GB/s,price=1.5"
 TRAINING: dict[str, dict[str, Any]] = {
-    "pretrain": {"model": "7B", "data": {"tokens": "100B"}, "constraints": CLOUDS},
-    "lora": {"model": "Llama-3.1-8B", "data": {"tokens": "50M"}, "method": {"kind": "lora"}},
+    "pretrain": {"model": "7B", "data": {"tokens": "100B"}, "constraints": FEW},
+    "lora": {"model": "Llama-3.1-8B", "data": {"tokens": "50M"}, "method": {"kind": "lora"}, "constraints": FEW},
     "qlora on spot": {
         "model": "Llama-3.1-8B", "data": {"tokens": "100M"},
-        "method": {"kind": "qlora", "rank": 32, "targets": ["qv"]}, "constraints": {"purchase": ["spot"], **CLOUDS},
+        "method": {"kind": "qlora", "rank": 32, "targets": ["qv"]}, "constraints": {"purchase": ["spot"], **FEW},
     },
     "full with epochs and checkpoints": {
-        "model": "Llama-3.1-8B", "task": "finetune", "optimizer": "adamw-8bit", "constraints": CLOUDS,
+        "model": "Llama-3.1-8B", "task": "finetune", "optimizer": "adamw-8bit", "constraints": FEW,
         "data": {"samples": "100k", "seq_len": 4096, "epochs": 3, "padded_frac": 0.2},
         "checkpoints": {"every": "1h", "asynchronous": True},
     },
@@ -62,41 +64,41 @@ TRAINING: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 ASKED = {"requests_per_s": 10, "input_tokens": 1000, "output_tokens": 200}
 SERVING: dict[str, dict[str, Any]] = {
-    "at a rate": {"model": "Llama-3.1-8B", "traffic": ASKED},
+    "at a rate": {"model": "Llama-3.1-8B", "traffic": ASKED, "constraints": FEW},
     "quantised": {
-        "model": "Llama-3.1-70B", "traffic": ASKED, "constraints": {"weight_formats": ["fp8", "awq"], **CLOUDS},
+        "model": "Llama-3.1-70B", "traffic": ASKED, "constraints": {"weight_formats": ["fp8", "awq"], **FEW},
     },
     "speculating": {
         "model": "Llama-3.1-70B", "traffic": ASKED, "constraints": {"gpus": ["h100"]},
         "techniques": {"draft": "Llama-3.2-1B", "acceptance": 0.7},
     },
     "with a shared prefix": {
-        "model": "Llama-3.1-8B", "traffic": ASKED, "techniques": {"shared_prefix": 400}, "constraints": CLOUDS,
+        "model": "Llama-3.1-8B", "traffic": ASKED, "techniques": {"shared_prefix": 400}, "constraints": FEW,
     },
     "with hits of the cache": {
-        "model": "Llama-3.1-8B", "traffic": ASKED, "techniques": {"prefix_hit": 0.5}, "constraints": CLOUDS,
+        "model": "Llama-3.1-8B", "traffic": ASKED, "techniques": {"prefix_hit": 0.5}, "constraints": FEW,
     },
     "for users": {
         "model": "Llama-3.1-8B", "traffic": {"concurrency": 50, "input_tokens": 2000, "output_tokens": 500},
-        "constraints": CLOUDS,
+        "constraints": FEW,
     },
     "for more users than one replica holds": {
         "model": "Llama-3.1-70B", "traffic": {"concurrency": 50, "input_tokens": 30000, "output_tokens": 2000},
         "constraints": {"gpus": ["a100-80gb", "l40s"], **CLOUDS},
     },
     "batch": {
-        "model": "Llama-3.1-8B", "task": "batch", "targets": {"deadline": "2h"}, "constraints": CLOUDS,
+        "model": "Llama-3.1-8B", "task": "batch", "targets": {"deadline": "2h"}, "constraints": FEW,
         "traffic": {"requests": 100_000, "input_tokens": 2000, "output_tokens": 500},
     },
     "experts over attention replicas": {
         "model": "DeepSeek-V3", "traffic": ASKED, "constraints": {"gpus": ["h200", "b200"]},
     },
     "peaks in less memory": {
-        "model": "Mixtral-8x7B", "traffic": {**ASKED, "peak": 3}, "constraints": {"memory_fraction": 0.8, **CLOUDS},
+        "model": "Mixtral-8x7B", "traffic": {**ASKED, "peak": 3}, "constraints": {"memory_fraction": 0.8, **FEW},
     },
     "embeddings of a decoder": {
         "model": "Llama-3.1-8B", "task": "encode", "traffic": {"requests_per_s": 20, "input_tokens": 300},
-        "targets": {"latency": {"p99": "2s"}}, "constraints": CLOUDS,
+        "targets": {"latency": {"p99": "2s"}}, "constraints": FEW,
     },
     "lengths that are drawn": {
         "model": "Llama-3.1-8B", "targets": {"ttft": {"p90": "1s"}}, "constraints": {"gpus": ["l4", "l40s"], **CLOUDS},
@@ -104,7 +106,7 @@ SERVING: dict[str, dict[str, Any]] = {
     },
     "another engine and cache": {
         "model": "Llama-3.1-8B", "traffic": ASKED, "techniques": {"kv_keep": 0.3},
-        "constraints": {"engine": "sglang", "kv_dtype": "fp8", **CLOUDS},
+        "constraints": {"engine": "sglang", "kv_dtype": "fp8", **FEW},
     },
 }  # fmt: skip
 

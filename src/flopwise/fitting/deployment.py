@@ -117,8 +117,9 @@ def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
     )  # fmt: skip
     limits = replace(built.limits, prefix_cache=bool(np.any(hits)))
     return simulate(
-        asked, built.cost, limits, replicas=built.schedulers, users=load.users, together=load.users is not None
-    )
+        asked, built.cost, limits, replicas=built.schedulers, users=load.users, together=load.users is not None,
+        samples=1,  # nobody reads the timeline, and a fit runs hundreds of loads
+    )  # fmt: skip
 
 
 def stretches(load: ServedLoad) -> list[list[Rows]]:

@@ -68,9 +68,9 @@ def _advance_to_end(machines: FastFleet, plan: Setup, samples: int) -> list[Samp
         time_ps += distance
         check_clock(time_ps)
         machines.advance(time_ps)
-        now = machines.totals()
-        queue = int(now.queue.sum()) + machines.unassigned_count
-        line.append((time_ps, queue, int(now.running.sum()), int(now.blocks.sum()), int(now.on.sum())))
+        on, queued, running, blocks, _ = machines.standing()
+        queue = int(queued.sum()) + machines.unassigned_count
+        line.append((time_ps, queue, int(running.sum()), int(blocks.sum()), int(on.sum())))
         if len(line) >= 2 * samples:
             line, distance = line[1::2], 2 * distance
     return line
