@@ -240,7 +240,7 @@ def report(out: Path, engine: str, gpu: str) -> str:
 def calibrated(out: Path) -> str:
     """Make the profile of all probes in a folder; its device's name."""
     [gpu] = flopwise.calibrate(*sorted(out.glob("probe-*.json")), name=PROBED, force=True).devices
-    return gpu
+    return str(gpu)
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
-from flopwise.serving.job import ServeJob, serving_class
+from flopwise.serving.job import ServeJob, Techniques, serving_class
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import micro_batches
 from flopwise.serving.techniques import runner
@@ -96,3 +98,5 @@ def test_classes_of_errors() -> None:
     assert serving_class(_job(static=True), "throughput") == "serving.throughput.batch.dense"
     assert serving_class(_job(engine="llama.cpp"), "tpot.moe") == "serving.tpot.local"
     assert serving_class(_job(), "ttft", queued=True) == "serving.ttft.queued"
+    split = replace(_job(), techniques=Techniques(prefill_gpus=2))
+    assert serving_class(split, "tpot") == "serving.tpot.split"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from lossless import (
@@ -116,9 +116,9 @@ CP, SLOW = 4, 1e9
 """Ranks that share a sequence, and bytes/s of a network on which nothing hides behind attention altogether."""
 
 
-def context_parallel_s(messages: str, tp: int = 1, **layout: int) -> float:
+def context_parallel_s(messages: Literal["ring", "gather", "all-to-all"], tp: int = 1, recompute: int = 0) -> float:
     """The line of one micro-batch and layer on a stack that sends its keys and values so."""
-    asked = job(cluster=machine(node=1, network=SLOW), cp=CP, tp=tp, **layout)
+    asked = job(cluster=machine(node=1, network=SLOW), cp=CP, tp=tp, recompute=recompute)
     stack = replace(asked.recipe.stack, context_messages=messages)
     return lines(replace(asked, recipe=replace(asked.recipe, stack=stack)))["context_parallel"] / BATCH / LAYERS
 

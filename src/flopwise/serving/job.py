@@ -167,6 +167,8 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
         return f"serving.{name}.local"
     if not job.decodes:  # one pass over a batch
         return f"serving.{name}.batch.encode"
+    if job.techniques.prefill_gpus:  # pools of their own for prompts
+        return f"serving.{name}.split"
     rate = job.arrivals_per_s is not None
     how = "batch" if job.static else "rate" if rate else "server" if job.requests is None else "run"
     if name == "ttft":
