@@ -36,3 +36,15 @@ def test_network_is_of_one_accelerator_as_the_option_says() -> None:
 def test_the_two_are_not_given_together() -> None:
     with pytest.raises(SpecError, match="give one of them"):
         network_per_gpu(network="50GB/s", inter_node_bandwidth="400GB/s")
+
+
+def test_constraints_say_how_accelerators_of_an_instance_reach_each_other() -> None:
+    """g6.12xlarge has four L4, which have no fast link; g6.xlarge has one, which needs none."""
+    asked = {"model": "7B", "task": "serve", "traffic": {"requests_per_s": 1}}
+    found, ruled_out = {}, RejectionLog()
+    for how in ("pcie", "host", "link"):
+        limits = {"instances": ["g6.12xlarge", "g6.xlarge"], "providers": ["aws"], "intra_node": how}
+        kinds = node_kinds(workload_from(asked | {"constraints": limits}), load_facts(), ruled_out)
+        found[how] = {kind.count: kind.cluster.fabric.levels[0].kind for kind in kinds}
+    assert found == {"pcie": {4: "pcie", 1: "pcie"}, "host": {4: "pcie-host", 1: "pcie-host"}, "link": {1: "pcie"}}
+    assert any("L4 has no fast link" in row.example for row in ruled_out.rows())

@@ -150,7 +150,7 @@ def fabric(
     assumptions: tuple[str, ...] = ()
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else 0)
     link, clock_hz = (accelerator.link or "none").lower(), accelerator.boost_clock_hz
-    if intra_node == "link" and not accelerator.link_bytes_per_s:
+    if intra_node == "link" and not accelerator.link_bytes_per_s and per_node != 1:
         raise SpecError(f"{accelerator.name} has no fast link; allowed between devices of a node: pcie, host")
     how = intra_node or accelerator.intra_node or ("link" if accelerator.link_bytes_per_s else "pcie")
     fast = int(fast_domain or accelerator.max_scaleup or 0) if how == "link" else 0

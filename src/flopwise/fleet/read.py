@@ -29,7 +29,7 @@ FOR_DEVELOPERS = (
     "objective", "software", "constraints.providers", "constraints.regions", "constraints.gpus",
     "constraints.vendors", "constraints.exclude", "constraints.marketplace", "constraints.instances",
     "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
-    "constraints.inter_node_bandwidth", "constraints.network",
+    "constraints.inter_node_bandwidth", "constraints.network", "constraints.intra_node",
 )  # fmt: skip
 """Keys of a workload that machines to work on have a use for."""
 

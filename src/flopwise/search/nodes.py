@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from flopwise.cost.cluster import Cluster, cluster
-from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
+from flopwise.errors import InfeasibleError, MissingFactError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer, names_instance
 from flopwise.search.allowed import FORBIDS, AllowedDevices, device_names
@@ -101,6 +101,9 @@ def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out
     except MissingFactError as error:
         ruled_out.add("a needed fact is not known", len(priced), str(error), unit="offers")
         return None
+    except SpecError as error:
+        ruled_out.add("devices not joined as constraints.intra_node says", len(priced), str(error), unit="offers")
+        return None
     networked = offer.network_bytes_per_s is not None or network_of(workload, offer) is not None
     return NodeKind(cluster=built, count=max(1, offer.count), priced=tuple(priced), networked=networked)
 
@@ -110,10 +113,14 @@ def offer_cluster(workload: Resolved, facts: Facts, offer: Offer, purchase: str)
 
     Raises:
         MissingFactError: a needed fact is not known.
+        SpecError: the constraints ask for a fast link that the device has not.
     """
     network = network_of(workload, offer)
     device = facts.offered_accelerator(offer)
-    return cluster(device, offer=offer, purchase=purchase, network_bytes_per_s_per_gpu=network)
+    return cluster(
+        device, offer=offer, purchase=purchase, network_bytes_per_s_per_gpu=network,
+        intra_node=workload.limits.intra_node,
+    )  # fmt: skip
 
 
 def network_of(workload: Resolved, offer: Offer) -> float | None:

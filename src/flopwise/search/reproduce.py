@@ -80,7 +80,7 @@ def _machines(workload: Resolved, chosen: Candidate, facts: Facts) -> dict[str, 
         "gpu": next(iter(custom), None) if chosen.provider == "custom" else None,
         "instance": chosen.instance, "provider": chosen.provider, "region": chosen.region,
         "purchase": chosen.purchase, "price": each_usd, "network": network_of(workload, offer),
-        "gpus": chosen.num_gpus,
+        "intra_node": workload.limits.intra_node, "gpus": chosen.num_gpus,
     }  # fmt: skip
 
 

@@ -194,6 +194,7 @@ class ConstraintsSpec(Spec):
         "Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.", key="constraints.",
     )
     network: float | None = same(MachineSpec, "network", section="Where it may run", key="constraints.")
+    intra_node: str | None = same(MachineSpec, "intra_node", section="Where it may run", key="constraints.")
     max_usd_per_hour: float | None = _place(
         "--max-hourly", options.USD, "At most so many US dollars an hour, all machines together.",
     )
