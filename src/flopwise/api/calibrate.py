@@ -40,12 +40,20 @@ def calibrate(
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.profiles import checked_name
     from flopwise.fitting.measured import read_measurements
-    from flopwise.fitting.profile import make_profile, write_profile
+    from flopwise.fitting.profile import make_profile, refuse_taken_name, write_profile
     from flopwise.observations.observation import OBSERVATION_FILE
 
     paths, date = [Path(file) for file in files], today().isoformat()
+
+    def free(wanted: str) -> str:
+        """The name of the profile, refused before anything is fitted where it is taken."""
+        chosen = checked_name(wanted)
+        if not dry_run:
+            refuse_taken_name(chosen, force=force or calibration == chosen)
+        return chosen
+
     if model is not None and paths:
-        chosen = checked_name(name or paths[0].resolve().stem)
+        chosen = free(name or paths[0].resolve().stem)
         made = _of_deployment(model, paths, chosen, date, users, facts=facts, calibration=calibration, **deployment)
     else:
         if strays := sorted([*deployment, *(["users"] if users is not None else [])]):
@@ -53,7 +61,7 @@ def calibrate(
         if seen := next((p for p in paths if p.is_dir() or p.name == OBSERVATION_FILE), None):
             raise SpecError(f"{seen} is an observation of a service: say what it serves (--model) and on what (--gpu)")
         given = read_measurements(paths)
-        chosen = checked_name(name or Path(given.files[0]).stem)
+        chosen = free(name or Path(given.files[0]).stem)
         made = make_profile(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
         write_profile(made, force=force or calibration == chosen)

@@ -339,6 +339,18 @@ def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
+def refuse_taken_name(name: str, *, force: bool) -> None:
+    """Refuse the name of a profile that is there, but with `force`.
+
+    Raises:
+        SpecError: there is one of that name.
+    """
+    if name in profiles.profile_names() and not force:
+        raise SpecError(
+            f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
+        )
+
+
 def write_profile(made: MadeProfile, *, force: bool) -> Path:
     """Write a profile's folder and return it; over one of the same name with `force` only.
 
@@ -347,10 +359,7 @@ def write_profile(made: MadeProfile, *, force: bool) -> Path:
     """
     name = made.profile.name
     folder = profiles.profiles_folder() / profiles.checked_name(name)
-    if name in profiles.profile_names() and not force:
-        raise SpecError(
-            f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
-        )
+    refuse_taken_name(name, force=force)
     known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
     write_folder(folder, made.files, stale=lambda to: [n for n in known if n not in made.files and (to / n).is_file()])
     load_facts(None, name)  # what could not be read would be told here, not by the next estimate
