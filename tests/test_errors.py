@@ -65,3 +65,11 @@ def test_folded_tables_hold_no_two_names_that_fold_alike() -> None:
         (FACTS.optimizers, FACTS.optimizer), (FACTS.stacks, FACTS.stack), (FACTS.engines, FACTS.engine),
     ):  # fmt: skip
         assert all(find(name).name == name for name in rows)
+
+
+def test_few_names_are_all_named_where_none_is_near() -> None:
+    assert str(UnknownNameError("provider", "amazn", ["aws", "gcp", "aws"])) == (
+        "unknown provider 'amazn'; known: aws, gcp"
+    )
+    assert "known:" not in str(UnknownNameError("model", "amazn", [f"x{n}" for n in range(41)]))
+    assert str(UnknownNameError("provider", "aws2", ["aws", "gcp"])) == "unknown provider 'aws2'; nearest: aws"

@@ -20,14 +20,20 @@ class SpecError(FlopwiseError, ValueError):
     """Bad input. The message says what was given, what is allowed and what to do next."""
 
 
+FEW_NAMES = 40
+"""So many names, or less, are all listed where none is near the one that was given."""
+
+
 class UnknownNameError(SpecError):
-    """A name that is not known; the message lists the nearest ones."""
+    """A name that is not known; the message lists the nearest ones, or all where there are few."""
 
     def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "") -> None:
         """Compose the message from what was `given` and the `known` names of that `kind`."""
-        names = list(known)
+        names = list(dict.fromkeys(known))
         self.kind, self.given, self.nearest = kind, given, nearest_names(given, names)
         near = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
+        if not near and 0 < len(names) <= FEW_NAMES:
+            near = f"; known: {', '.join(names)}"
         super().__init__(f"unknown {kind} {given[:120]!r}{near}{'. ' + hint if hint else ''}")
 
 
