@@ -20,6 +20,7 @@ _HOMES = {
         "api.calibrate": "calibrate calibration_profile calibrations remove_calibration",
         "api.check": "check",
         "api.explain": "explain",
+        "api.fit": "fit",
         "api.export": "export export_targets write_export",
         "api.facts": "gpus instances largest_models models",
         "api.io": "io",

@@ -26,6 +26,7 @@ _SECONDS = {
     "weeks": 604800.0,
 }  # fmt: skip
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "mil": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12, "tn": 1e12, "q": 1e15, "p": 1e15, "e": 1e18}  # fmt: skip  # noqa: E501
+_COUNTED_NAME = re.compile(r"\s*(\d{1,7})\s*x\s*(?=\S)", re.IGNORECASE)
 _RATE_SUFFIX = re.compile(r"(?:/|\s*per\s*)\s*(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)$")
 
 
@@ -56,12 +57,12 @@ def _scaled_value(value: object, scales: dict[str, float], what: str, example: s
 
 
 def parse_count(value: object, what: str = "count") -> float:
-    """A number of things: `7B`, `2T`, `1.5e9`, `300k`, `40_000`.
+    """A number of things: `7B`, `2T`, `1.5e9`, `300k`, `40_000`, `32Ki`.
 
     Raises:
         SpecError: not a finite number with a known suffix.
     """
-    return _scaled_value(value, _COUNT, what, "2T, 7B or 300k")
+    return _scaled_value(value, _COUNT | _BINARY, what, "2T, 7B or 300k")
 
 
 def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int = 10**15) -> int:
@@ -70,7 +71,21 @@ def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int =
     Raises:
         SpecError: not whole, or out of range.
     """
-    number = parse_count(value, what)
+    return _whole(parse_count(value, what), value, what, low, high)
+
+
+def parse_context(value: object, what: str = "context", *, high: int = 10**8) -> int:
+    """Tokens of one sequence; `k` is 1,024 and `m` its square, as context lengths are named: `32k` is 32,768.
+
+    Raises:
+        SpecError: not whole, or out of range.
+    """
+    tokens = _scaled_value(value, {**_COUNT, **_BINARY, "k": 2.0**10, "m": 2.0**20}, what, "8192 or 32k")
+    return _whole(tokens, value, what, 1, high)
+
+
+def _whole(number: float, value: object, what: str, low: int, high: int) -> int:
+    """`number` as a whole one within [low, high]; `value`: as it is written."""
     if number != int(number):
         raise SpecError(f"{what}: {value} is not a whole number")
     if not low <= number <= high:
@@ -163,6 +178,20 @@ def parse_flops(value: object, what: str = "operations") -> float:
     text = re.sub(r"\s*flops?(/s)?$", "", value.strip(), flags=re.IGNORECASE)
     scale = _BINARY.get(text[-2:].lower(), 1.0)
     return parse_count(text if scale == 1.0 else text[:-2], what) * scale
+
+
+def split_count(name: str) -> tuple[int | None, str]:
+    """How many a name asks for, and the name: 2 and `a100-80gb` of `2xa100-80gb`; None where it has no number.
+
+    Raises:
+        SpecError: none at all.
+    """
+    found = _COUNTED_NAME.match(name)
+    if found is None:
+        return None, name
+    if (count := int(found[1])) < 1:
+        raise SpecError(f"{name[:60]!r} asks for none; give 1 or more")
+    return count, name[found.end() :]
 
 
 def _three_digits(value: float) -> str:

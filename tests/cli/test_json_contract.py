@@ -24,6 +24,7 @@ KEYS: dict[str, set[str]] = {
         *INTERVALS, *(f"{name}_low" for name in INTERVALS), *(f"{name}_high" for name in INTERVALS),
         "max_concurrency", "kv_capacity_tokens", "bound", "usd_per_million_output_tokens",
     },
+    "fit": {"verdict", "gpu", "num_gpus", "context", "output_tokens", "formats"},
     "simulate": {
         "ttft_s", "tpot_s", "itl_s", "e2e_s", "completed", "dropped", "preemptions", "output_tokens_per_s",
         "goodput_per_s", "replica_hours", "cost_usd",
@@ -49,6 +50,10 @@ INSIDE: dict[tuple[str, str], set[str]] = {
         "interruptions", "notes", "corpus", "compute_optimal_tokens", "critical_batch_tokens",
     },
     ("train", "memory"): MEMORY,
+    ("fit", "formats"): {
+        "weights", "fits", "fits_probability", "longest_context", "most_requests", "tokens_per_s",
+        "usd_per_million_output_tokens", "quality",
+    },
     **{("simulate", name): {"p50", "p90", "p95", "p99"} for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s")},
     ("observe", "ttft"): {"source", "count", "mean", "p50", "p90", "p95", "p99", "low", "high"},
     ("plan", "plans"): {

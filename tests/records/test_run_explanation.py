@@ -20,7 +20,7 @@ def terms(why: RunExplanation) -> dict[str, tuple[float, float]]:
 def test_on_plan(tmp_path: Path) -> None:
     found = stored(tmp_path / "runs.db", {"step_s": [1.1] * 20}, gpus=8, expected=expectation(PLAN, step_s=1.0))
     why = explanation(found)
-    assert why.verdict == "On plan: a step takes 1.10 s, expected 1.00 s (800 ms to 1.20 s in 8 of 10 cases), +10 %"
+    assert why.verdict == "On plan: a step takes 1.10 s, expected 1.00 s (80 % interval: 800 ms to 1.20 s), +10 %"
     assert why.outcomes[0].place == "inside"
 
 

@@ -77,5 +77,5 @@ def test_a_mean_above_the_interval_is_explained() -> None:
     cost = assessment().usd_per_month
     usual = msgspec.structs.replace(cost, low=700.0, expected=735.0, high=760.0)
     rare = msgspec.structs.replace(usual, expected=770.0)
-    assert bill_interval(usual) == "$700 to $760 in 8 of 10 cases"
-    assert bill_interval(rare).endswith("cases; rare months that need far more machines lift the mean above it")
+    assert bill_interval(usual) == "80 % interval $700 to $760"
+    assert bill_interval(rare).endswith("$760; rare months that need far more machines lift the mean above it")

@@ -31,7 +31,7 @@ class CompareAnswer:
     assumptions: tuple[str, ...]
 
 
-def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options: Any) -> CompareAnswer:
+def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, **options: Any) -> CompareAnswer:
     """Scaling of each way of spreading `model` on 1, 2, 4 ... `gpus` accelerators.
 
     Strong scaling keeps the global batch whatever the GPUs; `weak` keeps its share for each GPU. `options` are those of
@@ -49,6 +49,7 @@ def compare(model: Model | str, *, gpus: int = 1, weak: bool = False, **options:
     data, spec, machines, source = take(options, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
     if spec.says_layout or spec.recompute is not None:
         raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
+    gpus = machines.num_gpus(gpus)
     if gpus < 2:
         raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
     found, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)

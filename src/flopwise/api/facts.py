@@ -11,6 +11,7 @@ from flopwise.facts.catalog import Resolution, load_facts, one_of
 from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
+from flopwise.units import split_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ def gpu(name: str, *, facts: Path | str | None = None, calibration: str | None =
     Raises:
         UnknownNameError: nothing by that name; names the nearest.
     """
-    return load_facts(facts, calibration).resolve(name)
+    return load_facts(facts, calibration).resolve(split_count(name)[1])
 
 
 def gpus(
@@ -83,8 +84,8 @@ def instances(
 ) -> tuple[Offer, ...]:
     """The offers that fit every given condition, in the order of the catalog; with `name` those of one instance type.
 
-    With `purchase` only those with a known price for it; `max_usd_per_hour` holds for that price, else for the
-    on-demand one.
+    With a number before `accelerator` (`8xh100`) those that hold as many or more. With `purchase` only those with a
+    known price for it; `max_usd_per_hour` holds for that price, else for the on-demand one.
 
     Raises:
         UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or vendor.
@@ -92,6 +93,7 @@ def instances(
     """
     catalog = load_facts(facts)
     chips = catalog.accelerators
+    count, accelerator = (None, None) if accelerator is None else split_count(accelerator)
     offers = catalog.offers_for(provider=provider, region=region, accelerator=accelerator, instance=name)
     kind = one_of("kind of accelerator", kind, KINDS)
     vendor = one_of("vendor", vendor, (a.vendor for a in chips.values()))
@@ -100,7 +102,8 @@ def instances(
     return tuple(
         o
         for o in offers
-        if kind in (None, chips[o.accelerator].kind)
+        if (count is None or o.count >= count)
+        and kind in (None, chips[o.accelerator].kind)
         and vendor in (None, chips[o.accelerator].vendor)
         and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
     )

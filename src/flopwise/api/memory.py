@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import changed_options, defaults_of, take
 from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.units import parse_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,14 +24,16 @@ if TYPE_CHECKING:
 
 def memory(
     model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None, grad_accum: int = 1,
-    concurrency: int | None = None, context: int | None = None, **options: Any,
+    concurrency: int | None = None, context: int | str | None = None, **options: Any,
 ) -> MemoryAnswer:  # fmt: skip
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
 
     Without a `task` options of serving alone, such as `context`, mean serving; else it is training.
 
-    `options` are those of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
-    `ServingSpec` in serving (`weights="fp8", tp=8 ...`), and of `SourceSpec`; or whole specs.
+    Of several GPUs (`gpu="8xh100"`), where no degree is given, training shards everything over all of them (FSDP), and
+    serving is one replica over all of them. `options` are those of `DataSpec` and `TrainingSpec` in training
+    (`seq="8k", zero=3, lora=16 ...`), of `ServingSpec` in serving (`weights="fp8", tp=8 ...`), and of `SourceSpec`; or
+    whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -40,20 +44,26 @@ def memory(
 
     if task is None:
         task = "serve" if concurrency or context or _of_serving(options) else "train"
+    context = None if context is None else parse_context(context)
     if task == "train":
         data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
     elif task == "serve":
+        from flopwise.serving.deployment import spread
         from flopwise.serving.spec import ServingSpec
 
         deployment, source = take(options, ServingSpec, SourceSpec)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
     found, facts = source.model_with_layers(model), source.catalog
-    resolution = None if gpu is None else facts.resolve(gpu)
+    machines = MachineSpec(gpu=gpu)
+    resolution = None if machines.gpu is None else facts.resolve(machines.gpu)
     chip = None if resolution is None else resolution.accelerator
     if task == "train":
-        answer: MemoryAnswer = _training(found, data, spec, chip, facts, grad_accum)
+        if machines.num_gpus(None) > 1 and not spec.says_layout:
+            spec = replace(spec, fsdp=True)
+        answer: MemoryAnswer = _training(found, data, spec, chip, facts, grad_accum, machines.counted)
     else:
+        deployment = spread(deployment, found, machines, facts)
         answer = _serving(found, deployment, chip, facts, concurrency or 1, context)
     notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
@@ -80,9 +90,15 @@ def _of_serving(options: Mapping[str, Any]) -> bool:
 
 
 def _training(
-    model: Model, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, facts: Facts, grad_accum: int
+    model: Model,
+    data: DataSpec,
+    spec: TrainingSpec,
+    chip: Accelerator | None,
+    facts: Facts,
+    grad_accum: int,
+    gpus: int | None,
 ) -> MemoryAnswer:
-    """Memory of a training step, `grad_accum` micro-batches a step."""
+    """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known."""
     from flopwise.training.memory_answer import memory_answer
     from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_routing
@@ -90,7 +106,7 @@ def _training(
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
     seq_len = data.seq_len(model, tunes=spec.tunes)
-    layout = spec.layout(model, seq_len)
+    layout = spec.layout(model, seq_len, gpus)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     spec = spec if chip is None else spec.on(chip, facts)
     wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))

@@ -21,7 +21,7 @@ def roofline(
     bytes: float | None = None,  # noqa: A002 - the word of the command line
     dtype: str = "bf16",
     efficiency: float | None = None,
-    gpus: int = 1,
+    gpus: int | None = None,
     batch: int = 1,
     seq: int | None = None,
     training: bool = False,
@@ -54,4 +54,5 @@ def roofline(
         raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
     else:
         work = RooflineWork(flops=flops or 0.0, nbytes=bytes or 0.0)
+    gpus = machines.num_gpus(gpus)
     return roofline_answer(work, machines.cluster(gpus, source.catalog), gpus, dtype, efficiency)

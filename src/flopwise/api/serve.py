@@ -43,7 +43,7 @@ def serve(
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds
     from flopwise.serving.answer import serve_answer
-    from flopwise.serving.deployment import replica_of
+    from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.explain import SETTINGS
 
     request, machines, deployment, techniques, start, source = take(
@@ -55,7 +55,11 @@ def serve(
         from flopwise.serving.sim.finite import requested_run
 
         simulated = partial(requested_run, request=request, facts=source.catalog)
-    job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
+    found = source.model_with_layers(model)
+    deployment = spread(deployment, found, machines, source.catalog)
+    if machines.counted is not None:
+        gpus = machines.num_gpus(gpus)
+    job, notes = replica_of(found, deployment, machines, techniques, source)
     answer = serve_answer(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
         simulated=simulated,

@@ -128,12 +128,13 @@ def batch(
         SpecError: a value or a name that cannot be; InfeasibleError: the model does not fit, or interruptions undo
             the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
     """
-    from flopwise.serving.deployment import replica_of
+    from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.sim.batch import queue_answer
 
     queue, machines, deployment, techniques, source = take(
         {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
     )
     queue.check()
-    job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
+    found = source.model_with_layers(model)
+    job, notes = replica_of(found, spread(deployment, found, machines, source.catalog), machines, techniques, source)
     return queue_answer(queue, replace(job, concurrency=concurrency), machines, source.catalog, notes, report)

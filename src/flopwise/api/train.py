@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
 
 
-def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
-    """Training `model` on `gpus` accelerators: sequences of `seq` tokens, `global_batch` a step.
+def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> TrainAnswer:
+    """Training `model` on `gpus` accelerators (default: one): sequences of `seq` tokens, `global_batch` a step.
 
     The run is `tokens` long, or `samples` sequences, each `epochs` times. `options` are those of `DataSpec` (`seq="8k",
     tokens="1T" ...`), `TrainingSpec` (`tp=8, zero=1, recompute="full" ...`), `MachineSpec` (`gpu="h100", provider="aws"
@@ -48,6 +48,7 @@ def train(model: Model | str, *, gpus: int = 1, **options: Any) -> TrainAnswer:
         options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec
     )
     found, facts = source.model_with_layers(model), source.catalog
+    gpus = machines.num_gpus(gpus)
     cluster = machines.cluster(gpus, facts)
     seq_len = data.seq_len(found, tunes=spec.tunes)
     batch, batch_note = data.batch(found, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))

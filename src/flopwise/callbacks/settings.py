@@ -33,7 +33,7 @@ class RecordingSpec(Spec):
         options.FLOPS, "FLOP/s of one accelerator that MFU is a share of, instead of the datasheet's.")
     watts: float | None = _recording(
         options.WATTS, "Draw of one accelerator, where neither a counter nor a sensor says it.")
-    seq: int | None = _recording(options.TOKENS, "Tokens of a sequence, where batches do not say it.")
+    seq: int | None = _recording(options.CONTEXT, "Tokens of a sequence, where batches do not say it.")
     tokens_per_step: float | None = _recording(options.COUNT, "Tokens of an optimizer step of all accelerators.")
     total_steps: int | None = _recording(options.WHOLE, "Optimizer steps of the whole run.")
     total_tokens: float | None = _recording(options.COUNT, "Tokens of the whole run.")

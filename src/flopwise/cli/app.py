@@ -13,6 +13,7 @@ from flopwise.errors import InfeasibleError, nearest_names
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Questions": {
+        "fit": "Which weight format fits, how long a context, how many requests, how fast, at what price.",
         "memory": "Memory per accelerator, item by item, and what would make it fit.",
         "train": "Step time, throughput, utilisation, memory, and the run's cost.",
         "serve": "Latency, throughput, maximum concurrency and cost per token.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,7 @@ class QuestionCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; `--qlora 16` is `--qlora --lora 16`."""
+        ctx.meta["flopwise.args"] = [*args]
         for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
             if args[place + 1].isdecimal():
                 args[place + 1 : place + 1] = ["--lora"]
@@ -243,10 +245,14 @@ def answer(
     text: Callable[[V, Screen], Iterable[str]],
     document: Callable[[V], Any] | None = None,
     figure: Callable[[V], Figure] | None = None,
+    *,
+    verdict: Callable[[V], str] | None = None,
+    further: Mapping[str, str] | None = None,
 ) -> None:
     """Give the answer of the running command: blocks of `text`, or as JSON where `--json` asked for it.
 
-    `document` makes the JSON, else the `value` is it. `figure`: where the figures come from, shown last.
+    `document` makes the JSON, else the `value` is it. `figure`: where the figures come from, shown at the end.
+    `verdict`: the answer in one sentence, which comes first. `further`: lines that go deeper, by what they answer.
     """
     context = click.get_current_context()
     if context.meta.get("flopwise.json"):
@@ -257,14 +263,21 @@ def answer(
             from flopwise.provenance import to_json
 
             plain = {**plain, "provenance": [to_json(figure(value))]}
-        write_json(plain)
+        write_json(plain if verdict is None else {"verdict": verdict(value), **plain})
         context.meta["flopwise.emitted"] = True
         return
     paper = screen()
-    blocks = list(text(value, paper))
+    blocks = [] if verdict is None else [heading(verdict(value), paper)]
+    blocks += text(value, paper)
     if figure is not None:
         blocks += [heading("Where the figures come from", paper), tree(figure(value), paper)]
+    blocks += [f"{question}:\n  {line}" for question, line in (further or {}).items()]
     write(*blocks, to=paper)
+
+
+def command_line(*words: str) -> str:
+    """The command line that asks `words` (`explain`, `train`) with the arguments of the running command."""
+    return shlex.join(["flopwise", *words, *click.get_current_context().meta["flopwise.args"]])
 
 
 def say_age(notes: Sequence[str]) -> None:

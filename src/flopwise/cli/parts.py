@@ -12,6 +12,8 @@ from flopwise.cli.render import Screen, bars, pairs, table
 if TYPE_CHECKING:
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.cost.quick import QuickFormula
+    from flopwise.serving.memory_answer import ServingMemoryAnswer
+    from flopwise.training.memory_answer import TrainingMemoryAnswer
 
 
 def quick(rules: Iterable[QuickFormula]) -> list[dict[str, Any]]:
@@ -79,7 +81,12 @@ def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], pape
 
 def between(low: float, high: float, text: Callable[[float], str]) -> str:
     """The ends of an interval, in parentheses."""
-    return f"({text(low)} to {text(high)} in 8 of 10 cases)"
+    return f"(80 % interval: {text(low)} to {text(high)})"
+
+
+def either(words: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def price(value: float | None) -> str | None:
@@ -115,6 +122,24 @@ def memory_document(answer: MemoryAnswer) -> dict[str, Any]:
         "quick": quick(answer.quick),
         **notes(answer),
     }
+
+
+def memory_verdict(answer: TrainingMemoryAnswer | ServingMemoryAnswer) -> str:
+    """Whether it fits, how sure that is, and what would make it fit, in a few words."""
+    gib, usable, chance = units.format_gib, answer.usable_bytes, answer.fits_probability
+    if answer.accelerator is None or usable is None or chance is None:
+        ends = between(answer.low_bytes, answer.high_bytes, gib)
+        return f"{gib(answer.per_gpu_bytes)} per accelerator {ends}. Name a device (--gpu) to see whether it fits."
+    where = f"{int(answer.layout.num_gpus):,} x {answer.accelerator.name}"
+    each = f"{gib(answer.per_gpu_bytes)} of {gib(usable)}" + " each" * (int(answer.layout.num_gpus) > 1)
+    odds = f"{100 * chance:.0f} % chance that it runs"
+    if answer.fits:
+        most, context = answer.max_concurrency, getattr(answer, "context", None)
+        room = f" At most {most:,.0f} sequences of {context:,} tokens at once." if most and context else ""
+        return f"Fits {where}: {each}, {odds}.{room}"
+    enough = [remedy.change for remedy in answer.remedies if remedy.fits][:3]
+    mend = f"It would fit with {either(enough)}." if enough else "No single change makes it fit."
+    return f"Does not fit {where}: {each}, {odds}. {mend}"
 
 
 def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) -> Iterator[str]:

@@ -11,8 +11,9 @@ import re
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ _PLAIN = {
 _ASCII = str.maketrans(_PLAIN)
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 MISSING = "-"
-NARROWEST = 8
-"""Columns of the screen that every column of a table has room for: `-1e+4299` is as long."""
-_NUMERAL = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+NARROWEST = 12
+"""Columns of the screen to which text in a table is wrapped at the least."""
+_PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,21 @@ def plain_text(text: str) -> str:
 
 
 def write(*blocks: str, to: Screen | None = None) -> None:
-    """Write `blocks` to stdout, an empty line between them; empty blocks are left out."""
+    """Write `blocks` to stdout, an empty line between them, prose wrapped to the terminal; without empty blocks."""
     paper = to or screen()
-    sys.stdout.write(paper.spell("\n\n".join(block for block in blocks if block)) + "\n")
+    lines = "\n\n".join(block for block in blocks if block).split("\n")
+    sys.stdout.write(paper.spell("\n".join(_wrapped_prose(line, paper.width) for line in lines)) + "\n")
+
+
+def _wrapped_prose(line: str, width: int | None) -> str:
+    """A line that is too long for the terminal, wrapped under its own indent; command lines stay whole."""
+    painted = _PAINTED.fullmatch(line)
+    text = painted[2] if painted else line
+    if width is None or len(text) <= width or text.lstrip().startswith("flopwise "):
+        return line
+    indent = len(text) - len(text.lstrip()) + 2 * text.lstrip().startswith("- ")
+    lines = textwrap.wrap(text, width, subsequent_indent=" " * indent)
+    return "\n".join(f"{painted[1]}{one}{painted[3]}" for one in lines) if painted else "\n".join(lines)
 
 
 def cell(value: Any) -> str:
@@ -97,10 +110,9 @@ def table(
 ) -> str:
     """Aligned columns under their `headers`; a header that starts with `>` is set to the right, as numbers are.
 
-    No line is longer than the screen is wide, or than `NARROWEST` for each column and two spaces between them where the
-    screen is narrower than that; a file or a pipe has no width. Where the table does not fit, columns of `spare` (of
-    `headers`, the first first) are left out; then text is cut, with an ellipsis; then the titles of columns; at last
-    numbers are written in scientific form.
+    No line is longer than the screen is wide, and nothing is cut: where the table does not fit, columns of `spare` (of
+    `headers`, the first first) are left out; then text and titles are wrapped; then each row is a record, a line for
+    each of its cells. A file or a pipe has no width.
     """
     paper = to or screen()
     cells = [[paper.spell(cell(value)) for value in row] for row in rows]
@@ -112,63 +124,72 @@ def table(
     right = [headers[i].startswith(">") for i in kept]
     titles = [_title(headers[i]) for i in kept]
     cells = [[row[i] for i in kept] for row in cells]
-    widths = [widths[i] for i in kept] if paper.width is None else _column_widths(titles, cells, right, paper.width)
-
-    def line(texts: Sequence[str], *, numbers: bool = True) -> str:
-        places = zip(texts, widths, right, strict=True)
-        return "  ".join(
-            _narrow(text, width, number=numbers).rjust(width) if number else _narrow(text, width).ljust(width)
-            for text, width, number in places
-        ).rstrip()
-
-    rule = "  ".join("─" * width for width in widths)
-    head = paper.paint(line(titles, numbers=False), "bold")
-    return "\n".join([head, paper.paint(rule, "dim"), *map(line, cells)])
+    fitted = [widths[i] for i in kept] if paper.width is None else _column_widths(titles, cells, right, paper.width)
+    if fitted is None:
+        return "\n\n".join(_record(titles, row, paper) for row in cells)
+    head = [paper.paint(line, "bold") for line in _table_row(titles, fitted, right)]
+    rule = paper.paint("  ".join("─" * width for width in fitted), "dim")
+    return "\n".join([*head, rule, *(line for row in cells for line in _table_row(row, fitted, right))])
 
 
 def _title(header: str) -> str:
     return header.removeprefix(">")
 
 
-def _narrow(text: str, width: int, *, number: bool = False) -> str:
-    """`text` in at most `width` characters: its longest numeral in scientific form, or cut, with an ellipsis."""
-    if len(text) <= width:
-        return text
-    numerals = sorted(_NUMERAL.finditer(text), key=lambda found: len(found[0])) if number else []
-    for found in numerals[-1:]:
-        from decimal import Decimal
-
-        value = Decimal(found[0].replace(",", ""))
-        for digits in (3, 2, 1, 0):
-            short = f"{text[: found.start()]}{value:.{digits}e}{text[found.end() :]}"
-            if len(short) <= width:
-                return short
-    return text[: width - 1] + "…"
+def _table_row(texts: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
+    """The lines of one row, its cells wrapped to the widths of their columns."""
+    wrapped = [textwrap.wrap(t, w) or [""] if len(t) > w else [t] for t, w in zip(texts, widths, strict=True)]
+    for parts in zip_longest(*wrapped, fillvalue=""):
+        places = zip(parts, widths, right, strict=True)
+        yield "  ".join(t.rjust(w) if number else t.ljust(w) for t, w, number in places).rstrip()
 
 
 def _column_widths(
     titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], limit: int
-) -> list[int]:
-    """Widths of the columns such that a line has at most `limit` characters, if all of `NARROWEST` have as many."""
-    contents = [max((len(row[i]) for row in cells), default=0) for i in range(len(titles))]
-    widths = [max(len(title), content) for title, content in zip(titles, contents, strict=True)]
-    text = [w if r else max(len(t), NARROWEST) for w, r, t in zip(widths, right, titles, strict=True)]
-    whole_numbers = [max(c, NARROWEST) if r else NARROWEST for c, r in zip(contents, right, strict=True)]
-    for least in (text, whole_numbers, [NARROWEST] * len(widths)):
-        while sum(widths) + 2 * (len(widths) - 1) > limit:
-            room, widest = max(((w - m, i) for i, (w, m) in enumerate(zip(widths, least, strict=True))), default=(0, 0))
-            if room <= 0:
-                break
-            widths[widest] -= 1
+) -> list[int] | None:
+    """Widths of the columns such that a line has at most `limit` characters; None where wrapping does not do it.
+
+    Numbers are as wide as they are, text at least `NARROWEST` (or all of it) and its longest word.
+    """
+    columns = [[row[i] for row in cells] for i in range(len(titles))]
+    widths = [max(map(len, (title, *column))) for title, column in zip(titles, columns, strict=True)]
+
+    def least(title: str, column: list[str], number: bool) -> int:
+        words = [*title.split(), *(column if number else (word for text in column for word in text.split()))]
+        return max([*map(len, words), 1 if number else min(NARROWEST, max(map(len, column), default=1))])
+
+    floors = [least(*column) for column in zip(titles, columns, right, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1) - limit
+    while excess > 0:
+        room, widest = max(
+            ((w, i) for i, (w, f) in enumerate(zip(widths, floors, strict=True)) if w > f), default=(0, 0)
+        )
+        if not room:
+            return None
+        widths[widest] -= 1
+        excess -= 1
     return widths
 
 
+def _record(titles: Sequence[str], row: Sequence[str], paper: Screen) -> str:
+    """One row of a table, a line for each cell."""
+    return pairs([(title, value) for title, value in zip(titles, row, strict=True) if value != MISSING], paper)
+
+
 def pairs(rows: Iterable[tuple[str, Any]], to: Screen | None = None) -> str:
-    """Names and values, one a line, the values aligned."""
+    """Names and values, one a line, the values aligned and wrapped to the screen; long names are wrapped, too."""
     paper = to or screen()
-    held = [(name, cell(value)) for name, value in rows]
-    width = max((len(name) for name, _ in held), default=0)
-    return "\n".join(f"{paper.paint(name.ljust(width), 'dim')}  {value}" for name, value in held)
+    shown = [(paper.spell(plain_text(name)), paper.spell(cell(value))) for name, value in rows]
+    longest = max((len(name) for name, _ in shown), default=0)
+    name_width = longest if paper.width is None else min(longest, (paper.width - 2) // 2)
+    room = None if paper.width is None else paper.width - name_width - 2
+    lines = []
+    for name, value in shown:
+        names = [name] if len(name) <= name_width else textwrap.wrap(name, name_width)
+        values = [value] if room is None or len(value) <= room else textwrap.wrap(value, room)
+        for left, text in zip_longest(names, values, fillvalue=""):
+            lines.append(f"{paper.paint(left.ljust(name_width), 'dim')}  {text}".rstrip())
+    return "\n".join(lines)
 
 
 def heading(text: str, to: Screen | None = None) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from flopwise import options
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.options import Spec, option
+from flopwise.options import OptionError, Spec, option
+from flopwise.units import split_count
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -37,8 +38,8 @@ class MachineSpec(Spec):
 
     gpu: str | None = _machine(
         "--gpu", options.name("gpu", 400),
-        "Accelerator, in any common spelling: h100, A100-80GB (or --instance); or a hypothetical one: "
-        "custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.")
+        "Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there "
+        "are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.")
     provider: str | None = _machine(
         "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...")
     instance: str | None = _machine(
@@ -61,7 +62,27 @@ class MachineSpec(Spec):
     power_limit: float | None = _machine(
         "--power-limit", options.WATTS,
         "Of one accelerator, below its own: 500W. Products run at lower clocks.")
+    counted: int | None = None  # accelerators that `gpu` asks for: 8 of 8xh100
     # fmt: on
+
+    def __post_init__(self) -> None:
+        """Read the values, and the number in front of an accelerator's name."""
+        Spec.__post_init__(self)
+        if self.gpu is not None:
+            count, name = split_count(self.gpu)
+            if count is not None:
+                object.__setattr__(self, "gpu", name)
+                object.__setattr__(self, "counted", count)
+
+    def num_gpus(self, given: int | None, default: int = 1) -> int:
+        """Accelerators of the question: as `given`, or as counted in front of their name, else the default.
+
+        Raises:
+            SpecError: both are given, and differ.
+        """
+        if given is not None and self.counted not in (None, given):
+            raise OptionError("gpus", f"{given:,}, but {self.counted:,}x{self.gpu} asks for {self.counted:,}; give one")
+        return given or self.counted or default
 
     @property
     def names_offer(self) -> bool:

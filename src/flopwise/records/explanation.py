@@ -234,8 +234,8 @@ def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[
     what = {"step_s": "a step takes", "e2e_s": "a request takes", "itl_s": "a token takes"}.get(main.metric)
     what = what or {"ttft_s": "the first token takes"}.get(main.metric, main.metric)
     state = {"inside": "On plan", "better": "Faster than the plan", "worse": "Slower than the plan"}[main.place]
-    text = f"{state}: {what} {took}, expected {planned} ({low} to {high} in 8 of 10 cases), {main.difference:+.0%}"
-    text = text.replace("%", " %")
+    change = f"{100 * main.difference:+.0f} %"
+    text = f"{state}: {what} {took}, expected {planned} (80 % interval: {low} to {high}), {change}"
     if main.place != "inside" and terms:
         worst = max(terms, key=lambda term: term.difference_s if main.place == "worse" else -term.difference_s)
         text += f"; most of it: {worst.name} ({worst.difference_s / sum(t.expected_s for t in terms):+.0%})".replace(

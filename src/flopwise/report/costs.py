@@ -53,7 +53,7 @@ def costs(assessment: Assessment) -> Iterator[Block]:
     """The bill by workload with intervals, provider, environment, purchase and part."""
     cost, ends = assessment.usd_per_month, intervals(assessment)
     bars = list(_workload_bars(cost.by_workload, ends))
-    yield Bars("By workload, with the interval that holds in 8 of 10 cases", bars)
+    yield Bars("By workload, with its 80 % interval", bars)
     for title, values in (
         ("By provider", cost.by_provider), ("By environment", cost.by_environment), ("By purchase", cost.by_purchase),
         ("By part", {"machines": cost.compute, "storage": cost.storage, "traffic": cost.traffic}),
@@ -73,7 +73,7 @@ def costs(assessment: Assessment) -> Iterator[Block]:
         carbon = f"known of {known:,} of {whole:,} workloads, {digits(kilograms)} kg in all: a dash is not zero, but "
         carbon += "power that is not known, of devices without a published limit, workstations and APIs"
     yield Table(
-        ["workload", ">a month", ">of the bill", "in 8 of 10 cases", ">kWh", ">kg CO2"], rows,
+        ["workload", ">a month", ">of the bill", "80 % interval", ">kWh", ">kg CO2"], rows,
         f"Electricity at the meter, carbon by the region's grid; {carbon}.",
     )  # fmt: skip
     yield from _unit_costs(assessment)

@@ -46,7 +46,7 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
         return
     budget = assessment.budget_per_month
     yield Bars(
-        "The expected bill month by month, with the growth that the fleet states and what holds in 8 of 10 cases",
+        "The expected bill month by month, with the growth that the fleet states and its 80 % interval",
         [
             Bar(
                 f"{m.month} ({m.workloads:,} workloads)", m.expected, usd(m.expected), m.low, m.high,

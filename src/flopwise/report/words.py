@@ -118,4 +118,4 @@ def bill_interval(cost: MonthlyCost) -> str:
     """The 80 % interval of a month's bill, and why its mean may stand outside."""
     rare = cost.expected is not None and cost.expected > cost.high
     far = "; rare months that need far more machines lift the mean above it" if rare else ""
-    return f"{between(cost.low, cost.high)} in 8 of 10 cases{far}"
+    return f"80 % interval {between(cost.low, cost.high)}{far}"

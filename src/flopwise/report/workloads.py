@@ -101,7 +101,7 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
         way = f"{runs_on(assessment, w)}, {bought(str(w.best.get('purchase', '')))}".rstrip(", ")
         reason = w.why_not_cheaper or "it is the cheapest"
         rows.append((w.name, way, layout(w.best.get("layout") or {}), performance(w), reason, *plan))
-    headers = ["workload", "machines", "laid out", "expected (in 8 of 10 cases)", "why not the cheaper one"]
+    headers = ["workload", "machines", "laid out", "expected (80 % interval)", "why not the cheaper one"]
     yield Table(
         [*headers, *(["the plan"] if linked else [])], rows,
         "Each plan holds the choice with its figures, and what else was considered." if linked else "",
@@ -146,7 +146,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         kept = set(sorted(range(len(used)), key=lambda n: -used[n].value)[:DRAWN])
         most = "" if len(kept) == len(used) else f", of the {DRAWN} that need most of it"
         yield Bars(
-            f"Time taken of the time allowed{most}, with the interval that holds in 8 of 10 cases",
+            f"Time taken of the time allowed{most}, with its 80 % interval",
             [bar for n, bar in enumerate(used) if n in kept], 100.0, "the target",
         )  # fmt: skip
     shown = [w for w in assessment.workloads if any(True for _ in _shown_figures(w))]
@@ -154,8 +154,8 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
     services = [w for w in shown if "run_s" not in w.best["figures"]]
     if runs:
         yield Table(
-            ["run", ">takes", "in 8 of 10 cases", ">starts in", ">allowed", ">chance to hold it", ">tokens/s",
-             "in 8 of 10 cases", ">MFU"],
+            ["run", ">takes", "80 % interval", ">starts in", ">allowed", ">chance to hold it", ">tokens/s",
+             "80 % interval", ">MFU"],
             [
                 (w.name, *_cells(w, "run_s"), _cells(w, "start_s")[0], _target(w, "run_s"), _odds(w, "run_s"),
                  *_cells(w, "tokens_per_s", "output_tokens_per_s"), _cells(w, "mfu_frac")[0])
@@ -180,8 +180,8 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
     if services:
         yield Table(
-            ["service", "latency", ">expected", "in 8 of 10 cases", ">target", ">chance to hold it",
-             ">requests/s it takes", "in 8 of 10 cases", ">asked"],
+            ["service", "latency", ">expected", "80 % interval", ">target", ">chance to hold it",
+             ">requests/s it takes", "80 % interval", ">asked"],
             [row for w in services for row in _service_rows(w)],
             "Requests are what the machines take before they are full; replicas are planned below that.",
         )  # fmt: skip

@@ -12,11 +12,11 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import FIELD, FileFormat, Spec, ValueKind, option, same
+from flopwise.options import FIELD, FileFormat, OptionError, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
-from flopwise.units import parse_share
+from flopwise.units import parse_share, split_count
 
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
 PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
@@ -160,8 +160,9 @@ class ConstraintsSpec(Spec):
     providers: tuple[str, ...] = _machines("provider")
     regions: tuple[str, ...] = _machines("region")
     gpus: tuple[str, ...] = _machines(
-        "gpu", help="Accelerators by name, vendor or family: h100, a100 (all variants), nvidia, hopper; or a "
-        "hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.",
+        "gpu",
+        help="Accelerators by name, vendor or family: h100, a100 (all variants), nvidia, hopper; 8xh100 for at most 8; "
+        "or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.",
     )
     vendors: tuple[str, ...] = _place(
         "--vendor", options.name("vendor"), "Devices of these vendors only: NVIDIA, AMD, Google ...", repeated=True,
@@ -198,7 +199,17 @@ class ConstraintsSpec(Spec):
     max_usd_per_hour: float | None = _place(
         "--max-hourly", options.USD, "At most so many US dollars an hour, all machines together.",
     )
-# fmt: on
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Read the values; numbers in front of accelerators' names say how many there are at most."""
+        Spec.__post_init__(self)
+        counted = [split_count(name) for name in self.gpus]
+        if counts := [count for count, _ in counted if count is not None]:
+            if self.max_gpus not in (None, max(counts)):
+                raise OptionError("max_gpus", f"{self.max_gpus:,}, but {self.gpus[0]} is at most {max(counts):,}")
+            object.__setattr__(self, "gpus", tuple(name for _, name in counted))
+            object.__setattr__(self, "max_gpus", max(counts))
 
 
 SECTIONS = {

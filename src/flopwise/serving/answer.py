@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.money import num_instances
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
@@ -23,7 +22,7 @@ from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
-from flopwise.serving.memory_answer import memory_answer
+from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import (
@@ -74,7 +73,7 @@ class ServeAnswer:
     machines: MachineSpec
     facts: Facts
     replicas: int
-    memory: MemoryAnswer
+    memory: ServingMemoryAnswer
     fits: bool
     under_load: UnderLoad | None
     quick: tuple[QuickFormula, ...]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
@@ -37,6 +39,30 @@ def replica_of(
         max_batch=spec.max_batch,
     )  # fmt: skip
     return replace(job, techniques=resolve_techniques(techniques, job, source.catalog, source.model)), notes
+
+
+def spread(spec: ServingSpec, model: Model, machines: MachineSpec, facts: Facts) -> ServingSpec:
+    """The spec with a replica over all accelerators that the machines count (`2xa100`), where no degree is given.
+
+    Tensor parallelism as far as the model allows it and a node goes, pipeline stages beyond: how engines are started on
+    a given number of devices. Models that answer in one pass are replicated, not spread.
+
+    Raises: SpecError: degrees that are given do not make whole replicas of that number.
+    """
+    count = machines.counted
+    if count is None or not generates(model):
+        return spec
+    if max(spec.tp, spec.pp, spec.ep, spec.dp) > 1:
+        if count % spec.num_gpus:
+            raise SpecError(f"{count:,} accelerators do not hold whole replicas of {spec.num_gpus} (tp x pp x dp)")
+        return spec
+    node = machines.cluster(count, facts).gpus_per_node
+    for tp in (tp for tp in range(min(count, node), 0, -1) if count % tp == 0):
+        whole = replace(spec, tp=tp, pp=count // tp)
+        with suppress(SpecError):
+            check_layout(model, whole.layout())
+            return whole
+    raise SpecError(f"{model.name} cannot be spread over {count:,} accelerators: give --tp, --pp and --gpus")
 
 
 def on_its_engine(

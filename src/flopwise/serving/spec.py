@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
+DEFAULT_CONTEXT = 8192
+"""Tokens of a whole request where it is asked what fits, and none are given."""
 NGRAM_DRAFTS = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
 BLOCK_DRAFTS = frozenset({"eagle", "eagle3", "eagle-3", "mtp", "nextn"})
 DRAFT_TOKENS = 4

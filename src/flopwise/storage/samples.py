@@ -221,7 +221,8 @@ def rated_workload(
         SpecError: a value or a name that cannot be; MissingFactError: a fact that the answer needs is not known.
     """
     facts, work = source.catalog, _sampled_workload(model, sample, source)
-    number = gpus if gpus is not None else machines.cluster(USUAL_NODE, facts).gpus_per_node
+    counted = gpus is not None or machines.counted is not None
+    number = machines.num_gpus(gpus) if counted else machines.cluster(USUAL_NODE, facts).gpus_per_node
     cluster = machines.cluster(number, facts)
     if not sample.rate_given and work.model is not None and work.model.stacks:
         rate, band, notes = training_rate(work, cluster, number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.money import unit_usd
 from flopwise.cost.quick import QuickFormula
 from flopwise.facts import defaults
@@ -17,7 +16,7 @@ from flopwise.provenance import Kind
 from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
-from flopwise.training.memory_answer import layout_text, memory_answer
+from flopwise.training.memory_answer import TrainingMemoryAnswer, layout_text, memory_answer
 from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules, token_rules
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
@@ -29,7 +28,7 @@ class TrainAnswer:
     """The estimate, its memory, and what stands beside it."""
 
     estimate: TrainEstimate
-    memory: MemoryAnswer
+    memory: TrainingMemoryAnswer
     fits: bool
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]

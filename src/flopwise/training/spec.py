@@ -44,7 +44,7 @@ class DataSpec(Spec):
         "--samples", options.COUNT, "Sequences of the whole run, instead of tokens.", key="data.samples")
     epochs: float = _data(
         "--epochs", options.COUNT, "How often tokens or samples are gone through.", default=1.0, key="data.epochs")
-    seq: int | None = _data("--seq", options.TOKENS, "Tokens of a sequence: 8k.", key="data.seq_len")
+    seq: int | None = _data("--seq", options.CONTEXT, "Tokens of a sequence: 8k (8,192).", key="data.seq_len")
     global_batch: int | None = _data(
         "--global-batch", options.BATCH, "Sequences of one optimizer step.", key="data.global_batch")
     global_batch_tokens: float | None = _data(

@@ -131,7 +131,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
-        ("interval", bill_interval(cost)),
+        ("the bill", bill_interval(cost)),
         *([] if cost.expected is None else [("bill", f"{usd(cost.total)} {AS_PLANNED}")]),
         ("optimal", found.optimality),
     ]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from flopwise.search.model_sizes import LargestModels
 
 _HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "known")
+_SPARE = ("known", ">GiB", "kind", "link", ">TDP")
+"""Columns that a narrow terminal does without, the first first."""
 
 
 @options.command("gpus", "flopwise gpus --vendor AMD --largest", "flopwise gpus h100 --json")
@@ -50,7 +52,7 @@ def command(*, name: str | None, largest: bool, facts: Path | None, calibration:
         options.answer(one, _detail, document)
         return
     rows = known.gpus(**places, **options.values(filters))
-    options.answer(rows, lambda found, paper: [table(_HEADERS, map(_row, found), paper)])
+    options.answer(rows, lambda found, paper: [table(_HEADERS, map(_row, found), paper, spare=_SPARE)])
 
 
 def document(found: Resolution) -> dict[str, Any]:

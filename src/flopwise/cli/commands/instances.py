@@ -23,6 +23,8 @@ _HEADERS = (
     "provider", "instance", "region", "accelerators", ">vCPU", ">RAM", ">network", ">on demand/h", ">spot/h",
     ">1 year/h", ">3 years/h", "priced",
 )  # fmt: skip
+_SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
+"""Columns that a narrow terminal does without, the first first."""
 
 
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
@@ -50,7 +52,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
     if not offers:
         yield "No offer fits all of these."
         return
-    yield table(_HEADERS, [_row(offer) for offer in offers], paper)
+    yield table(_HEADERS, [_row(offer) for offer in offers], paper, spare=_SPARE)
     if name is not None:
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)

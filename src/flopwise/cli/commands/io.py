@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
@@ -48,8 +49,9 @@ def command(*, model: str | None, base: str, explain: bool, **given: Any) -> Non
     answer = io(model, **options.values(given))
 
     options.answer(
-        answer, lambda found, paper: lines(found, paper, base), document, storage_figure if explain else None
-    )
+        answer, lambda found, paper: lines(found, paper, base), document, storage_figure if explain else None,
+        verdict=partial(verdict, base=base),
+    )  # fmt: skip
 
 
 ORIGINS = {
@@ -105,6 +107,22 @@ def size_text(value: float, base: str) -> str:
     return units.format_bytes(value) if base == "binary" else units.format_rate(value, "B")
 
 
+def verdict(answer: StorageAnswer, base: str = "si") -> str:
+    """The answer in a sentence: what a node has to read, and which storage keeps up."""
+    needed, nodes = rate_text(answer.read_bytes_per_s_per_node, base), f"{answer.num_nodes:,} nodes"
+    text = f"Reads {needed} a node" + f", {rate_text(answer.read_bytes_per_s_total, base)} over {nodes}" * (
+        answer.num_nodes > 1
+    )
+    enough = [d for d in answer.deliveries if d.first_epoch_frac >= 1]
+    if not answer.deliveries:
+        return f"{text}."
+    if not enough:
+        return f"{text}: none of {len(answer.deliveries)} kinds of storage keeps up."
+    least = min(enough, key=lambda delivery: delivery.read_bytes_per_s)
+    count = f"{len(enough)} of {len(answer.deliveries)} kinds of storage keep up"
+    return f"{text}: {count}, the slowest of them {least.name} ({rate_text(least.read_bytes_per_s, base)})."
+
+
 def lines(answer: StorageAnswer, paper: Screen, base: str = "si") -> Iterator[str]:
     """The answer as people read it."""
 
@@ -132,7 +150,7 @@ def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
     of_peak = "" if share is None else f", {units.format_percent(share)} of the {speed.precision} peak"
     each = rate_text(answer.read_bytes_per_s_per_gpu, base)
     if answer.low is not None and answer.high is not None:
-        each += f" ({rate_text(answer.low, base)} to {rate_text(answer.high, base)} in 8 of 10 cases)"
+        each += f" {parts.between(answer.low, answer.high, partial(rate_text, base=base))}"
     per_peta = rate_text(answer.bytes_per_flop * 1e15, base)
     rows: list[tuple[str, Any]] = [
         ("a sample", f"{units.format_flops(work.flops_per_sample)}, {size_text(answer.read_bytes, base)} read"),

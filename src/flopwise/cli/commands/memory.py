@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,8 +14,8 @@ from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import BATCH, TOKENS, choice, options_of
-from flopwise.serving.spec import RequestSpec, ServingSpec
+from flopwise.options import BATCH, CONTEXT, choice, defaults_of, options_of
+from flopwise.serving.spec import DEFAULT_OUTPUT, RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ TASKS = {
 @flags(DataSpec, "packing mean_length length_spread lengths")
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(RequestSpec, "concurrency", section="Formats and engine")
-@add("--context", TOKENS, "Tokens of each sequence in the cache.", section="Formats and engine")
+@add("--context", CONTEXT, "Tokens of each sequence in the cache: 32k (32,768).", section="Formats and engine")
 @flags(SourceSpec)
 @options.explain_flag
 def command(*, explain: bool, **given: Any) -> None:
@@ -55,15 +56,49 @@ def command(*, explain: bool, **given: Any) -> None:
     Of the fullest rank. Training: --batch is the micro-batch. Serving: --concurrency sequences (1 where not given) of
     --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and `fits` of --json says which.
     """
-    options.answer(question(**given), lines, parts.memory_document, figure_of if explain else None)
+    options.answer(
+        question(**given), lines, parts.memory_document, figure_of if explain else None, verdict=parts.memory_verdict,
+        further=_further(**given),
+    )  # fmt: skip
+
+
+def _further(*, model: str, task: Literal["train", "serve"] | None, **given: Any) -> dict[str, str]:
+    """The lines that go deeper, by what they answer; without a device nothing can be timed."""
+    lines = {"What each change would do": options.command_line("explain", "memory")}
+    if given["gpu"] is None:
+        return lines
+    if _task(task) == "train":
+        specs: tuple[type, ...] = (TrainingSpec, DataSpec, SourceSpec)
+        extra = []
+    else:
+        specs, extra = (ServingSpec, SourceSpec), _load(given["concurrency"], given["context"])
+    words = ["flopwise", _task(task), model, "--gpu", given["gpu"]]
+    for spec in specs:
+        for name, declared in options_of(spec).items():
+            if given.get(name) != defaults_of(spec)[name]:
+                words += declared.arguments(given.get(name))
+    return {"How fast it is, and what it costs": shlex.join([*words, *extra]), **lines}
+
+
+def _load(concurrency: int | None, context: int | None) -> list[str]:
+    """The words of `serve` for so many sequences of so many tokens in the cache."""
+    load = [] if concurrency is None else ["--concurrency", str(concurrency)]
+    if context is None or context <= 2 * DEFAULT_OUTPUT:
+        return load
+    return [*load, "--input", str(context - DEFAULT_OUTPUT), "--output", str(DEFAULT_OUTPUT)]
+
+
+def _task(given: Literal["train", "serve"] | None) -> Literal["train", "serve"]:
+    """The task that is given, or that the options of the command line mean."""
+    said = options.spellings(click.get_current_context()).keys()
+    return given or ("serve" if said & (TASKS["serve"] - TASKS["train"]) else "train")
 
 
 def question(*, model: str, task: Literal["train", "serve"] | None, **given: Any) -> Any:
     """The answer to the parameters of this command."""
     from flopwise.api.memory import memory
 
-    said = options.spellings(click.get_current_context()).keys()
-    task = task or ("serve" if said & (TASKS["serve"] - TASKS["train"]) else "train")
+    task = _task(task)
     mine = TASKS[task]
     options.refuse({name for names in TASKS.values() for name in names - mine}, f"does not go with --task {task}")
     others = {name for names in TASKS.values() for name in names} - mine

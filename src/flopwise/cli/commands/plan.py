@@ -183,7 +183,7 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exp
         compared |= {"exported": [one.document() for one in exports]} if exports else {}
         return {**plain(plan), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
-    options.answer(answer, text, document)
+    options.answer(answer, text, document, verdict=verdict if other is None else None)
     options.say_age(stale_notes(answer.price_dates(top)))
 
 
@@ -223,6 +223,27 @@ OLD_DAYS = 180
 """Prices older than that are marked."""
 
 
+def verdict(plan: Plan) -> str:
+    """The answer in a sentence: the first plan, or that none meets the targets, and by how much the nearest misses."""
+    if not plan.plans and not plan.misses:
+        return "Nothing that is on offer can run this."
+    best = (plan.plans or plan.misses)[0]
+    bought = "" if best.purchase == "on_demand" else f" {best.purchase.replace('_', ' ')}"
+    machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
+    if not plan.plans:
+        target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
+        far = f", whose {TARGETS.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
+        return f"No plan meets every target. The nearest is {machines}{far}."
+    runs = plan.task in (*TRAINING, "batch")
+    cost = f"{units.format_usd(best.cost_usd)}{'' if runs else ' a month'}"
+    paid, time = best.ends("cost_usd"), best.ends("seconds")
+    if paid is not None and paid[0] != paid[1]:
+        cost += f" {between(*paid, units.format_usd)}"
+    ends = "" if time is None else f" ({units.format_seconds(time[0])} to {units.format_seconds(time[1])})"
+    sure = "" if likely(best) is None else f"; {likely(best)} chance to meet every target"
+    return f"{machines}: {cost}{f', done in {units.format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
+
+
 def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
     """The blocks of a plan, in the order in which they are read."""
     yield heading(title(plan), paper)
@@ -233,7 +254,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
     elif shown:
         yield "No plan meets every target. The nearest misses:"
     if shown:
-        yield table(*_candidates(shown, plan), paper)
+        yield from _candidates(shown, plan, paper)
     if plan.floors:
         yield bullets("What physics allows:", map(floor, plan.floors))
     yield from _first(plan, paper)
@@ -291,29 +312,29 @@ def title(plan: Plan) -> str:
     return text + (f" with {', '.join(targets)}" if targets else "")
 
 
-def _candidates(rows: list[Candidate], plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Headers and rows of the ranked table, with notes where there are any."""
+SPARE = (">energy", ">USD/h", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
+"""Columns of the ranked table that a narrow terminal does without, the first first."""
+
+
+def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[str]:
+    """The ranked table, and below it the notes on its rows."""
     times = _time_columns(rows, plan)
-    runs = plan.task in (*TRAINING, "batch")
-    headers = ["#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory"]
-    headers += [
-        *(f">{column}" for column, *_ in times),
-        ">USD/h",
-        ">cost" if runs else ">USD/month",
-        ">energy",
-        ">meets",
-    ]
-    notes = [_note(c) for c in rows]
-    cells = []
+    cost = ">cost" if plan.task in (*TRAINING, "batch") else ">USD a month"
+    headers = ["#", "machines", "region", "GPUs", "layout", *(f">{column}" for column, *_ in times), ">memory"]
+    headers += [">USD/h", cost, ">energy", ">meets"]
+    cells, notes = [], dict[str, list[int]]()
     for c in rows:
         bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
-        where = (c.rank, c.provider, f"{c.num_instances} x {c.instance}{bought}", c.region, c.num_gpus, c.gpu)
+        where = (c.rank, f"{c.num_instances} x {c.provider} {c.instance}{bought}", c.region, f"{c.num_gpus} x {c.gpu}")
         energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
-        cost = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, likely(c))
-        cells.append((*where, layout(c), _memory(c), *(_latency(c, *t[1:]) for t in times), *cost))
-    if not any(notes):
-        return tuple(headers), cells
-    return (*headers, "note"), [(*row, note or "-") for row, note in zip(cells, notes, strict=True)]
+        paid = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, likely(c))
+        cells.append((*where, layout(c), *(_latency(c, *t[1:]) for t in times), _memory(c), *paid))
+        if note := _note(c):
+            notes.setdefault(note, []).append(c.rank)
+    yield table(headers, cells, paper, spare=[title for title in SPARE if title in headers])
+    if notes:
+        named = (f"{', '.join(map(str, ranks))}: {note}" for note, ranks in notes.items())
+        yield bullets("Notes on rows", named)
 
 
 def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str | None]]:
@@ -322,11 +343,12 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
         return [("time", "", None)]
     if plan.task == "encode":
         return [("latency", "e2e_s", None)]
-    simulated = any(c.simulated is not None for c in rows)
+    if all(c.simulated is None for c in rows):
+        return [(TARGETS[target], f"{target}_s", None) for target in ("ttft", "tpot")]
     columns: list[tuple[str, str, str | None]] = []
     for target in ("ttft", "tpot"):
-        columns.append((TARGETS[target], f"{target}_s", None))
-        columns += [("simulated", f"{target}_s", _percentile(plan, target))] * simulated
+        title, percentile = TARGETS[target], _percentile(plan, target)
+        columns += [(f"{title} {percentile}", f"{target}_s", percentile), (f"estimated {title}", f"{target}_s", None)]
     return columns
 
 
@@ -385,11 +407,16 @@ def layout(c: Candidate) -> str:
     if held.get("offload"):
         words.append(f"offload {'+'.join(held['offload'])}")
     if "replicas" in held:
-        words += [f"{held['replicas']} replicas", f"batch {held['max_batch']}"]
+        words += [_number_of(held["replicas"], "replica"), f"batch {held['max_batch']}"]
     words.append(str(held.get("precision") or held.get("weights")))
     if held.get("kv_dtype", "bf16") != "bf16":
         words.append(f"kv {held['kv_dtype']}")
     return " ".join(words)
+
+
+def _number_of(number: int, noun: str) -> str:
+    """`1 replica`, `2 replicas`."""
+    return f"{number:,} {noun}{'s'[: number != 1]}"
 
 
 def _best(best: Candidate, paper: Screen) -> str:
@@ -412,7 +439,7 @@ def _best(best: Candidate, paper: Screen) -> str:
 
 
 def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
-    """Time, cost and energy with what they are in 8 of 10 cases, and what that rests on."""
+    """Time, cost and energy with their 80 % intervals, and what those rest on."""
     shown = (("seconds", units.format_seconds), ("cost_usd", units.format_usd), ("energy_joules", units.format_joules))
     for figure, text in shown:
         value, ends = getattr(best, figure), best.ends(figure)
@@ -432,7 +459,9 @@ def _price(best: Candidate) -> str:
 
 def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
     """What the simulator says of the best plan."""
-    rows: list[tuple[str, Any]] = [("simulated", f"{run.requests:,} requests through {run.replicas:,} replicas")]
+    rows: list[tuple[str, Any]] = [
+        ("simulated", f"{run.requests:,} requests through {_number_of(run.replicas, 'replica')}")
+    ]
     for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
         shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
         if shown:

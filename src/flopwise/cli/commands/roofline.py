@@ -47,7 +47,7 @@ def command(**given: Any) -> None:
     if given["model"] is None:
         options.refuse(["seq"], "goes with a MODEL")
     answer = roofline(given.pop("model"), **options.values(given))
-    options.answer(answer, lines, document)
+    options.answer(answer, lines, document, verdict=verdict)
 
 
 def document(answer: RooflineAnswer) -> dict[str, Any]:
@@ -59,6 +59,15 @@ def document(answer: RooflineAnswer) -> dict[str, Any]:
         "price_source": answer.cluster.price_source or None,
         "settings": dict(answer.settings),
     }
+
+
+def verdict(answer: RooflineAnswer) -> str:
+    """The answer in a sentence: how long, and what it is bound by."""
+    limit, time = "at least " if answer.partial else "", units.format_seconds(answer.seconds)
+    where = f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}"
+    used = f"{units.format_percent(answer.utilisation_frac)} of peak compute"
+    moved = f"{units.format_percent(answer.bandwidth_frac)} of memory bandwidth"
+    return f"{limit.capitalize()}{time} on {where}, bound by {answer.bound}: {used}, {moved}."
 
 
 def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:

@@ -63,10 +63,11 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
 
         options.refuse(["explain"], "of one estimate; leave it out with --sweep")
         swept = serve_sweep(given.pop("model"), sweep, **options.values(given))
-        options.answer(swept, sweep_lines, sweep_document)
+        options.answer(swept, sweep_lines, sweep_document, verdict=_saturation)
         return
     answer = question(**given)
-    options.answer(answer, lines, document, figure_of if explain else None)
+    further = {"What each change would do": options.command_line("explain", "serve")}
+    options.answer(answer, lines, document, figure_of if explain else None, verdict=verdict, further=further)
     if not (answer.fits and answer.keeps_up):
         click.get_current_context().exit(1)
 
@@ -163,6 +164,44 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(_cost(answer), paper)
     yield parts.quick_table(answer.quick, paper)
     yield parts.assumption_list(answer.assumptions)
+
+
+def verdict(answer: ServeAnswer) -> str:
+    """The answer in a sentence: speed and cost, or what stands in the way."""
+    found, load = answer.estimate, answer.under_load
+    where = f"{answer.num_gpus:,} x {found.job.cluster.accelerator.name}"
+    if not answer.fits:
+        return parts.memory_verdict(answer.memory)
+    if load is not None and not answer.keeps_up:
+        share, needed = units.format_percent(load.utilisation_frac), load.replicas_needed * found.num_gpus
+        return f"Too slow: {load.requests_per_s:g} requests/s are {share} of what {where} sustain; it takes {needed:,}."
+    verb = "serves" if answer.num_gpus == 1 else "serve"
+    if found.tpot_s is None or found.output_tokens_per_s is None:
+        rate, each = _with_ends(found.throughput, answer.replicas, "inputs/s"), found.ttft_s.value
+        usd = parts.price(parts.per_million(found.usd_per_hour, found.requests_per_s))
+        text = f"{where} {verb} {rate}, each within {units.format_seconds(each)}"
+        return f"{text}{f'; {usd} per million' if usd else ''}."
+    usd = parts.price(found.usd_per_million_output_tokens)
+    paid = f"; {usd} per million output tokens" if usd else ""
+    if load is not None:
+        seen = (
+            f"TTFT {units.format_seconds(load.ttft_s['p95'])}, TPOT {units.format_seconds(load.tpot_s['p95'])} at p95"
+        )
+        share = units.format_percent(load.utilisation_frac)
+        return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of what is possible: {seen}{paid}."
+    seen = f"first token after {units.format_seconds(found.ttft_s.value)}, then one each "
+    seen += f"{units.format_seconds(found.tpot_s.value)}, with {found.concurrency * answer.replicas:,.0f} in flight"
+    rate = _with_ends(found.output_tokens_per_s, answer.replicas, "tokens/s")
+    return f"{where} {verb} {rate}: {seen}{paid}."
+
+
+def _with_ends(value: Ranged, times: float, unit: str) -> str:
+    """A rate of all replicas, with its interval."""
+
+    def shown(rate: float) -> str:
+        return f"{rate * times:,.0f}" if rate * times >= 100 else f"{rate * times:,.3g}"
+
+    return f"{shown(value.value)} {unit} {parts.between(value.low, value.high, shown)}"
 
 
 def _warnings(answer: ServeAnswer) -> Iterator[str]:
@@ -271,7 +310,6 @@ def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
         spare=(">of roofline", ">MFU", ">request", ">per GPU"),
     )  # fmt: skip
     yield _curve(answer, paper)
-    yield _saturation(answer)
     yield parts.assumption_list(answer.first.assumptions)
 
 

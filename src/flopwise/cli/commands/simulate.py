@@ -143,7 +143,7 @@ def command(**given: Any) -> None:
         found = (document(answer) if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
         return found if replayed is None else found | {"comparison": replayed.comparison}
 
-    options.answer(run, text, plain)
+    options.answer(run, text, plain, verdict=verdict)
     if not run.summary.completed:
         click.get_current_context().exit(1)
 
@@ -219,6 +219,25 @@ def document(answer: SimulateAnswer) -> dict[str, Any]:
     }
 
 
+def verdict(answer: SimulateAnswer) -> str:
+    """The answer in a sentence: what users see, and how many in time."""
+    found, second = answer.summary, units.format_seconds
+    if not found.completed:
+        return "No request was answered."
+    seen = [
+        f"{TITLES[n]} {second(p.p95)}"
+        for n, p in (("ttft_s", found.ttft_s), ("tpot_s", found.tpot_s))
+        if isfinite(p.p95)
+    ]
+    text = f"{found.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
+    if any(limit is not None for limit in answer.slo):
+        text += f"; {units.format_percent(found.goodput_frac)} within the objective"
+    if found.mean_queue > max(found.mean_running, 1.0):
+        text += "; the replicas do not keep up"
+    usd = parts.price(answer.usd_per_million_output_tokens)
+    return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
+
+
 def lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it."""
     yield from _summary_lines(answer, paper)
@@ -254,7 +273,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
         for name, (low, high) in answer.intervals.items()
     ]
     if medians:
-        yield f"In 8 of 10 cases: {'; '.join(medians)}."
+        yield f"80 % intervals: {'; '.join(medians)}."
     yield pairs(_rates(answer), paper)
     yield from _cache_lines(answer, paper)
 

@@ -62,13 +62,14 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: An
 
         options.refuse(OF_RUNS, "--compare is of steps in all layouts; leave it out")
         asked = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
-        found = compared(model, gpus=given["gpus"] or 1, weak=weak, **asked)
-        options.answer(found, scaling_lines, scaling_document)
+        found = compared(model, gpus=given["gpus"], weak=weak, **asked)
+        options.answer(found, scaling_lines, scaling_document, verdict=scaling_verdict)
         return
     if weak:
         raise options.usage_error("--weak says how --compare scales the batch; give that, too")
     answer = question(model=model, **given)
-    options.answer(answer, lines, document, figure_of if explain else None)
+    further = {"What each change would do": options.command_line("explain", "train")}
+    options.answer(answer, lines, document, figure_of if explain else None, verdict=verdict, further=further)
     if not answer.fits:
         click.get_current_context().exit(1)
 
@@ -153,6 +154,25 @@ def _run_ends(answer: TrainAnswer) -> dict[str, float | None]:
     }
 
 
+def verdict(answer: TrainAnswer) -> str:
+    """The answer in a sentence: speed and what the run takes, or that it does not fit."""
+    found, run = answer.estimate, answer.estimate.run
+    if not answer.fits:
+        return parts.memory_verdict(answer.memory)
+    low, high = found.low * found.num_gpus, found.high * found.num_gpus
+    where, speed = f"{found.num_gpus:,} x {found.job.cluster.accelerator.name}", f"{found.tokens_per_s:,.0f} tokens/s"
+    text = f"{where} train{'s' * (found.num_gpus == 1)} {speed} {parts.between(low, high, '{:,.0f}'.format)}"
+    text += f", MFU {units.format_percent(found.mfu_frac)}, bound by {found.bound}."
+    if run is None:
+        return text
+    bounds, taken = _run_ends(answer), list[str]()
+    for name, show in (("seconds", units.format_seconds), ("cost_usd", units.format_usd)):
+        value, least, most = getattr(run, name), bounds[f"{name}_low"], bounds[f"{name}_high"]
+        if value is not None and least is not None and most is not None:
+            taken.append(f"{show(value)} ({show(least)} to {show(most)})")
+    return f"{text} {units.format_count(run.tokens)} tokens take {' and '.join(taken)}."
+
+
 def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     """The training estimate as people read it."""
     estimate, job = answer.estimate, answer.estimate.job
@@ -177,7 +197,7 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
 def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
     found, percent = answer.estimate, units.format_percent
     least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
-    ends = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.evidence})"
+    ends = f"(80 % interval: {found.low:,.0f} to {found.high:,.0f}; {found.band.evidence})"
     useful = ""
     if found.job.recipe.documents is not None:
         share = percent(found.useful_tokens_per_s / found.tokens_per_s)
@@ -206,7 +226,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     def with_ends(name: str, text: Callable[[Any], str | None]) -> str | None:
         """A figure of the run with its interval; nothing where it is not known."""
         value, low, high = getattr(run, name), ends[f"{name}_low"], ends[f"{name}_high"]
-        return None if value is None else f"{text(value)} ({text(low)} to {text(high)} in 8 of 10 cases)"
+        return None if value is None else f"{text(value)} (80 % interval: {text(low)} to {text(high)})"
 
     one_of = "; ".join(f"{parts.price(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items())
     rows = [
@@ -264,6 +284,18 @@ def _point(point: ScalingPoint) -> dict[str, Any]:
 
     layout = None if point.layout is None else attributes(point.layout, " ".join(COLUMNS))
     return attributes(point, " ".join(point.__slots__)) | {"layout": layout, "reason": point.reason or None}
+
+
+def scaling_verdict(answer: CompareAnswer) -> str:
+    """The way that spreads best over all accelerators, in a sentence."""
+    where = f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}"
+    points = [p for p in answer.comparison.points if p.num_gpus == answer.num_gpus and p.fits and p.samples_per_s]
+    if not points:
+        return f"{answer.model.name} does not fit {where} in any layout."
+    best = max(points, key=lambda point: point.samples_per_s or 0.0)
+    rate = (best.samples_per_s or 0.0) * int(answer.recipe.seq_len)
+    kept = "" if best.efficiency_frac is None else f", {units.format_percent(best.efficiency_frac)} of linear"
+    return f"On {where} the fastest way is {best.strategy}: {rate:,.0f} tokens/s{kept}."
 
 
 def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:

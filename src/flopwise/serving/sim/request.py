@@ -18,7 +18,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take, without_none
-from flopwise.serving.deployment import replica_of
+from flopwise.serving.deployment import replica_of, spread
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
@@ -217,7 +217,12 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
     )
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
     techniques = replace(techniques, prefill_gpus=None)
-    job, notes = replica_of(source.model_with_layers(model), deployment, machines, techniques, source)
+    found = source.model_with_layers(model)
+    deployment = spread(deployment, found, machines, source.catalog)
+    if machines.counted not in (None, deployment.num_gpus):
+        more = f"{machines.counted:,}x{machines.gpu} and a replica of {deployment.num_gpus}"
+        raise SpecError(f"{more}: give the number of replicas instead (--gpu {machines.gpu} --replicas N)")
+    job, notes = replica_of(found, deployment, machines, techniques, source)
     notes = (*notes, *job.model.notes, *job.cluster.assumptions)
     return request_of(job, traffic, scheduling, source.catalog, notes)
 

@@ -1,0 +1,149 @@
+"""One service in each weight format: what it leaves for the cache, how fast it is, what a token costs and keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from flopwise.changes.serving import runnable_formats
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.software import PLAIN_FORMATS
+from flopwise.facts.spec import SourceSpec
+from flopwise.ops.types import Ints
+from flopwise.serving.deployment import on_its_engine, replica_of
+from flopwise.serving.estimate import estimate
+from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.memory import ServingMemory, generates, serving_memory
+from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
+from flopwise.serving.spec import ServingSpec, TechniqueRequest
+
+USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
+"""Formats that people choose among."""
+LONGEST = 1 << 20
+"""Tokens up to which contexts are looked at where a model names no longest one."""
+STEPS = 1024
+"""Contexts that are looked at: the longest is known to one part in so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatFit:
+    """One weight format: the memory of one request, the longest that fits, and as many as fit at once."""
+
+    weights: str
+    memory: ServingMemoryAnswer
+    longest_context: int  # tokens of a request that is alone; 0 where the weights do not fit
+    service: ServeEstimate | None  # of as many requests as memory holds; None where it holds none
+    quality: tuple[float, float] | None  # least and most of a 16-bit model's scores that evaluations found kept
+    notes: tuple[str, ...]
+
+    @property
+    def weights_bytes(self) -> float:
+        """On each device."""
+        return dict(self.memory.items)["weights"]
+
+    @property
+    def most_requests(self) -> int:
+        """Requests of the context that run at once."""
+        return 0 if self.service is None else self.service.max_concurrency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitAnswer:
+    """The formats that engine and device run, those with the most bytes first."""
+
+    model: Model
+    accelerator: Accelerator
+    num_gpus: int
+    layout: str
+    context: int
+    output_tokens: int
+    formats: tuple[FormatFit, ...]
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, model: Model, spec: ServingSpec, machines: MachineSpec, source: SourceSpec,
+        formats: tuple[str, ...] | None, *, context: int, output_tokens: int,
+    ) -> Self:  # fmt: skip
+        """The answer for one replica in each of `formats`: requests of `context` tokens, of them `output_tokens` made.
+
+        `formats` None: those of `usual_formats`.
+
+        Raises:
+            SpecError: an answer as long as the context, or none of the formats runs on the device.
+            UnknownNameError: no such format.
+        """
+        if generates(model) and output_tokens >= context:
+            raise SpecError(f"answers of {output_tokens:,} tokens leave no prompt in a context of {context:,}")
+        made = output_tokens if generates(model) else 0
+        facts, cluster = source.catalog, machines.cluster(spec.num_gpus, source.catalog)
+        rows, lacking = list[FormatFit](), list[str]()
+        for name in formats or usual_formats(model, spec, cluster.accelerator, facts):
+            one = replace(spec, weights=name)
+            try:
+                job, notes = replica_of(model, one, machines, TechniqueRequest(), source)
+                job = replace(job, input_tokens=context - made, output_tokens=made)
+                rows.append(_format_fit(job, one, facts, context, notes))
+            except MissingFactError as reason:
+                lacking.append(str(reason))
+        if not rows:
+            raise SpecError(f"no format runs there: {'; '.join(lacking)}")
+        rows.sort(key=lambda row: -row.weights_bytes)
+        first = rows[0].memory
+        assumed = [note for row in rows for note in (*row.notes, *row.memory.assumptions, *_notes(row.service))]
+        shape = f"{context - made:,} tokens in, {made:,} out" if made else f"{context:,} tokens an input"
+        return cls(
+            model=model, accelerator=cluster.accelerator, num_gpus=spec.num_gpus, layout=first.layout.text,
+            context=context, output_tokens=made, formats=tuple(rows),
+            settings=(
+                ("replica", f"{spec.num_gpus:,} x {cluster.accelerator.name}, {first.layout.text}"),
+                ("engine", f"{first.deployment.engine}" + (f"; KV cache {spec.kv_dtype or 'bf16'}" if made else "")),
+                ("a request", shape),
+            ),
+            assumptions=tuple(dict.fromkeys((*assumed, *lacking))),
+        )  # fmt: skip
+
+
+def usual_formats(model: Model, spec: ServingSpec, device: Accelerator, facts: Facts) -> tuple[str, ...]:
+    """The checkpoint's own format and those of `USUAL_FORMATS` that the engine runs on the device."""
+    engine = facts.engine(on_its_engine(spec, model, device, facts)[0].engine or "")
+    own = model.checkpoint_format or engine.plain_format(device)
+    names = [own, *(name for name in USUAL_FORMATS if name != "bf16" or own in PLAIN_FORMATS)]
+    forms = tuple(map(facts.weight_format, dict.fromkeys(names)))
+    return tuple(form.name for form in runnable_formats(model, engine, device, forms)) or (own,)
+
+
+def _format_fit(job: ServeJob, spec: ServingSpec, facts: Facts, context: int, notes: tuple[str, ...]) -> FormatFit:
+    """One format, of which `job` is a replica."""
+    chip = job.cluster.accelerator
+    spec, _ = on_its_engine(spec, job.model, chip, facts)
+
+    def memory_of(tokens: Ints) -> ServingMemory:
+        return serving_memory(
+            job.model, job.layout, context=tokens, hbm_bytes=chip.hbm_bytes, weights=job.weights,
+            kv_dtype=job.kv_dtype, engine=job.engine, memory_frac=job.memory_frac, max_batch=job.max_batch,
+            device_kind=chip.kind,
+        )  # fmt: skip
+
+    longest = job.model.max_position or LONGEST
+    contexts = np.unique(np.linspace(longest / STEPS, longest, STEPS).astype(int).clip(1))
+    holds = contexts[np.broadcast_to(np.asarray(memory_of(contexts).max_whole_contexts) >= 1, contexts.shape)]
+    one = memory_answer(job.model, spec, memory_of(context), chip, facts, context=context, concurrency=1)
+    service = estimate(job)
+    scores = [row.score for row in facts.quality if row.format == job.weights.name and not row.trained]
+    return FormatFit(
+        weights=job.weights.name, memory=one, longest_context=int(holds.max(initial=0)),
+        service=service if service.max_concurrency >= 1 else None, notes=notes,
+        quality=(min(scores), max(scores)) if scores else None,
+    )  # fmt: skip
+
+
+def _notes(service: ServeEstimate | None) -> tuple[str, ...]:
+    return () if service is None else service.assumptions

@@ -1,0 +1,148 @@
+"""`flopwise fit`: which weight format fits, and what it does."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise import units
+from flopwise.cli import options, parts
+from flopwise.cli.jsonout import attributes
+from flopwise.cli.options import add, flags
+from flopwise.cli.render import Screen, pairs, table
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import CONTEXT, NAMES, options_of
+from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
+
+if TYPE_CHECKING:
+    from flopwise.changes.format_fit import FitAnswer, FormatFit
+
+LIKELY = 0.5
+"""Odds from which a format is recommended."""
+
+
+@options.command(
+    "fit",
+    "flopwise fit Llama-3.3-70B --gpu 2xa100-80gb --context 32k",
+    "flopwise fit Qwen3-30B-A3B --gpu rtx4090 --formats awq,nvfp4 --kv-dtype fp8 --json",
+)
+@options.argument("model")
+@flags(MachineSpec, "gpu", section="")
+@add("--context", CONTEXT, f"Tokens of a request, answer included: 32k (32,768); default: {DEFAULT_CONTEXT:,}.")
+@add("--output", CONTEXT, f"Of them, tokens of the answer (default: {DEFAULT_OUTPUT}).")
+@add("--formats", NAMES, "Weight formats to compare: bf16,fp8,awq (default: those that engine and device run).")
+@flags(ServingSpec, without="weights")
+@flags(MachineSpec, without="gpu")
+@flags(SourceSpec)
+def command(**given: Any) -> None:
+    """Which weight format fits, how long a context, how many requests, how fast, at what price.
+
+    One replica over all accelerators that are given: `--gpu 2xa100-80gb`. Requests at once are of --context tokens;
+    tokens/s and price are with as many of them as memory holds. The exit code is 1 where no format fits.
+    """
+    from flopwise.api.fit import fit
+
+    answer = fit(given.pop("model"), **options.values(given))
+    options.answer(answer, lines, document, verdict=verdict, further=_further(answer, given))
+    if all(row.service is None for row in answer.formats):
+        click.get_current_context().exit(1)
+
+
+def document(answer: FitAnswer) -> dict[str, Any]:
+    """The answer as the JSON that scripts rely on."""
+    return {
+        **attributes(answer, "model=model.name gpu=accelerator.name num_gpus layout context output_tokens"),
+        "formats": [_format_document(row) for row in answer.formats],
+        "settings": dict(answer.settings),
+        "assumptions": answer.assumptions,
+    }
+
+
+def _format_document(row: FormatFit) -> dict[str, Any]:
+    return {
+        **attributes(
+            row,
+            "weights fits=memory.fits fits_probability=memory.fits_probability total_bytes=memory.per_gpu_bytes "
+            "low_bytes=memory.low_bytes high_bytes=memory.high_bytes usable_bytes=memory.usable_bytes",
+        ),
+        **attributes(
+            row,
+            "weights_bytes longest_context most_requests tokens_per_s=service.output_tokens_per_s.value "
+            "tokens_per_s_low=service.output_tokens_per_s.low tokens_per_s_high=service.output_tokens_per_s.high "
+            "ttft_s=service.ttft_s.value tpot_s=service.tpot_s.value service.requests_per_s "
+            "service.usd_per_million_output_tokens quality",
+        ),
+    }
+
+
+def verdict(answer: FitAnswer) -> str:
+    """The answer in a sentence: what fits, with how many requests, and what does not."""
+    where, size = f"{answer.num_gpus:,} x {answer.accelerator.name}", f"{answer.context:,} tokens"
+    fitting = [row for row in answer.formats if row.most_requests]
+    failing = [f"{row.weights} ({_chance(row)} chance)" for row in answer.formats if not row.most_requests][:3]
+    if not fitting:
+        return f"No format fits {where} with a request of {size}: {', '.join(failing)}."
+    first, *others = fitting[:4]
+    held = ", ".join([f"in {first.weights}", *(f"{row.most_requests:,} in {row.weights}" for row in others)])
+    verb = "holds" if answer.num_gpus == 1 else "hold"
+    requests = f"{first.most_requests:,} request{'s'[: first.most_requests != 1]} of {size} at once"
+    text = f"{where} {verb} {requests} {held}."
+    return text + (f" Does not fit: {', '.join(failing)}." if failing else "")
+
+
+def lines(answer: FitAnswer, paper: Screen) -> Iterator[str]:
+    """The matrix as people read it."""
+    yield pairs(answer.settings, paper)
+    rate = ">tokens/s" if answer.output_tokens else ">inputs/s"
+    headers = [
+        "weights", ">GiB each", "fits", ">chance", ">longest context", ">requests at once", rate, ">of one user",
+        ">TTFT", ">$/M output", ">scores kept",
+    ]  # fmt: skip
+    yield table(headers, map(_row, answer.formats), paper, spare=(">TTFT", ">of one user", ">scores kept"))
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _row(row: FormatFit) -> tuple[Any, ...]:
+    memory, service, size = row.memory, row.service, row.weights_bytes / units.GIB
+    head = (
+        row.weights,
+        f"{size:,.1f}",
+        memory.fits,
+        _chance(row),
+        f"{row.longest_context:,}",
+        f"{row.most_requests:,}",
+    )
+    kept = None if row.quality is None else " to ".join(dict.fromkeys(units.format_percent(q) for q in row.quality))
+    if service is None:
+        return (*head, *[None] * 4, kept)
+    rate, each = service.output_tokens_per_s or service.throughput, service.tpot_s
+    user = None if each is None else f"{1 / each.value:,.1f}"
+    usd = service.usd_per_million_output_tokens
+    cells = (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value))
+    return (*head, *cells, None if usd is None else f"{usd:,.3g}", kept)
+
+
+def _chance(row: FormatFit) -> str:
+    """The odds that one request of the context fits."""
+    return f"{100 * (row.memory.fits_probability or 0.0):.0f} %"
+
+
+def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
+    """The lines that go deeper: the estimate of the format with the most bits that likely fits."""
+    likely = [row for row in answer.formats if row.most_requests and (row.memory.fits_probability or 0.0) >= LIKELY]
+    best = next(iter(likely), None)
+    if best is None:
+        return {}
+    said = options.spellings(click.get_current_context())
+    words = ["flopwise", "serve", answer.model.name, "--weights", best.weights]
+    for spec in (MachineSpec, ServingSpec, SourceSpec):
+        for name, declared in options_of(spec).items():
+            if name in said:
+                words += declared.arguments(given.get(name))
+    words += ["--input", str(answer.context - answer.output_tokens)]
+    words += ["--output", str(answer.output_tokens)] if answer.output_tokens else []
+    return {f"More of {best.weights}": shlex.join(words)}

@@ -1,0 +1,140 @@
+"""The first line answers: its figures are those of the document, and the lines at the end can be run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flopwise import cli, units
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def go(line: str) -> tuple[int, str, str]:
+        code = cli.main(shlex.split(line))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return go
+
+
+def answers(run: Run, line: str) -> tuple[str, dict[str, Any]]:
+    """The first line of the text, and the document, which holds the same sentence."""
+    first = run(line)[1].split("\n")[0]
+    document = json.loads(run(f"{line} --json")[1])
+    assert document["verdict"] == first
+    return first, document
+
+
+def test_memory_says_whether_it_fits_how_sure_that_is_and_what_would_do(run: Run) -> None:
+    first, found = answers(run, "memory Llama-3.3-70B --gpu 2xa100-80gb --context 32k")
+    needed, usable = units.format_gib(found["per_gpu_bytes"]), units.format_gib(found["usable_bytes"])
+    odds = f"{100 * found['fits_probability']:.0f} % chance that it runs"
+    assert first.startswith(f"Does not fit 2 x A100-SXM-80: {needed} of {usable} each, {odds}. It would fit with ")
+    assert found["remedies"][0]["change"] in first
+    first, found = answers(run, "memory Llama-3.1-8B --gpu h100 --context 8k --weights fp8")
+    assert first.startswith("Fits 1 x H100-SXM-80: ")
+    assert first.endswith(f" At most {found['max_concurrency']:,.0f} sequences of 8,192 tokens at once.")
+    first, _ = answers(run, "memory gpt2 --seq 512")
+    assert first.endswith("Name a device (--gpu) to see whether it fits.")
+
+
+def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
+    line = "serve Llama-3.1-8B --gpu l40s --input 512 --output 128"
+    first, found = answers(run, f"{line} --concurrency 8")
+    speed = f"1 x L40S serves {found['output_tokens_per_s']:,.0f} tokens/s (80 % interval: "
+    assert first.startswith(speed)
+    assert f"one each {units.format_seconds(found['tpot_s'])}, with 8 in flight" in first
+    assert first.endswith(f"; ${found['usd_per_million_output_tokens']:.2f} per million output tokens.")
+    first, found = answers(run, f"{line} --rate 2")
+    assert f"TTFT {units.format_seconds(found['under_load']['ttft_s']['p95'])}" in first
+    first, found = answers(run, f"{line} --rate 200")
+    assert first.startswith("Too slow: 200 requests/s are ")
+    assert first.endswith(f"it takes {found['under_load']['replicas_needed']:,}.")
+    first, _ = answers(run, "serve Llama-3.1-70B --gpu l40s")
+    assert first.startswith("Does not fit 1 x L40S: ")
+    first, _ = answers(run, "serve bge-m3 --gpu l4 --input 256")
+    assert re.match(r"1 x L4 serves [\d,.]+ inputs/s \(80 % interval: [\d,.]+ to [\d,.]+\), each within ", first)
+    first, _ = answers(run, f"{line} --sweep batch")
+    assert first.startswith("Saturated from ")
+
+
+def test_train_says_speed_and_what_the_run_takes(run: Run) -> None:
+    first, found = answers(run, "train gpt2 --gpu 4xh100 --seq 1024 --global-batch 64 --tokens 1B")
+    low, high = found["low"] * 4, found["high"] * 4
+    assert first.startswith(
+        f"4 x H100-SXM-80 train {found['tokens_per_s']:,.0f} tokens/s (80 % interval: {low:,.0f} to {high:,.0f}), MFU "
+    )
+    run_of = found["run"]
+    ends = f"({units.format_seconds(run_of['seconds_low'])} to {units.format_seconds(run_of['seconds_high'])})"
+    assert f"1.00 B tokens take {units.format_seconds(run_of['seconds'])} {ends} and $" in first
+    assert run("train Llama-3.1-70B --gpu h100")[1].startswith("Does not fit 1 x H100-SXM-80: ")
+    first, found = answers(run, "train gpt2 --gpu 4xh100 --seq 1024 --global-batch 64 --compare")
+    best = max((p for p in found["points"] if p["num_gpus"] == 4 and p["fits"]), key=lambda p: p["samples_per_s"])
+    assert f"the fastest way is {best['strategy']}: {best['samples_per_s'] * 1024:,.0f} tokens/s" in first
+
+
+def test_other_questions_have_theirs(run: Run) -> None:
+    first, found = answers(run, "roofline --flops 1e15 --bytes 2TB --gpu 4xh100")
+    assert first.startswith(f"{units.format_seconds(found['seconds'])} on 4 x H100-SXM-80, bound by {found['bound']}: ")
+    first, found = answers(run, "io cosmoflow --gpu v100 --gpus 8 --storage nfs")
+    assert units.format_rate(found["read_bytes_per_s_per_node"]) in first
+    first, found = answers(run, "simulate Llama-3.1-8B --gpu h100 --rate 2 --duration 20s --ttft 1s")
+    assert f"TTFT {units.format_seconds(found['ttft_s']['p95'])}" in first
+    first, found = answers(run, "plan gpt2 --task pretrain --tokens 10M --gpu 2xa100-80gb")
+    best = found["plans"][0]
+    assert first.startswith(f"{best['num_instances']} x {best['provider']} {best['instance']}")
+    assert f": {units.format_usd(best['cost_usd'])} (80 % interval: " in first
+    assert {plan["num_gpus"] for plan in found["plans"]} <= {1, 2}
+    first = run("plan Llama-3.1-8B --task serve --rate 2 --ttft 1ms --gpu l4 --max-gpus 1")[1].split("\n")[0]
+    assert re.match(
+        r"No plan meets every target\. The nearest is 1 x .* \(1 x L4\), whose TTFT is .* times its lim", first
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "memory Llama-3.1-8B --gpu 2xl40s --context 4k --weights fp8 --concurrency 4",
+        "memory gpt2 --gpu 2xh100 --seq 512 --lora 16",
+        "fit Llama-3.1-8B --gpu rtx4090 --context 4k",
+        "serve Llama-3.1-8B --gpu l40s --concurrency 8",
+        "train gpt2 --gpu 2xh100 --seq 512 --global-batch 64",
+    ],
+)
+def test_the_lines_at_the_end_go_deeper(run: Run, line: str) -> None:
+    _, out, _ = run(line)
+    further = [part.strip() for part in out.split("\n") if part.startswith("  flopwise ")]
+    assert further
+    for one in further:
+        code, deeper, err = run(one.removeprefix("flopwise "))
+        assert (code, err) == (0, "")
+        assert deeper
+
+
+def test_fit_is_a_matrix_that_exits_with_one_where_nothing_fits(run: Run) -> None:
+    first, found = answers(run, "fit Llama-3.1-8B --gpu rtx4090 --context 16k --formats bf16,fp8")
+    counts = [row["most_requests"] for row in found["formats"]]
+    assert first == f"1 x RTX 4090 holds {counts[0]} requests of 16,384 tokens at once in bf16, {counts[1]} in fp8."
+    code, out, _ = run("fit Llama-3.1-70B --gpu rtx4090 --context 16k")
+    assert code == 1
+    assert out.startswith("No format fits 1 x RTX 4090 with a request of 16,384 tokens: bf16 (0 % chance), ")
+    assert "More of" not in out
+    assert run("fit Llama-3.1-8B --gpu rtx4090 --context 16q")[0] == 2
+
+
+def test_lists_take_a_number_too(run: Run) -> None:
+    assert run("gpus 8xh100")[1] == run("gpus h100")[1]
+    counts = {row["count"] for row in json.loads(run("instances --gpu 8xh100 --provider aws --json")[1])}
+    assert counts == {8}
+    assert 1 in {row["count"] for row in json.loads(run("instances --gpu h100 --provider aws --json")[1])}
+    code, _, err = run("plan gpt2 --task pretrain --tokens 10M --gpu 2xa100-80gb --max-gpus 3")
+    assert code == 2
+    assert "3, but" in err
