@@ -32,7 +32,11 @@ HEAD = """# The command line
 
 Every command answers on stdout and complains on stderr, in one line. `--json` gives one JSON document and nothing else.
 Quantities take units: `80GB` (decimal), `80GiB` (binary), `2T` tokens, `500ms`, `30d`, `20/s`, `$5k`. Accelerators and
-models go by any common spelling; a wrong name is answered with the nearest known ones.
+models go by any common spelling; a wrong name is answered with the nearest known ones. `8xh100` is eight of them. A
+context length is named as models are: `--context 32k` is 32,768 tokens. Options of vLLM, SGLang, Megatron and others
+(`--tensor-parallel-size`, `--max-model-len`, `--isl` ...) are read as ours, and a note says so.
+
+`eval "$(flopwise completion bash)"` in `~/.bashrc` (or zsh, fish) completes commands, options and names.
 
 | exit code | meaning |
 |---|---|

@@ -123,6 +123,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "models": ("models", "config.json"),
     "gpus": ("gpus",),
     "instances": ("instances",),
+    "completion": ("completion", "bash"),
     "fit": ("fit", "config.json", "--gpu", "h100", "--context", "1024"),
     "memory": ("memory", "config.json", "--task", "train", "--gpu", "h100"),
     "train": ("train", "config.json", "--gpu", "h100", "--gpus", "8"),

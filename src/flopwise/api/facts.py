@@ -35,10 +35,11 @@ def gpus(
     architecture: str | None = None,
     kind: str | None = None,
     min_hbm_bytes: float = 0.0,
+    matching: str | None = None,
     facts: Path | str | None = None,
     calibration: str | None = None,
 ) -> tuple[Accelerator, ...]:
-    """The accelerators that fit every given condition, in the order of the catalog.
+    """The accelerators that fit every given condition, in the order of the catalog; `matching`: part of the name.
 
     Raises:
         UnknownNameError: no accelerator has such a vendor, architecture or kind.
@@ -54,6 +55,7 @@ def gpus(
         and architecture in (None, a.architecture)
         and kind in (None, a.kind)
         and a.hbm_bytes >= min_hbm_bytes
+        and _matches(matching, a.name)
     )
 
 
@@ -78,14 +80,16 @@ def instances(
     accelerator: str | None = None,
     vendor: str | None = None,
     kind: str | None = None,
+    matching: str | None = None,
     purchase: str | None = None,
     max_usd_per_hour: float | None = None,
     facts: Path | str | None = None,
 ) -> tuple[Offer, ...]:
     """The offers that fit every given condition, in the order of the catalog; with `name` those of one instance type.
 
-    With a number before `accelerator` (`8xh100`) those that hold as many or more. With `purchase` only those with a
-    known price for it; `max_usd_per_hour` holds for that price, else for the on-demand one.
+    `matching`: part of its name. With a number before `accelerator` (`8xh100`) those that hold as many or more. With
+    `purchase` only those with a known price for it; `max_usd_per_hour` holds for that price, else for the on-demand
+    one.
 
     Raises:
         UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or vendor.
@@ -103,6 +107,7 @@ def instances(
         o
         for o in offers
         if (count is None or o.count >= count)
+        and _matches(matching, o.instance)
         and kind in (None, chips[o.accelerator].kind)
         and vendor in (None, chips[o.accelerator].vendor)
         and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
@@ -110,9 +115,11 @@ def instances(
 
 
 def models(
-    *, family: str | None = None, kind: str | None = None, facts: Path | None = None
+    *, family: str | None = None, kind: str | None = None, matching: str | None = None, facts: Path | None = None
 ) -> tuple[Mapping[str, Any], ...]:
     """The rows of the catalog of models that fit every given condition: name, model_type, kind, parameters and so on.
+
+    `matching`: part of the name or of the hub's id, whatever the case, with a dash for a blank.
 
     Raises:
         UnknownNameError: no model is of such a family (model_type) or kind.
@@ -124,7 +131,12 @@ def models(
             if given.lower() not in known:
                 raise UnknownNameError(what, given, known.values())
             rows = [row for row in rows if row[column] == known[given.lower()]]
-    return tuple(rows)
+    return tuple(row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"])))
+
+
+def _matches(part: str | None, *names: str) -> bool:
+    """Whether a name holds the part that is looked for, whatever the case, dashes and blanks alike."""
+    return part is None or any(part.lower().replace(" ", "-") in name.lower().replace(" ", "-") for name in names)
 
 
 def model(spec: str, *, batch: int | None = None, seq: int | None = None, **options: Any) -> ModelCard:

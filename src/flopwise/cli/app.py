@@ -43,6 +43,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "watch": "A job while it runs: what bounds it, whether it is on plan, what it costs.",
     },
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
+    "Shell": {"completion": "The script that completes commands, options and names."},
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options
+from flopwise.cli.aliases import with_own_names
 from flopwise.cli.app import LazyGroup
 from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.errors import SpecError
 from flopwise.options import FLAG, Option, OptionError, ValueKind, name
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from flopwise.provenance import Figure
 
     _ParamType = click.ParamType[Any]  # generic in the types only
@@ -38,6 +41,17 @@ class Value(_ParamType):
         """Read the value; SpecError says what is allowed."""
         del ctx
         return self.kind.parse(value, spelling(param))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names that begin, or else have a part, like what is typed."""
+        from click.shell_completion import CompletionItem
+
+        from flopwise.cli.completions import matching_names
+
+        what = param.name if isinstance(param, click.Argument) else self.kind.metavar
+        if what == "name":  # of `models`, `gpus`, `instances`
+            what = (ctx.command.name or "").removesuffix("s")
+        return [CompletionItem(name) for name in self.kind.choices or matching_names(what or "", incomplete)]
 
 
 class FileValue(Value):
@@ -140,7 +154,13 @@ class QuestionCommand(click.Command):
         self.params.append(click.Option(["--json"], is_flag=True, expose_value=False, callback=_note_json, help=text))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; `--qlora 16` is `--qlora --lora 16`."""
+        """Read the arguments, aliases as what they mean; `--qlora 16` is `--qlora --lora 16`."""
+        own = [name for param in self.params for name in param.opts]
+        read = [*with_own_names(args, own)]
+        for meant, alias in read:
+            if alias is not None:
+                click.echo(f"note: {alias} is read as {meant.partition('=')[0]}", err=True)
+        args = [meant for meant, _ in read]
         ctx.meta["flopwise.args"] = [*args]
         for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
             if args[place + 1].isdecimal():

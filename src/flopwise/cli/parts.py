@@ -138,6 +138,9 @@ def memory_verdict(answer: TrainingMemoryAnswer | ServingMemoryAnswer) -> str:
         room = f" At most {most:,.0f} sequences of {context:,} tokens at once." if most and context else ""
         return f"Fits {where}: {each}, {odds}.{room}"
     enough = [remedy.change for remedy in answer.remedies if remedy.fits][:3]
+    fewest = next((rule.estimate for rule in answer.quick if rule.name == "GPUs"), None)
+    if fewest is not None and fewest > answer.layout.num_gpus and (answer.task == "train" or not enough):
+        enough.append(f"{fewest:,.0f} of them" + ", fully sharded" * (answer.task == "train"))
     mend = f"It would fit with {either(enough)}." if enough else "No single change makes it fit."
     return f"Does not fit {where}: {each}, {odds}. {mend}"
 

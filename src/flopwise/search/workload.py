@@ -212,10 +212,13 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
         return _trace_traffic(traffic, task)
     if task == "serve" and traffic.rate is None and traffic.concurrency is None:
         raise SpecError(
-            "traffic: a serve workload needs traffic.requests_per_s, traffic.concurrency, or a traffic.trace"
+            "traffic: a serve workload needs its load: --rate, --concurrency or --trace (in a file "
+            "traffic.requests_per_s, traffic.concurrency, traffic.trace)"
         )
     if task == "batch" and traffic.requests is None:
-        raise SpecError("traffic: a batch workload needs traffic.requests, how many there are in all")
+        raise SpecError(
+            "traffic: a batch workload needs --requests, how many there are in all (in a file traffic.requests)"
+        )
     lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
     inputs, outputs = (length if isinstance(length, str) else None for length in lengths)
     prompt, answer = map(mean_tokens, lengths)

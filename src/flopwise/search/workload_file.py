@@ -32,9 +32,7 @@ def read_text(path: Path | str) -> str:
             raise SpecError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes; a workload file is a page of YAML")
         return data.decode("utf-8")
     except OSError as error:
-        raise SpecError(
-            f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML workload"
-        ) from None
+        raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML file") from None
     except UnicodeDecodeError:
         raise SpecError(f"{file}: not a text file; a workload is YAML in UTF-8") from None
 

@@ -11,6 +11,7 @@ from flopwise.cli import options
 from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import BYTES, FLAG, name
 
@@ -35,8 +36,8 @@ _SPARE = ("known", ">GiB", "kind", "link", ">TDP")
 def command(*, name: str | None, largest: bool, facts: Path | None, calibration: str | None, **filters: Any) -> None:
     """What is known of an accelerator: rates, memory, links.
 
-    Without NAME all that fit the filters, CPUs included. Rates are dense; `-` is unknown, never zero. --largest: by
-    memory alone, whatever formats a device has units for.
+    Without NAME all that fit the filters, CPUs included; with a part of a name all that have it. Rates are dense; `-`
+    is unknown, never zero. --largest: by memory alone, whatever formats a device has units for.
     """
     from flopwise.api import facts as known
 
@@ -48,10 +49,17 @@ def command(*, name: str | None, largest: bool, facts: Path | None, calibration:
         return
     if name is not None:
         options.refuse(filters, "NAME shows one accelerator; filters belong to the list")
-        one = known.gpu(name, **places)
-        options.answer(one, _detail, document)
-        return
-    rows = known.gpus(**places, **options.values(filters))
+        try:
+            one = known.gpu(name, **places)
+        except UnknownNameError:
+            rows = known.gpus(matching=name, **places)
+            if not rows:
+                raise
+        else:
+            options.answer(one, _detail, document)
+            return
+    else:
+        rows = known.gpus(**places, **options.values(filters))
     options.answer(rows, lambda found, paper: [table(_HEADERS, map(_row, found), paper, spare=_SPARE)])
 
 

@@ -12,6 +12,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
+from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
 from flopwise.options import name as vendor_name
@@ -38,13 +39,20 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any) -> None:
     """Cloud offers: what they hold and what they cost.
 
-    NAME is an instance type. Prices are per instance and hour, of the day shown; `-` is unknown. A --purchase that is
-    given leaves offers out whose price is not known.
+    NAME is an instance type, or a part of its name. Prices are per instance and hour, of the day shown; `-` is unknown.
+    A --purchase that is given leaves offers out whose price is not known.
     """
     from flopwise.api import facts as known
 
     bought = purchase if "purchase" in options.spellings(click.get_current_context()) else None
-    offers = known.instances(name, accelerator=gpu, purchase=bought, **options.values(filters))
+    wanted = {"accelerator": gpu, "purchase": bought, **options.values(filters)}
+    try:
+        offers = known.instances(name, **wanted)
+    except UnknownNameError as unknown:
+        offers = known.instances(matching=name, **wanted) if unknown.kind == "instance" else ()
+        if not offers:
+            raise
+        name = None
     options.answer(offers, lambda found, paper: _listing(found, name, paper))
 
 

@@ -11,6 +11,7 @@ from flopwise.cli import options
 from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import name
@@ -31,7 +32,7 @@ def command(*, name: str | None, family: str | None, kind: str | None, facts: Pa
     """What is known of a model: parameters, FLOPs, operations.
 
     NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B; with --batch or --seq the
-    operations of a pass. Without NAME: the catalog.
+    operations of a pass. Without NAME: the catalog; with a part of a name: all models that have it.
     """
     from flopwise.api import facts as known
 
@@ -41,8 +42,18 @@ def command(*, name: str | None, family: str | None, kind: str | None, facts: Pa
         options.answer(rows, lambda found, paper: [_listing(found, paper)])
         return
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
-    card = known.model(name, facts=facts, **options.values(given))
+    try:
+        card = known.model(name, facts=facts, **options.values(given))
+    except UnknownNameError:
+        if not (rows := known.models(matching=name, facts=facts)):
+            raise
+        options.answer(rows, lambda found, paper: [_matching(name), _listing(found, paper)])
+        return
     options.answer(card, _detail, document)
+
+
+def _matching(part: str) -> str:
+    return f"No model is called {part}; these have it in their names:"
 
 
 def document(card: ModelCard) -> dict[str, Any]:
