@@ -15,9 +15,9 @@ import click
 import pytest
 
 from flopwise import cli
-from flopwise.cli.aliases import ALIASES, with_own_names
+from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import COMMANDS, app
-from flopwise.cli.completions import matching_names
+from flopwise.cli.options import matching_names, with_own_names
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-
 ALIASES: dict[str, tuple[str, ...]] = {
     "--batch": ("--micro-batch", "--concurrency"),
     "--batch-size": ("--batch", "--micro-batch", "--concurrency"),
@@ -58,22 +56,3 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 The first of the options that a command has is meant.
 """
-
-
-def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Each argument with the option of `own` in place of an alias, and what was replaced; None where nothing was.
-
-    `--name=value` and underscores for dashes are understood; an option that the command has is never an alias.
-    """
-    known = set(own)
-    for place, arg in enumerate(args):
-        if arg == "--":
-            yield from ((rest, None) for rest in args[place:])
-            return
-        name, equals, value = arg.partition("=")
-        dashed = name.replace("_", "-")
-        if not name.startswith("--") or name in known:
-            yield arg, None
-            continue
-        meant = dashed if dashed in known else next((o for o in ALIASES.get(dashed, ()) if o in known), None)
-        yield (arg, None) if meant is None else (f"{meant}{equals}{value}", name)

@@ -20,19 +20,3 @@ NAMES: dict[str, Callable[[Facts], Iterable[str]]] = {
     "format": lambda facts: facts.weight_formats,
 }
 """Names by what an option's help calls its value, or by the name of an argument."""
-
-
-def matching_names(what: str, typed: str) -> list[str]:
-    """The names of a kind that begin as typed, whatever the case; none of an unknown kind.
-
-    Where none does, those that hold what is typed; a number before an accelerator's name stays (`8xh1`).
-    """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.units import split_count
-
-    if what not in NAMES:
-        return []
-    count, rest = split_count(typed) if what == "gpu" else (None, typed)
-    names, part = sorted(dict.fromkeys(NAMES[what](load_facts()))), rest.lower()
-    found = [n for n in names if n.lower().startswith(part)] or [n for n in names if part in n.lower()]
-    return found if count is None else [f"{count}x{name}" for name in found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options
-from flopwise.cli.aliases import with_own_names
+from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import LazyGroup
 from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.errors import SpecError
@@ -46,12 +46,27 @@ class Value(_ParamType):
         """The names that begin, or else have a part, like what is typed."""
         from click.shell_completion import CompletionItem
 
-        from flopwise.cli.completions import matching_names
-
         what = param.name if isinstance(param, click.Argument) else self.kind.metavar
         if what == "name":  # of `models`, `gpus`, `instances`
             what = (ctx.command.name or "").removesuffix("s")
         return [CompletionItem(name) for name in self.kind.choices or matching_names(what or "", incomplete)]
+
+
+def matching_names(what: str, typed: str) -> list[str]:
+    """The names of a kind that begin as typed, whatever the case; none of an unknown kind.
+
+    Where none does, those that hold what is typed; a number before an accelerator's name stays (`8xh1`).
+    """
+    from flopwise.cli.completions import NAMES
+    from flopwise.facts.catalog import load_facts
+    from flopwise.units import split_count
+
+    if what not in NAMES:
+        return []
+    count, rest = split_count(typed) if what == "gpu" else (None, typed)
+    names, part = sorted(dict.fromkeys(NAMES[what](load_facts()))), rest.lower()
+    found = [n for n in names if n.lower().startswith(part)] or [n for n in names if part in n.lower()]
+    return found if count is None else [f"{count}x{name}" for name in found]
 
 
 class FileValue(Value):
@@ -192,6 +207,25 @@ class QuestionCommand(click.Command):
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Each argument with the option of `own` in place of an alias, and what was replaced; None where nothing was.
+
+    `--name=value` and underscores for dashes are understood; an option that the command has is never an alias.
+    """
+    known = set(own)
+    for place, arg in enumerate(args):
+        if arg == "--":
+            yield from ((rest, None) for rest in args[place:])
+            return
+        name, equals, value = arg.partition("=")
+        dashed = name.replace("_", "-")
+        if not name.startswith("--") or name in known:
+            yield arg, None
+            continue
+        meant = dashed if dashed in known else next((o for o in ALIASES.get(dashed, ()) if o in known), None)
+        yield (arg, None) if meant is None else (f"{meant}{equals}{value}", name)
 
 
 class QuestionGroup(LazyGroup, QuestionCommand):
