@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 
 from flopwise.errors import SpecError
 
@@ -270,3 +271,20 @@ def format_joules(value: float) -> str:
 def format_percent(fraction: float, digits: int = 1) -> str:
     """A fraction as a percentage: 0.413 is `41.3 %`."""
     return f"{100 * fraction:.{digits}f} %"
+
+
+def format_interval(low: float, high: float, text: Callable[[float], str]) -> str:
+    """The ends of an interval, in parentheses."""
+    return f"(80 % interval: {text(low)} to {text(high)})"
+
+
+def format_choice(words: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def format_cost(value: float | None) -> str | None:
+    """US dollars, or nothing where they are not known; small amounts to three digits."""
+    if value is None:
+        return None
+    return f"${value:.3g}" if 0 < value < 0.01 else format_usd(value)

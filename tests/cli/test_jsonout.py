@@ -9,7 +9,8 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from flopwise.cli.jsonout import plain, write_json
+from flopwise.cli.jsonout import write_json
+from flopwise.results import plain
 
 
 class Bound(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.software import PLAIN_FORMATS
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.types import Ints
+from flopwise.results import Result, attributes
 from flopwise.serving.deployment import on_its_engine, replica_of
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
@@ -47,16 +48,39 @@ class FormatFit:
         """On each device."""
         return dict(self.memory.items)["weights"]
 
+    def document(self) -> dict[str, Any]:
+        """The row by key."""
+        return {
+            **attributes(
+                self,
+                "weights fits=memory.fits fits_probability=memory.fits_probability total_bytes=memory.per_gpu_bytes "
+                "low_bytes=memory.low_bytes high_bytes=memory.high_bytes usable_bytes=memory.usable_bytes",
+            ),
+            **attributes(
+                self,
+                "weights_bytes longest_context most_requests tokens_per_s=service.output_tokens_per_s.value "
+                "tokens_per_s_low=service.output_tokens_per_s.low tokens_per_s_high=service.output_tokens_per_s.high "
+                "ttft_s=service.ttft_s.value tpot_s=service.tpot_s.value service.requests_per_s "
+                "service.usd_per_million_output_tokens quality",
+            ),
+        }
+
+    @property
+    def chance(self) -> str:
+        """The odds that one request fits."""
+        return f"{100 * (self.memory.fits_probability or 0.0):.0f} %"
+
     @property
     def most_requests(self) -> int:
         """Requests of the context that run at once."""
         return 0 if self.service is None else self.service.max_concurrency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FitAnswer(Result):
     """The formats that engine and device run, those with the most bytes first."""
 
+    table = "formats"
     model: Model
     accelerator: Accelerator
     num_gpus: int
@@ -66,6 +90,30 @@ class FitAnswer:
     formats: tuple[FormatFit, ...]
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: what fits, with how many requests, and what does not."""
+        where, size = f"{self.num_gpus:,} x {self.accelerator.name}", f"{self.context:,} tokens"
+        fitting = [row for row in self.formats if row.most_requests]
+        failing = [f"{row.weights} ({row.chance} chance)" for row in self.formats if not row.most_requests][:3]
+        if not fitting:
+            return f"No format fits {where} with a request of {size}: {', '.join(failing)}."
+        first, *others = fitting[:4]
+        held = ", ".join([f"in {first.weights}", *(f"{row.most_requests:,} in {row.weights}" for row in others)])
+        verb = "holds" if self.num_gpus == 1 else "hold"
+        requests = f"{first.most_requests:,} request{'s'[: first.most_requests != 1]} of {size} at once"
+        text = f"{where} {verb} {requests} {held}."
+        return text + (f" Does not fit: {', '.join(failing)}." if failing else "")
+
+    def document(self) -> dict[str, Any]:
+        """The answer by key, as scripts rely on it."""
+        return {
+            **attributes(self, "model=model.name gpu=accelerator.name num_gpus layout context output_tokens"),
+            "formats": [row.document() for row in self.formats],
+            "settings": dict(self.settings),
+            "assumptions": self.assumptions,
+        }
 
     @classmethod
     def of(

@@ -16,6 +16,7 @@ from flopwise.cli.app import LazyGroup
 from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.errors import SpecError
 from flopwise.options import FLAG, Option, OptionError, ValueKind, name
+from flopwise.results import Result
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -305,10 +306,13 @@ def answer(
 ) -> None:
     """Give the answer of the running command: blocks of `text`, or as JSON where `--json` asked for it.
 
-    `document` makes the JSON, else the `value` is it. `figure`: where the figures come from, shown at the end.
-    `verdict`: the answer in one sentence, which comes first. `further`: lines that go deeper, by what they answer.
+    `document` makes the JSON, else the `value` is it, or its own document. `figure`: where the figures come from, shown
+    at the end. `verdict`: the answer in one sentence, which comes first, where it is not that of a `Result`. `further`:
+    lines that go deeper, by what they answer.
     """
     context = click.get_current_context()
+    if isinstance(value, Result):
+        verdict, document = verdict or (lambda _: value.verdict), document or (lambda _: value.document())
     if context.meta.get("flopwise.json"):
         from flopwise.cli.jsonout import write_json
 

@@ -6,19 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
-from flopwise.cli.jsonout import attributes, entries, interval, notes
 from flopwise.cli.render import Screen, bars, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.cost.quick import QuickFormula
-    from flopwise.serving.memory_answer import ServingMemoryAnswer
-    from flopwise.training.memory_answer import TrainingMemoryAnswer
-
-
-def quick(rules: Iterable[QuickFormula]) -> list[dict[str, Any]]:
-    """Rules of thumb as JSON."""
-    return [attributes(rule, "name formula unit value estimate error=error_frac") for rule in rules]
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
@@ -79,70 +71,11 @@ def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], pape
     return bars(shown, paper)
 
 
-def between(low: float, high: float, text: Callable[[float], str]) -> str:
-    """The ends of an interval, in parentheses."""
-    return f"(80 % interval: {text(low)} to {text(high)})"
-
-
-def either(words: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def price(value: float | None) -> str | None:
-    """US dollars, or nothing where they are not known; small amounts to three digits."""
-    if value is None:
-        return None
-    return f"${value:.3g}" if 0 < value < 0.01 else units.format_usd(value)
-
-
-def per_million(usd_per_hour: float | None, each_per_s: float) -> float | None:
-    """US dollars for a million of what comes at `each_per_s`."""
-    return None if usd_per_hour is None or not each_per_s else usd_per_hour / (each_per_s * units.HOUR_S) * 1e6
-
-
 def energy(joules: float | None) -> str | None:
     """Energy in watt-hours, small amounts in joules."""
     if joules is None:
         return None
     return f"{joules:,.3g} J" if joules < units.HOUR_S else units.format_joules(joules)
-
-
-def memory_document(answer: MemoryAnswer) -> dict[str, Any]:
-    """The memory as the JSON that scripts rely on."""
-    return {
-        **attributes(answer, "model=model.name task gpu=accelerator.name per_gpu_bytes low_bytes high_bytes"),
-        "items": entries(answer.items, "bytes"),
-        "worst_rank": answer.worst_rank,
-        "moments": entries(answer.moments, "bytes"),
-        **attributes(answer, "host_bytes capacity_bytes usable_bytes margin_bytes fits fits_probability"),
-        "remedies": [attributes(remedy, "change saves_bytes fits") for remedy in answer.remedies],
-        "interval": interval(answer.band),
-        **attributes(answer, "kv_capacity_tokens max_concurrency max_whole_contexts"),
-        "quick": quick(answer.quick),
-        **notes(answer),
-    }
-
-
-def memory_verdict(answer: TrainingMemoryAnswer | ServingMemoryAnswer) -> str:
-    """Whether it fits, how sure that is, and what would make it fit, in a few words."""
-    gib, usable, chance = units.format_gib, answer.usable_bytes, answer.fits_probability
-    if answer.accelerator is None or usable is None or chance is None:
-        ends = between(answer.low_bytes, answer.high_bytes, gib)
-        return f"{gib(answer.per_gpu_bytes)} per accelerator {ends}. Name a device (--gpu) to see whether it fits."
-    where = f"{int(answer.layout.num_gpus):,} x {answer.accelerator.name}"
-    each = f"{gib(answer.per_gpu_bytes)} of {gib(usable)}" + " each" * (int(answer.layout.num_gpus) > 1)
-    odds = f"{100 * chance:.0f} % chance that it runs"
-    if answer.fits:
-        most, context = answer.max_concurrency, getattr(answer, "context", None)
-        room = f" At most {most:,.0f} sequences of {context:,} tokens at once." if most and context else ""
-        return f"Fits {where}: {each}, {odds}.{room}"
-    enough = [remedy.change for remedy in answer.remedies if remedy.fits][:3]
-    fewest = next((rule.estimate for rule in answer.quick if rule.name == "GPUs"), None)
-    if fewest is not None and fewest > answer.layout.num_gpus and (answer.task == "train" or not enough):
-        enough.append(f"{fewest:,.0f} of them" + ", fully sharded" * (answer.task == "train"))
-    mend = f"It would fit with {either(enough)}." if enough else "No single change makes it fit."
-    return f"Does not fit {where}: {each}, {odds}. {mend}"
 
 
 def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) -> Iterator[str]:
@@ -153,7 +86,7 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
     gib = units.format_gib
     rows = [(name, size, gib(size)) for name, size in answer.items if size > 0]
     yield bars([*rows, ("total", answer.per_gpu_bytes, gib(answer.per_gpu_bytes))], paper)
-    total = f"{gib(answer.per_gpu_bytes)} {between(answer.low_bytes, answer.high_bytes, gib)}"
+    total = f"{gib(answer.per_gpu_bytes)} {units.format_interval(answer.low_bytes, answer.high_bytes, gib)}"
     told: list[tuple[str, Any]] = [("total", total)]
     if answer.moments:
         (name, _), *others = answer.moments

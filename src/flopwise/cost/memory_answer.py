@@ -12,6 +12,8 @@ from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.provenance import Kind
+from flopwise.results import Result, attributes, entries, interval, notes
+from flopwise.units import format_choice, format_gib, format_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +26,17 @@ class Remedy:
     fits: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MemoryAnswer(Result):
     """Bytes per GPU on the fullest rank; `low_bytes` to `high_bytes` is its 10-90 % interval. None where not known.
 
     Source: the memory model of the task. Assumes: as there; see `assumptions`.
     """
 
+    table = "items"
     model: Model
     task: str
+    num_gpus: int  # of all ranks
     per_gpu_bytes: float
     low_bytes: float
     high_bytes: float
@@ -60,6 +64,45 @@ class MemoryAnswer:
     def margin_bytes(self) -> float | None:
         """What is left of what may be used; negative when it does not fit."""
         return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
+
+    @property
+    def room(self) -> str:
+        """How many sequences fit, as a further sentence; nothing in training."""
+        return ""
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, how sure that is, and what would make it fit, in a few words."""
+        gib, usable, chance = format_gib, self.usable_bytes, self.fits_probability
+        if self.accelerator is None or usable is None or chance is None:
+            ends = format_interval(self.low_bytes, self.high_bytes, gib)
+            return f"{gib(self.per_gpu_bytes)} per accelerator {ends}. Name a device (--gpu) to see whether it fits."
+        where = f"{self.num_gpus:,} x {self.accelerator.name}"
+        each = f"{gib(self.per_gpu_bytes)} of {gib(usable)}" + " each" * (self.num_gpus > 1)
+        odds = f"{100 * chance:.0f} % chance that it runs"
+        if self.fits:
+            return f"Fits {where}: {each}, {odds}.{self.room}"
+        enough = [remedy.change for remedy in self.remedies if remedy.fits][:3]
+        fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
+        if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
+            enough.append(f"{fewest:,.0f} of them" + ", fully sharded" * (self.task == "train"))
+        mend = f"It would fit with {format_choice(enough)}." if enough else "No single change makes it fit."
+        return f"Does not fit {where}: {each}, {odds}. {mend}"
+
+    def document(self) -> dict[str, Any]:
+        """The memory as the JSON that scripts rely on."""
+        return {
+            **attributes(self, "model=model.name task gpu=accelerator.name per_gpu_bytes low_bytes high_bytes"),
+            "items": entries(self.items, "bytes"),
+            "worst_rank": self.worst_rank,
+            "moments": entries(self.moments, "bytes"),
+            **attributes(self, "host_bytes capacity_bytes usable_bytes margin_bytes fits fits_probability"),
+            "remedies": [attributes(remedy, "change saves_bytes fits") for remedy in self.remedies],
+            "interval": interval(self.band),
+            **attributes(self, "kv_capacity_tokens max_concurrency max_whole_contexts"),
+            "quick": [rule.document() for rule in self.quick],
+            **notes(self),
+        }
 
 
 def fit_figures(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flopwise.ops.types import Floats
+from flopwise.results import attributes
 
 TRAINING_FACTOR = 6
 """Memory of training over that of the weights alone, in the rule of thumb."""
@@ -27,6 +29,10 @@ class QuickFormula:
     def error_frac(self) -> float | None:
         """How far the rule is off: value / estimate - 1."""
         return None if not self.estimate else self.value / self.estimate - 1.0
+
+    def document(self) -> dict[str, Any]:
+        """The rule by key."""
+        return attributes(self, "name formula unit value estimate error=error_frac")
 
 
 def quick_gpus(parameters: Floats, elem_bytes: Floats, hbm_bytes: Floats, *, training: bool) -> Floats:

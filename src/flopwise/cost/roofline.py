@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts, facility_joules
@@ -12,7 +12,8 @@ from flopwise.cost.precisions import PRECISIONS
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
-from flopwise.units import format_price
+from flopwise.results import Result, attributes
+from flopwise.units import format_percent, format_price, format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ class RooflineWork:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RooflineAnswer(Result):
     """Seconds of the whole work on all accelerators together; None where a price or a power limit is not known.
 
     `lower_bound_s` is at datasheet rates; `compute_s`, `memory_s` and `seconds` at the achieved fractions. With
@@ -102,6 +103,25 @@ class RooflineAnswer:
     samples_per_s_at_most: float | None
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: how long, and what it is bound by."""
+        limit, time = "at least " if self.partial else "", format_seconds(self.seconds)
+        where = f"{self.num_gpus:,} x {self.cluster.accelerator.name}"
+        used = f"{format_percent(self.utilisation_frac)} of peak compute"
+        moved = f"{format_percent(self.bandwidth_frac)} of memory bandwidth"
+        return f"{limit.capitalize()}{time} on {where}, bound by {self.bound}: {used}, {moved}."
+
+    def document(self) -> dict[str, Any]:
+        """The answer by key."""
+        names = (name for name in self.__dataclass_fields__ if name not in {"cluster", "settings"})
+        return {
+            "gpu": self.cluster.accelerator.name,
+            **attributes(self, " ".join(names)),
+            "price_source": self.cluster.price_source or None,
+            "settings": dict(self.settings),
+        }
 
 
 def roofline_answer(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from flopwise.cost.money import num_instances
+from flopwise.cost.money import num_instances, usd_per_million
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
@@ -17,10 +18,11 @@ from flopwise.facts.storage import Storage
 from flopwise.ops.weights import weight_bytes
 from flopwise.options import OptionError
 from flopwise.provenance import Kind
+from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
-from flopwise.serving.job import ServeEstimate, ServeJob, interval_notes
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
@@ -35,7 +37,7 @@ from flopwise.serving.steady import (
 )
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
-from flopwise.units import format_price
+from flopwise.units import format_cost, format_interval, format_percent, format_price, format_seconds
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
@@ -65,10 +67,11 @@ class DraftGain:
     pays_up_to: int  # sequences decoding at once on one attention replica, looked up at powers of two; 0: never
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServeAnswer(Result):
     """The estimate of one replica, and of all `replicas` together."""
 
+    table = "breakdown"
     estimate: ServeEstimate
     machines: MachineSpec
     facts: Facts
@@ -93,6 +96,92 @@ class ServeAnswer:
     def keeps_up(self) -> bool:
         """Whether the replicas sustain the rate that was asked for."""
         return self.under_load is None or self.under_load.utilisation_frac < 1
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: speed and cost, or what stands in the way."""
+        found, load = self.estimate, self.under_load
+        where = f"{self.num_gpus:,} x {found.job.cluster.accelerator.name}"
+        if not self.fits:
+            return self.memory.verdict
+        if load is not None and not self.keeps_up:
+            share, needed = format_percent(load.utilisation_frac), load.replicas_needed * found.num_gpus
+            text = f"{load.requests_per_s:g} requests/s are {share} of what {where} sustain"
+            return f"Too slow: {text}; it takes {needed:,}."
+        verb = "serves" if self.num_gpus == 1 else "serve"
+        if found.tpot_s is None or found.output_tokens_per_s is None:
+            rate, each = _with_ends(found.throughput, self.replicas, "inputs/s"), found.ttft_s.value
+            usd = format_cost(usd_per_million(found.usd_per_hour, found.requests_per_s))
+            text = f"{where} {verb} {rate}, each within {format_seconds(each)}"
+            return f"{text}{f'; {usd} per million' if usd else ''}."
+        usd = format_cost(found.usd_per_million_output_tokens)
+        paid = f"; {usd} per million output tokens" if usd else ""
+        if load is not None:
+            seen = f"TTFT {format_seconds(load.ttft_s['p95'])}, TPOT {format_seconds(load.tpot_s['p95'])} at p95"
+            share = format_percent(load.utilisation_frac)
+            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of what is possible: {seen}{paid}."
+        seen = f"first token after {format_seconds(found.ttft_s.value)}, then one each "
+        seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
+        rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")
+        return f"{where} {verb} {rate}: {seen}{paid}."
+
+    def document(self) -> dict[str, Any]:
+        """The answer by key, as scripts rely on it; throughput of all replicas."""
+        found, replicas, job = self.estimate, self.replicas, self.estimate.job
+        each_s, hourly = found.tpot_s if self.keeps_up else None, found.usd_per_hour
+        totals = attributes(
+            found, "total_tokens_per_s concurrency max_concurrency max_whole_contexts kv_capacity_tokens"
+        )
+        totals = {name: value * replicas for name, value in totals.items()}
+        return {
+            **attributes(
+                self, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
+            ),
+            "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
+            **_interval_fields("ttft_s", found.ttft_s if self.keeps_up else None),
+            **_interval_fields("tpot_s", each_s),
+            **dict.fromkeys(("e2e_s", "e2e_s_low", "e2e_s_high")),
+            **(attributes(found, "e2e_s e2e_s_low=e2e_low e2e_s_high=e2e_high") if self.keeps_up else {}),
+            **_interval_fields("requests_per_s", found.throughput, replicas),
+            **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
+            **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
+            "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
+            **(totals if job.decodes else totals | {"kv_capacity_tokens": None}),
+            "bound": found.bound,
+            "breakdown": entries(found.breakdown, "seconds"),
+            **attributes(found, "lower_bound_s mfu_frac"),
+            "utilisation_frac": found.lower_bound_s / sum(seconds for _, seconds in found.breakdown),
+            "usd_per_hour": None if hourly is None else hourly * replicas,
+            **attributes(found, "usd_per_million_output_tokens usd_per_million_input_tokens"),
+            "usd_per_million_requests": usd_per_million(hourly, found.requests_per_s),
+            **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
+            "price_source": job.cluster.price_source or None,
+            "memory": self.memory.document(),
+            **attributes(self, "fits cold_start_s=cold_start.seconds"),
+            "cold_start": {
+                "parts": entries(self.cold_start.parts, "seconds"),
+                **attributes(self.cold_start, "storage weights_bound read_bytes_per_node=read_bytes"),
+            },
+            "speculation": self.speculation,
+            "prefill_gpus": job.techniques.prefill_gpus * replicas,
+            **attributes(self, "host_bytes under_load"),
+            "quick": [rule.document() for rule in self.quick],
+            **notes(self),
+        }
+
+
+def _with_ends(value: Ranged, times: float, unit: str) -> str:
+    """A rate of all replicas, with its interval."""
+
+    def shown(rate: float) -> str:
+        return f"{rate * times:,.0f}" if rate * times >= 100 else f"{rate * times:,.3g}"
+
+    return f"{shown(value.value)} {unit} {format_interval(value.low, value.high, shown)}"
+
+
+def _interval_fields(name: str, value: Ranged | None, scale: float = 1.0) -> dict[str, float | None]:
+    ends = (None, None, None) if value is None else (value.value * scale, value.low * scale, value.high * scale)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def _loaded_replica(

@@ -21,7 +21,7 @@ from flopwise.serving.memory import ServingLayout, ServingMemory, generates, ser
 from flopwise.serving.spec import ServingSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServingMemoryAnswer(MemoryAnswer):
     """The memory of one deployment: `concurrency` sequences of an attention replica, each of `context` tokens."""
 
@@ -30,6 +30,12 @@ class ServingMemoryAnswer(MemoryAnswer):
     memory: ServingMemory
     concurrency: int
     context: int
+
+    @property
+    def room(self) -> str:
+        """How many sequences fit, as a further sentence."""
+        most = self.max_concurrency
+        return f" At most {most:,.0f} sequences of {self.context:,} tokens at once." if most else ""
 
 
 def memory_answer(
@@ -44,6 +50,7 @@ def memory_answer(
     return ServingMemoryAnswer(
         **fit_figures(float(memory.total_bytes), band, device, usable, notes, floor=floor),
         model=model,
+        num_gpus=int(layout.num_gpus),
         task="serve",
         facts=facts,
         items=tuple((n, float(size)) for n, size in memory.items.items() if size or (caches and n == "KV cache")),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from flopwise.cost.money import unit_usd
 from flopwise.cost.quick import QuickFormula
@@ -13,20 +14,31 @@ from flopwise.facts.software import PARALLELISM
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters
 from flopwise.provenance import Kind
+from flopwise.results import Result, attributes, entries, interval, notes
 from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.memory_answer import TrainingMemoryAnswer, layout_text, memory_answer
 from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules, token_rules
+from flopwise.training.schedules import NAMES
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
-from flopwise.units import HOUR_S, format_percent, format_price
+from flopwise.units import (
+    HOUR_S,
+    format_count,
+    format_interval,
+    format_percent,
+    format_price,
+    format_seconds,
+    format_usd,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainAnswer(Result):
     """The estimate, its memory, and what stands beside it."""
 
+    table = "breakdown"
     estimate: TrainEstimate
     memory: TrainingMemoryAnswer
     fits: bool
@@ -40,6 +52,91 @@ class TrainAnswer:
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: speed and what the run takes, or that it does not fit."""
+        found, run = self.estimate, self.estimate.run
+        if not self.fits:
+            return self.memory.verdict
+        low, high = found.low * found.num_gpus, found.high * found.num_gpus
+        where, speed = (
+            f"{found.num_gpus:,} x {found.job.cluster.accelerator.name}",
+            f"{found.tokens_per_s:,.0f} tokens/s",
+        )
+        text = f"{where} train{'s' * (found.num_gpus == 1)} {speed} {format_interval(low, high, '{:,.0f}'.format)}"
+        text += f", MFU {format_percent(found.mfu_frac)}, bound by {found.bound}."
+        if run is None:
+            return text
+        bounds, taken = self.run_ends(), list[str]()
+        for name, show in (("seconds", format_seconds), ("cost_usd", format_usd)):
+            value, least, most = getattr(run, name), bounds[f"{name}_low"], bounds[f"{name}_high"]
+            if value is not None and least is not None and most is not None:
+                taken.append(f"{show(value)} ({show(least)} to {show(most)})")
+        return f"{text} {format_count(run.tokens)} tokens take {' and '.join(taken)}."
+
+    def document(self) -> dict[str, Any]:
+        """The training estimate as the JSON that scripts rely on."""
+        estimate, job = self.estimate, self.estimate.job
+        degrees = attributes(job.layout, "dp tp pp cp ep zero shard micro_batch interleave recompute recompute_every")
+        layout = {name: int(value) for name, value in degrees.items()}
+        layout |= attributes(job.layout, "recompute_first stage_layers")
+        return {
+            **attributes(
+                estimate,
+                "model=job.model.name gpu=job.cluster.accelerator.name num_gpus step_s tokens_per_s "
+                "useful_tokens_per_s tokens_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac "
+                "mfu_full_attention_frac hfu_frac bound dropped_frac",
+            ),
+            "breakdown": entries(estimate.breakdown, "seconds"),
+            "memory": self.memory.document(),
+            "fits": self.fits,
+            "network": [asdict(need) for need in self.network],
+            "run": self.run_document(),
+            "layout": layout | {"schedule": NAMES[int(job.layout.schedule)]},
+            **attributes(self, "laid_out seq_len=estimate.job.recipe.seq_len"),
+            **attributes(job, "recipe.global_batch cluster.usd_per_gpu_hour"),
+            "price_source": job.cluster.price_source or None,
+            "interval": interval(estimate.band),
+            "unstated": [asdict(one) for one in estimate.unstated],
+            "quick": [rule.document() for rule in self.quick],
+            **notes(self),
+        }
+
+    def run_document(self) -> dict[str, Any] | None:
+        """The run as JSON; nothing without a length."""
+        run, rules = self.estimate.run, self.rules
+        if run is None:
+            return None
+        return {
+            **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
+            **attributes(run, "start_s start_usd start_joules"),
+            "unit_usd": self.unit_usd,
+            **self.run_ends(),
+            "breakdown": entries(run.breakdown, "seconds"),
+            **attributes(
+                run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"
+            ),
+            "interruptions": run.interruptions,
+            "corpus": None
+            if self.corpus is None
+            else attributes(self.corpus, "tokens id_bytes ids_bytes text_bytes")
+            | {"usd_per_month": None if self.corpus_storage is None else self.corpus_storage[0]},
+            **attributes(self, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
+            "notes": [] if rules is None else rules.notes,
+        }
+
+    def run_ends(self) -> dict[str, float | None]:
+        """The ends of the 80 % intervals of time, cost and energy, which go with the throughput."""
+        run, band = self.estimate.run, self.estimate.band
+        if run is None:
+            return {}
+        found = run.ends(band.low, band.high)
+        return {
+            f"{name}_{end}": None if ends is None else ends[place]
+            for name, ends in found.items()
+            for place, end in enumerate(("low", "high"))
+        }
 
 
 def train_answer(

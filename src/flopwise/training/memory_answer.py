@@ -22,7 +22,7 @@ MOST_DOUBLINGS = 16
 """Of GPUs that are looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainingMemoryAnswer(MemoryAnswer):
     """The memory of one training step."""
 
@@ -43,6 +43,7 @@ def memory_answer(
     return TrainingMemoryAnswer(
         **fit_figures(total, band, device, capacity, notes, floor=memory.floor_bytes),
         model=model,
+        num_gpus=int(layout.num_gpus),
         task="train",
         facts=facts,
         items=tuple((name, float(size)) for name, size in memory.items.items() if size),

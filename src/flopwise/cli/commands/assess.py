@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise.cli import options
-from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, bars, heading, pairs, plain_text, table
@@ -23,6 +22,7 @@ from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
 from flopwise.report.words import AS_PLANNED, between, bill_interval, bought, enumeration, hours, usd
+from flopwise.results import plain
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, name
+from flopwise.results import attributes
 
 if TYPE_CHECKING:
     from flopwise.backtests.run import Backtest

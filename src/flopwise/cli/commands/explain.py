@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise.cli import options, parts
-from flopwise.cli.jsonout import attributes, notes
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
@@ -17,6 +16,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, choice, whole
+from flopwise.results import attributes, notes
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cli import options
-from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, table
 from flopwise.exports.spec import ExportSettings
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, FLAG, whole
+from flopwise.results import plain
 
 if TYPE_CHECKING:
     from flopwise.api.export import TargetInfo

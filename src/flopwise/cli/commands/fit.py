@@ -10,7 +10,6 @@ import click
 
 from flopwise import units
 from flopwise.cli import options, parts
-from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, pairs, table
 from flopwise.cost.spec import MachineSpec
@@ -47,51 +46,9 @@ def command(**given: Any) -> None:
     from flopwise.api.fit import fit
 
     answer = fit(given.pop("model"), **options.values(given))
-    options.answer(answer, lines, document, verdict=verdict, further=_further(answer, given))
+    options.answer(answer, lines, further=_further(answer, given))
     if all(row.service is None for row in answer.formats):
         click.get_current_context().exit(1)
-
-
-def document(answer: FitAnswer) -> dict[str, Any]:
-    """The answer as the JSON that scripts rely on."""
-    return {
-        **attributes(answer, "model=model.name gpu=accelerator.name num_gpus layout context output_tokens"),
-        "formats": [_format_document(row) for row in answer.formats],
-        "settings": dict(answer.settings),
-        "assumptions": answer.assumptions,
-    }
-
-
-def _format_document(row: FormatFit) -> dict[str, Any]:
-    return {
-        **attributes(
-            row,
-            "weights fits=memory.fits fits_probability=memory.fits_probability total_bytes=memory.per_gpu_bytes "
-            "low_bytes=memory.low_bytes high_bytes=memory.high_bytes usable_bytes=memory.usable_bytes",
-        ),
-        **attributes(
-            row,
-            "weights_bytes longest_context most_requests tokens_per_s=service.output_tokens_per_s.value "
-            "tokens_per_s_low=service.output_tokens_per_s.low tokens_per_s_high=service.output_tokens_per_s.high "
-            "ttft_s=service.ttft_s.value tpot_s=service.tpot_s.value service.requests_per_s "
-            "service.usd_per_million_output_tokens quality",
-        ),
-    }
-
-
-def verdict(answer: FitAnswer) -> str:
-    """The answer in a sentence: what fits, with how many requests, and what does not."""
-    where, size = f"{answer.num_gpus:,} x {answer.accelerator.name}", f"{answer.context:,} tokens"
-    fitting = [row for row in answer.formats if row.most_requests]
-    failing = [f"{row.weights} ({_chance(row)} chance)" for row in answer.formats if not row.most_requests][:3]
-    if not fitting:
-        return f"No format fits {where} with a request of {size}: {', '.join(failing)}."
-    first, *others = fitting[:4]
-    held = ", ".join([f"in {first.weights}", *(f"{row.most_requests:,} in {row.weights}" for row in others)])
-    verb = "holds" if answer.num_gpus == 1 else "hold"
-    requests = f"{first.most_requests:,} request{'s'[: first.most_requests != 1]} of {size} at once"
-    text = f"{where} {verb} {requests} {held}."
-    return text + (f" Does not fit: {', '.join(failing)}." if failing else "")
 
 
 def lines(answer: FitAnswer, paper: Screen) -> Iterator[str]:
@@ -112,7 +69,7 @@ def _row(row: FormatFit) -> tuple[Any, ...]:
         row.weights,
         f"{size:,.1f}",
         memory.fits,
-        _chance(row),
+        row.chance,
         f"{row.longest_context:,}",
         f"{row.most_requests:,}",
     )
@@ -124,11 +81,6 @@ def _row(row: FormatFit) -> tuple[Any, ...]:
     usd = service.usd_per_million_output_tokens
     cells = (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value))
     return (*head, *cells, None if usd is None else f"{usd:,.3g}", kept)
-
-
-def _chance(row: FormatFit) -> str:
-    """The odds that one request of the context fits."""
-    return f"{100 * (row.memory.fits_probability or 0.0):.0f} %"
 
 
 def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import BYTES, FLAG, name
+from flopwise.results import plain
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options, parts
-from flopwise.cli.jsonout import attributes, interval
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import choice
+from flopwise.results import attributes, interval
 from flopwise.storage.spec import SampleSpec, StorageRequest
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
     of_peak = "" if share is None else f", {units.format_percent(share)} of the {speed.precision} peak"
     each = rate_text(answer.read_bytes_per_s_per_gpu, base)
     if answer.low is not None and answer.high is not None:
-        each += f" {parts.between(answer.low, answer.high, partial(rate_text, base=base))}"
+        each += f" {units.format_interval(answer.low, answer.high, partial(rate_text, base=base))}"
     per_peta = rate_text(answer.bytes_per_flop * 1e15, base)
     rows: list[tuple[str, Any]] = [
         ("a sample", f"{units.format_flops(work.flops_per_sample)}, {size_text(answer.read_bytes, base)} read"),

@@ -57,8 +57,7 @@ def command(*, explain: bool, **given: Any) -> None:
     --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and `fits` of --json says which.
     """
     options.answer(
-        question(**given), lines, parts.memory_document, figure_of if explain else None, verdict=parts.memory_verdict,
-        further=_further(**given),
+        question(**given), lines, figure=figure_of if explain else None, further=_further(**given),
     )  # fmt: skip
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import name
+from flopwise.results import attributes
 from flopwise.training.spec import DataSpec
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ import click
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.jsonout import plain
 from flopwise.cli.options import add, flags, usage_error
-from flopwise.cli.parts import between, bullets, network_table
+from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
+from flopwise.results import plain
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def verdict(plan: Plan) -> str:
     cost = f"{units.format_usd(best.cost_usd)}{'' if runs else ' a month'}"
     paid, time = best.ends("cost_usd"), best.ends("seconds")
     if paid is not None and paid[0] != paid[1]:
-        cost += f" {between(*paid, units.format_usd)}"
+        cost += f" {units.format_interval(*paid, units.format_usd)}"
     ends = "" if time is None else f" ({units.format_seconds(time[0])} to {units.format_seconds(time[1])})"
     sure = "" if likely(best) is None else f"; {likely(best)} chance to meet every target"
     return f"{machines}: {cost}{f', done in {units.format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
@@ -444,7 +444,10 @@ def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
     for figure, text in shown:
         value, ends = getattr(best, figure), best.ends(figure)
         if value is not None and ends is not None:
-            yield figure.partition("_")[0].replace("seconds", "time"), f"{text(value)} {between(*ends, text)}"
+            yield (
+                figure.partition("_")[0].replace("seconds", "time"),
+                f"{text(value)} {units.format_interval(*ends, text)}",
+            )
     if best.evidence:
         yield "rests on", best.evidence
 

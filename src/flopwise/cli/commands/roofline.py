@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options, parts
-from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, bars, heading, pairs
 from flopwise.cost.spec import MachineSpec
@@ -47,27 +46,7 @@ def command(**given: Any) -> None:
     if given["model"] is None:
         options.refuse(["seq"], "goes with a MODEL")
     answer = roofline(given.pop("model"), **options.values(given))
-    options.answer(answer, lines, document, verdict=verdict)
-
-
-def document(answer: RooflineAnswer) -> dict[str, Any]:
-    """The answer as JSON."""
-    names = (name for name in answer.__dataclass_fields__ if name not in {"cluster", "settings"})
-    return {
-        "gpu": answer.cluster.accelerator.name,
-        **attributes(answer, " ".join(names)),
-        "price_source": answer.cluster.price_source or None,
-        "settings": dict(answer.settings),
-    }
-
-
-def verdict(answer: RooflineAnswer) -> str:
-    """The answer in a sentence: how long, and what it is bound by."""
-    limit, time = "at least " if answer.partial else "", units.format_seconds(answer.seconds)
-    where = f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}"
-    used = f"{units.format_percent(answer.utilisation_frac)} of peak compute"
-    moved = f"{units.format_percent(answer.bandwidth_frac)} of memory bandwidth"
-    return f"{limit.capitalize()}{time} on {where}, bound by {answer.bound}: {used}, {moved}."
+    options.answer(answer, lines)
 
 
 def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
@@ -103,14 +82,14 @@ def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
     else:
         if answer.samples_per_s is not None:
             rows.append(("samples", f"{answer.samples_per_s:,.4g}/s"))
-        rows += [("cost", parts.price(answer.cost_usd)), ("energy", parts.energy(answer.energy_joules))]
+        rows += [("cost", units.format_cost(answer.cost_usd)), ("energy", parts.energy(answer.energy_joules))]
     yield pairs(rows, paper)
     yield parts.assumption_list(answer.assumptions)
 
 
 def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
     """What follows from a time that is only the least."""
-    cost, energy = parts.price(answer.cost_usd_at_least), parts.energy(answer.energy_joules_at_least)
+    cost, energy = units.format_cost(answer.cost_usd_at_least), parts.energy(answer.energy_joules_at_least)
     return [
         ("note", "an upper limit of speed: what activations move is not known and left out; convolutions run below it"),
         ("samples", f"at most {answer.samples_per_s_at_most:,.4g}/s"),

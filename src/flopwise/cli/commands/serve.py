@@ -11,14 +11,15 @@ from flopwise import units
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.jsonout import attributes, entries, notes
 from flopwise.cli.options import add, flags
-from flopwise.cli.parts import memory_document, memory_items
+from flopwise.cli.parts import memory_items
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cost.money import usd_per_million
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, name
+from flopwise.results import attributes, notes
 from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
         return
     answer = question(**given)
     further = {"What each change would do": options.command_line("explain", "serve")}
-    options.answer(answer, lines, document, figure_of if explain else None, verdict=verdict, further=further)
+    options.answer(answer, lines, figure=figure_of if explain else None, further=further)
     if not (answer.fits and answer.keeps_up):
         click.get_current_context().exit(1)
 
@@ -85,54 +86,6 @@ AXES = {
     "tp": ("tensor-parallel degree", "tp", "ranks"),
 }
 """What a sweep goes along, in headings, columns and sentences."""
-
-
-def document(answer: ServeAnswer) -> dict[str, Any]:
-    """The answer as the JSON that scripts rely on; throughput of all replicas."""
-    found, replicas, job = answer.estimate, answer.replicas, answer.estimate.job
-    each_s, hourly = found.tpot_s if answer.keeps_up else None, found.usd_per_hour
-    totals = attributes(found, "total_tokens_per_s concurrency max_concurrency max_whole_contexts kv_capacity_tokens")
-    totals = {name: value * replicas for name, value in totals.items()}
-    return {
-        **attributes(
-            answer, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
-        ),
-        "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
-        **_interval_fields("ttft_s", found.ttft_s if answer.keeps_up else None),
-        **_interval_fields("tpot_s", each_s),
-        **dict.fromkeys(("e2e_s", "e2e_s_low", "e2e_s_high")),
-        **(attributes(found, "e2e_s e2e_s_low=e2e_low e2e_s_high=e2e_high") if answer.keeps_up else {}),
-        **_interval_fields("requests_per_s", found.throughput, replicas),
-        **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
-        **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
-        "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
-        **(totals if job.decodes else totals | {"kv_capacity_tokens": None}),
-        "bound": found.bound,
-        "breakdown": entries(found.breakdown, "seconds"),
-        **attributes(found, "lower_bound_s mfu_frac"),
-        "utilisation_frac": found.lower_bound_s / sum(seconds for _, seconds in found.breakdown),
-        "usd_per_hour": None if hourly is None else hourly * replicas,
-        **attributes(found, "usd_per_million_output_tokens usd_per_million_input_tokens"),
-        "usd_per_million_requests": parts.per_million(hourly, found.requests_per_s),
-        **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
-        "price_source": job.cluster.price_source or None,
-        "memory": memory_document(answer.memory),
-        **attributes(answer, "fits cold_start_s=cold_start.seconds"),
-        "cold_start": {
-            "parts": entries(answer.cold_start.parts, "seconds"),
-            **attributes(answer.cold_start, "storage weights_bound read_bytes_per_node=read_bytes"),
-        },
-        "speculation": answer.speculation,
-        "prefill_gpus": job.techniques.prefill_gpus * replicas,
-        **attributes(answer, "host_bytes under_load"),
-        "quick": parts.quick(answer.quick),
-        **notes(answer),
-    }
-
-
-def _interval_fields(name: str, value: Ranged | None, scale: float = 1.0) -> dict[str, float | None]:
-    ends = (None, None, None) if value is None else (value.value * scale, value.low * scale, value.high * scale)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
@@ -166,44 +119,6 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield parts.assumption_list(answer.assumptions)
 
 
-def verdict(answer: ServeAnswer) -> str:
-    """The answer in a sentence: speed and cost, or what stands in the way."""
-    found, load = answer.estimate, answer.under_load
-    where = f"{answer.num_gpus:,} x {found.job.cluster.accelerator.name}"
-    if not answer.fits:
-        return parts.memory_verdict(answer.memory)
-    if load is not None and not answer.keeps_up:
-        share, needed = units.format_percent(load.utilisation_frac), load.replicas_needed * found.num_gpus
-        return f"Too slow: {load.requests_per_s:g} requests/s are {share} of what {where} sustain; it takes {needed:,}."
-    verb = "serves" if answer.num_gpus == 1 else "serve"
-    if found.tpot_s is None or found.output_tokens_per_s is None:
-        rate, each = _with_ends(found.throughput, answer.replicas, "inputs/s"), found.ttft_s.value
-        usd = parts.price(parts.per_million(found.usd_per_hour, found.requests_per_s))
-        text = f"{where} {verb} {rate}, each within {units.format_seconds(each)}"
-        return f"{text}{f'; {usd} per million' if usd else ''}."
-    usd = parts.price(found.usd_per_million_output_tokens)
-    paid = f"; {usd} per million output tokens" if usd else ""
-    if load is not None:
-        seen = (
-            f"TTFT {units.format_seconds(load.ttft_s['p95'])}, TPOT {units.format_seconds(load.tpot_s['p95'])} at p95"
-        )
-        share = units.format_percent(load.utilisation_frac)
-        return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of what is possible: {seen}{paid}."
-    seen = f"first token after {units.format_seconds(found.ttft_s.value)}, then one each "
-    seen += f"{units.format_seconds(found.tpot_s.value)}, with {found.concurrency * answer.replicas:,.0f} in flight"
-    rate = _with_ends(found.output_tokens_per_s, answer.replicas, "tokens/s")
-    return f"{where} {verb} {rate}: {seen}{paid}."
-
-
-def _with_ends(value: Ranged, times: float, unit: str) -> str:
-    """A rate of all replicas, with its interval."""
-
-    def shown(rate: float) -> str:
-        return f"{rate * times:,.0f}" if rate * times >= 100 else f"{rate * times:,.3g}"
-
-    return f"{shown(value.value)} {unit} {parts.between(value.low, value.high, shown)}"
-
-
 def _warnings(answer: ServeAnswer) -> Iterator[str]:
     """What stands in the way."""
     if not answer.fits:
@@ -225,7 +140,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     if found.max_whole_contexts != found.max_concurrency:
         most += f" while answers grow (half held on average), {found.max_whole_contexts * replicas:,} whole contexts"
     if found.tpot_s is None or tokens is None:
-        ends = parts.between(requests.low * replicas, requests.high * replicas, "{:,.4g}".format)
+        ends = units.format_interval(requests.low * replicas, requests.high * replicas, "{:,.4g}".format)
         return [
             ("latency", _seconds(found.ttft_s)),
             ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
@@ -235,9 +150,9 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
         rows += [("TTFT", _seconds(found.ttft_s)), ("TPOT", _seconds(found.tpot_s))]
-        ends = parts.between(found.e2e_low, found.e2e_high, units.format_seconds)
+        ends = units.format_interval(found.e2e_low, found.e2e_high, units.format_seconds)
         rows.append(("whole request", f"{units.format_seconds(found.e2e_s)} {ends}"))
-    ends = parts.between(tokens.low * replicas, tokens.high * replicas, "{:,.0f}".format)
+    ends = units.format_interval(tokens.low * replicas, tokens.high * replicas, "{:,.0f}".format)
     rows.append(("throughput", f"{tokens.value * replicas:,.0f} tokens/s {ends}"))
     rows.append(("per accelerator", f"{tokens.value / found.num_gpus:,.0f} tokens/s"))
     if answer.keeps_up:
@@ -255,7 +170,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
 
 
 def _seconds(value: Ranged) -> str:
-    return f"{units.format_seconds(value.value)} {parts.between(value.low, value.high, units.format_seconds)}"
+    return f"{units.format_seconds(value.value)} {units.format_interval(value.low, value.high, units.format_seconds)}"
 
 
 def _cold_start(answer: ServeAnswer, paper: Screen) -> str:
@@ -268,18 +183,18 @@ def _cold_start(answer: ServeAnswer, paper: Screen) -> str:
 
 def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found = answer.estimate
-    hourly = parts.price(None if found.usd_per_hour is None else found.usd_per_hour * answer.replicas)
+    hourly = units.format_cost(None if found.usd_per_hour is None else found.usd_per_hour * answer.replicas)
     if found.tpot_s is None:
         return [
             ("per hour", hourly),
-            ("per million inputs", parts.price(parts.per_million(found.usd_per_hour, found.requests_per_s))),
+            ("per million inputs", units.format_cost(usd_per_million(found.usd_per_hour, found.requests_per_s))),
             ("energy of an input", parts.energy(found.joules_per_request)),
         ]
     share = f"prompts take {units.format_percent(found.prefill_frac)} of the time, and of the bill"
-    prompts = parts.price(found.usd_per_million_input_tokens)
+    prompts = units.format_cost(found.usd_per_million_input_tokens)
     return [
         ("per hour", hourly),
-        ("per million output tokens", parts.price(found.usd_per_million_output_tokens)),
+        ("per million output tokens", units.format_cost(found.usd_per_million_output_tokens)),
         ("per million input tokens", None if prompts is None else f"{prompts} ({share})"),
         ("energy of an output token", parts.energy(found.joules_per_output_token)),
     ]

@@ -11,7 +11,6 @@ import click
 from flopwise import units
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.jsonout import attributes, notes
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, announce_compilation
@@ -19,6 +18,7 @@ from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, FLAG, FRACTION, options_of
+from flopwise.results import attributes, notes
 from flopwise.search.spec import TargetsSpec
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import (
@@ -234,7 +234,7 @@ def verdict(answer: SimulateAnswer) -> str:
         text += f"; {units.format_percent(found.goodput_frac)} within the objective"
     if found.mean_queue > max(found.mean_running, 1.0):
         text += "; the replicas do not keep up"
-    usd = parts.price(answer.usd_per_million_output_tokens)
+    usd = units.format_cost(answer.usd_per_million_output_tokens)
     return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
 
 
@@ -292,7 +292,7 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
     targets = zip(("TTFT", "TPOT", "request"), answer.slo, strict=True)
     slo = ", ".join(f"{name} {units.format_seconds(limit)}" for name, limit in targets if limit is not None)
     goodput = f"{found.goodput_per_s:,.3g}/s: {share(found.goodput_frac)} of requests within {slo}"
-    paid = f"{parts.price(answer.cost_usd)} for {found.replica_hours:,.3g} replica-hours"
+    paid = f"{units.format_cost(answer.cost_usd)} for {found.replica_hours:,.3g} replica-hours"
     rows = [
         ("answered", f"{found.completed:,} in {units.format_seconds(found.duration_s)}: {found.requests_per_s:,.3g}/s"),
         ("goodput", goodput if slo else None),
@@ -303,7 +303,7 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
         ("preempted", f"{found.preemptions:,} times" if found.preemptions else None),
         ("prefix cache", f"{share(found.reused_frac)} of prompt tokens reused" if found.reused_frac else None),
         ("cost", None if answer.cost_usd is None else paid),
-        ("per million output tokens", parts.price(answer.usd_per_million_output_tokens)),
+        ("per million output tokens", units.format_cost(answer.usd_per_million_output_tokens)),
     ]
     return [row for row in rows if row[1] is not None]
 
@@ -340,7 +340,7 @@ def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
         counts = f"{report.fewest or 'no number of'} replicas with it, {report.fewest_without or 'no number'} without"
         rows.append((f"{percent(report.attain)} in time", counts))
     if report.usd:
-        rows.append(("its memory", f"{parts.price(report.usd)} for this run"))
+        rows.append(("its memory", f"{units.format_cost(report.usd)} for this run"))
     if report.saved_usd is not None:
         rows.append(("saved", f"{units.format_usd(report.saved_usd)} in this run"))
     yield heading("Cache of answers", paper)
@@ -419,7 +419,7 @@ def _cells(one: Provision, *, objective: bool) -> list[Any]:
         units.format_percent(summary.goodput_frac, 2) if objective else None,
         *(units.format_seconds(s) if isfinite(s) else None for s in seconds),
         f"{one.replica_hours:,.4g}",
-        parts.price(one.cost_usd),
+        units.format_cost(one.cost_usd),
     ]
 
 
@@ -507,7 +507,7 @@ def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
     cells = [
         (
             one.name, one.workers, second(one.p50_s), second(one.p95_s),
-            None if one.met_frac is None else percent(one.met_frac), parts.price(one.mean_usd),
+            None if one.met_frac is None else percent(one.met_frac), units.format_cost(one.mean_usd),
         )
         for one in _numbers(found)
     ]  # fmt: skip

@@ -12,14 +12,14 @@ from flopwise import units
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.jsonout import attributes, entries, interval, notes
 from flopwise.cli.options import add, flags
-from flopwise.cli.parts import memory_document, memory_items
+from flopwise.cli.parts import memory_items
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, options_of
+from flopwise.results import attributes, notes
 from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: An
         raise options.usage_error("--weak says how --compare scales the batch; give that, too")
     answer = question(model=model, **given)
     further = {"What each change would do": options.command_line("explain", "train")}
-    options.answer(answer, lines, document, figure_of if explain else None, verdict=verdict, further=further)
+    options.answer(answer, lines, figure=figure_of if explain else None, further=further)
     if not answer.fits:
         click.get_current_context().exit(1)
 
@@ -86,91 +86,6 @@ MARKS = {
     "hybrid": "H",
 }  # fmt: skip
 """What the scaling of each way of spreading a job is drawn with."""
-
-
-def document(answer: TrainAnswer) -> dict[str, Any]:
-    """The training estimate as the JSON that scripts rely on."""
-    from flopwise.training.schedules import NAMES
-
-    estimate, job = answer.estimate, answer.estimate.job
-    degrees = attributes(job.layout, "dp tp pp cp ep zero shard micro_batch interleave recompute recompute_every")
-    layout = {name: int(value) for name, value in degrees.items()}
-    layout |= attributes(job.layout, "recompute_first stage_layers")
-    return {
-        **attributes(
-            estimate,
-            "model=job.model.name gpu=job.cluster.accelerator.name num_gpus step_s tokens_per_s useful_tokens_per_s "
-            "tokens_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac mfu_full_attention_frac hfu_frac bound "
-            "dropped_frac",
-        ),
-        "breakdown": entries(estimate.breakdown, "seconds"),
-        "memory": memory_document(answer.memory),
-        "fits": answer.fits,
-        "network": [asdict(need) for need in answer.network],
-        "run": run_document(answer),
-        "layout": layout | {"schedule": NAMES[int(job.layout.schedule)]},
-        **attributes(answer, "laid_out seq_len=estimate.job.recipe.seq_len"),
-        **attributes(job, "recipe.global_batch cluster.usd_per_gpu_hour"),
-        "price_source": job.cluster.price_source or None,
-        "interval": interval(estimate.band),
-        "unstated": [asdict(one) for one in estimate.unstated],
-        "quick": parts.quick(answer.quick),
-        **notes(answer),
-    }
-
-
-def run_document(answer: TrainAnswer) -> dict[str, Any] | None:
-    """The run as JSON; nothing without a length."""
-    run, rules = answer.estimate.run, answer.rules
-    if run is None:
-        return None
-    return {
-        **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
-        **attributes(run, "start_s start_usd start_joules"),
-        "unit_usd": answer.unit_usd,
-        **_run_ends(answer),
-        "breakdown": entries(run.breakdown, "seconds"),
-        **attributes(run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"),
-        "interruptions": run.interruptions,
-        "corpus": None
-        if answer.corpus is None
-        else attributes(answer.corpus, "tokens id_bytes ids_bytes text_bytes")
-        | {"usd_per_month": None if answer.corpus_storage is None else answer.corpus_storage[0]},
-        **attributes(answer, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
-        "notes": [] if rules is None else rules.notes,
-    }
-
-
-def _run_ends(answer: TrainAnswer) -> dict[str, float | None]:
-    """The ends of the 80 % intervals of time, cost and energy, which go with the throughput."""
-    run, band = answer.estimate.run, answer.estimate.band
-    if run is None:
-        return {}
-    found = run.ends(band.low, band.high)
-    return {
-        f"{name}_{end}": None if ends is None else ends[place]
-        for name, ends in found.items()
-        for place, end in enumerate(("low", "high"))
-    }
-
-
-def verdict(answer: TrainAnswer) -> str:
-    """The answer in a sentence: speed and what the run takes, or that it does not fit."""
-    found, run = answer.estimate, answer.estimate.run
-    if not answer.fits:
-        return parts.memory_verdict(answer.memory)
-    low, high = found.low * found.num_gpus, found.high * found.num_gpus
-    where, speed = f"{found.num_gpus:,} x {found.job.cluster.accelerator.name}", f"{found.tokens_per_s:,.0f} tokens/s"
-    text = f"{where} train{'s' * (found.num_gpus == 1)} {speed} {parts.between(low, high, '{:,.0f}'.format)}"
-    text += f", MFU {units.format_percent(found.mfu_frac)}, bound by {found.bound}."
-    if run is None:
-        return text
-    bounds, taken = _run_ends(answer), list[str]()
-    for name, show in (("seconds", units.format_seconds), ("cost_usd", units.format_usd)):
-        value, least, most = getattr(run, name), bounds[f"{name}_low"], bounds[f"{name}_high"]
-        if value is not None and least is not None and most is not None:
-            taken.append(f"{show(value)} ({show(least)} to {show(most)})")
-    return f"{text} {units.format_count(run.tokens)} tokens take {' and '.join(taken)}."
 
 
 def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
@@ -217,7 +132,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     run, seconds = answer.estimate.run, units.format_seconds
     if run is None:
         return
-    ends = _run_ends(answer)
+    ends = answer.run_ends()
     yield heading(f"The run: {units.format_count(run.tokens)} tokens in {run.steps:,.0f} steps", paper)
     size, write, every = (
         units.format_bytes(run.checkpoint_bytes), seconds(run.checkpoint_write_s), seconds(run.checkpoint_interval_s)
@@ -228,7 +143,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         value, low, high = getattr(run, name), ends[f"{name}_low"], ends[f"{name}_high"]
         return None if value is None else f"{text(value)} (80 % interval: {text(low)} to {text(high)})"
 
-    one_of = "; ".join(f"{parts.price(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items())
+    one_of = "; ".join(f"{units.format_cost(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items())
     rows = [
         ("time", with_ends("seconds", seconds)),
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
@@ -236,7 +151,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("interruptions", f"{run.interruptions:,.3g}, one each {seconds(run.mtbf_s)}"),
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
-        ("cost", with_ends("cost_usd", parts.price)),
+        ("cost", with_ends("cost_usd", units.format_cost)),
         *([("cost of one", one_of)] if one_of else []),
         ("start", _start(run)),
         ("energy", with_ends("energy_joules", parts.energy)),
@@ -249,7 +164,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
 
 def _start(run: RunEstimate) -> str:
     """What is paid before the first step."""
-    usd = "" if run.start_usd is None else f", {parts.price(run.start_usd)} of the cost"
+    usd = "" if run.start_usd is None else f", {units.format_cost(run.start_usd)} of the cost"
     what = "machines that boot, image, weights, data, compilation"
     return f"{units.format_seconds(run.start_s)} before the time above{usd}: {what}"
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise.cli import options
-from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, table
@@ -19,6 +18,7 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE
 from flopwise.records.imports.spec import ImportSpec
 from flopwise.records.spec import StoreSpec
+from flopwise.results import attributes
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 

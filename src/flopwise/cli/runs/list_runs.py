@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import flags
-from flopwise.cli.parts import price
 from flopwise.cli.render import Screen, table
 from flopwise.records.spec import RunFilter, StoreSpec
+from flopwise.results import attributes
 
 if TYPE_CHECKING:
     from flopwise.records.model import RecordedRun
@@ -92,5 +91,5 @@ def _cells(one: RecordedRun) -> tuple[Any, ...]:
     return (
         run.run_id[:SHORT_ID], run.name, run.task, run.model, machines, moment(run.started_at_s), took, state(one),
         None if rate is None else units.format_count(rate), None if mfu is None else units.format_percent(mfu),
-        last(one, "loss"), price(one.figure("cost_usd")),
+        last(one, "loss"), units.format_cost(one.figure("cost_usd")),
     )  # fmt: skip

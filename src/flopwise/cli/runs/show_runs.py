@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.jsonout import attributes
 from flopwise.cli.options import add, flags
-from flopwise.cli.parts import bullets, price
+from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cli.runs.list_runs import document as run_document
 from flopwise.cli.runs.list_runs import moment, state
 from flopwise.options import FILE
 from flopwise.records.metrics import METRICS
 from flopwise.records.spec import StoreSpec
+from flopwise.results import attributes
 
 if TYPE_CHECKING:
     from flopwise.api.run_reports import ExplainedRun
@@ -79,7 +79,8 @@ def _blocks(found: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[st
     facts = [
             ("task", run.task), ("model", run.model), ("machines", machines), ("host", run.host),
             ("status", state(found)), ("began", moment(run.started_at_s)), ("ended", moment(run.ended_at_s)),
-            ("took", took), ("price an hour", price(run.price_usd_per_hour)), ("budget", price(run.budget_usd)),
+            ("took", took), ("price an hour", units.format_cost(run.price_usd_per_hour)),
+            ("budget", units.format_cost(run.budget_usd)),
             ("source", run.source), *((f"setting {name}", value) for name, value in run.settings.items()),
             *((name, version) for name, version in run.software.items()),
         ]  # fmt: skip

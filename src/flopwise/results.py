@@ -1,0 +1,144 @@
+"""What answers have in common: the answer in a sentence, as plain data, as a table, and in a notebook."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from importlib import import_module
+from typing import Any
+
+from flopwise.errors import SpecError
+
+
+class Result:
+    """An answer: `verdict` says it in a sentence, `to_dict` is the document of `--json`, `to_frame` its main table."""
+
+    __slots__ = ()
+    table = ""
+    """The key of the document that holds the rows of the main table."""
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        return type(self).__name__
+
+    def document(self) -> dict[str, Any]:
+        """The answer by key, its values as they are."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data: what `--json` prints."""
+        document: dict[str, Any] = plain({"verdict": self.verdict, **self.document()})
+        return document
+
+    def to_json(self) -> str:
+        """The answer as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_frame(self) -> Any:
+        """The main table of the answer as a DataFrame of pandas, a row for each of its records.
+
+        Raises:
+            SpecError: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise SpecError("to_frame needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The records of the main table."""
+        rows: list[dict[str, Any]] = self.to_dict()[self.table]
+        return rows
+
+    def __repr__(self) -> str:
+        """The sentence, with the settings that it holds for."""
+        settings = getattr(self, "settings", ())
+        return "\n".join([f"<{type(self).__name__}> {self.verdict}", *(f"  {name}: {text}" for name, text in settings)])
+
+    def _repr_html_(self) -> str:
+        """The sentence and the main table, for notebooks."""
+        rows, shown = self._rows(), [f"<p><strong>{html.escape(self.verdict)}</strong></p>"]
+        if rows:
+            heads = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
+            cells = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+            lines = [f"<tr>{cells}</tr>"]
+            for row in rows:
+                cells = "".join(f"<td>{html.escape(_shown(row.get(name)))}</td>" for name in heads)
+                lines.append(f"<tr>{cells}</tr>")
+            shown.append(f"<table>{''.join(lines)}</table>")
+        return "\n".join(shown)
+
+
+def _shown(value: Any) -> str:
+    """A cell of a notebook's table."""
+    if value is None:
+        return "-"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON types: records become objects, arrays lists, NaN and infinities null, paths text."""
+    if hasattr(value, "tolist"):  # arrays and their scalars
+        value = value.tolist()
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value) if not field.metadata.get("inner")}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif hasattr(value, "__struct_fields__"):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
+    match value:
+        case Enum():
+            return plain(value.value)
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): plain(held) for key, held in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(held) for held in value]
+        case _:
+            return str(value)
+
+
+def attributes(record: Any, paths: str) -> dict[str, Any]:
+    """The attributes of a record by their `paths`, a blank between them; `key=path` where the last name is not the key.
+
+    What lies behind a None is None.
+    """
+    found = {}
+    for text in paths.split():
+        key, _, path = text.rpartition("=")
+        value = record
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        found[key or path.rpartition(".")[2]] = value
+    return found
+
+
+def entries(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]:
+    """(name, figure) pairs as objects with `name` and `what`."""
+    return [{"name": name, what: figure} for name, figure in pairs]
+
+
+def interval(band: Any) -> dict[str, Any] | None:
+    """The class of measurements that an interval comes from; None where nothing was measured."""
+    if band is None:
+        return None
+    own = (
+        {}
+        if band.family_rows is None
+        else attributes(band, "evidence architecture=family architecture_rows=family_rows")
+    )
+    return {"class": band.name, "rows": band.rows, **own, "source": band.source}
+
+
+def notes(answer: Any) -> dict[str, Any]:
+    """What was asked and what was assumed, the last keys of a document."""
+    return {"settings": dict(answer.settings), "assumptions": list(answer.assumptions)}
