@@ -19,7 +19,7 @@ class Result:
 
     __slots__ = ()
     table = ""
-    """The key of the document that holds the rows of the main table."""
+    """The key of the document that holds the rows of the main table; none: its plain figures are the rows."""
 
     @property
     def verdict(self) -> str:
@@ -53,8 +53,12 @@ class Result:
 
     def _rows(self) -> list[dict[str, Any]]:
         """The records of the main table."""
-        rows: list[dict[str, Any]] = self.to_dict()[self.table]
-        return rows
+        document = self.to_dict()
+        if self.table:
+            return list(document[self.table])
+        return [
+            {"name": n, "value": v} for n, v in document.items() if n != "verdict" and not isinstance(v, dict | list)
+        ]
 
     def __repr__(self) -> str:
         """The sentence, with the settings that it holds for."""

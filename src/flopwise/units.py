@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from flopwise.errors import SpecError
 
@@ -276,11 +276,6 @@ def format_percent(fraction: float, digits: int = 1) -> str:
 def format_interval(low: float, high: float, text: Callable[[float], str]) -> str:
     """The ends of an interval, in parentheses."""
     return f"(80 % interval: {text(low)} to {text(high)})"
-
-
-def format_choice(words: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def format_cost(value: float | None) -> str | None:

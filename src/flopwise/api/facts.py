@@ -14,7 +14,7 @@ from flopwise.options import take
 from flopwise.units import split_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from flopwise.ops.model_card import ModelCard
     from flopwise.search.model_sizes import LargestModels
@@ -30,6 +30,7 @@ def gpu(name: str, *, facts: Path | str | None = None, calibration: str | None =
 
 
 def gpus(
+    name: str | None = None,
     *,
     vendor: str | None = None,
     architecture: str | None = None,
@@ -41,10 +42,19 @@ def gpus(
 ) -> tuple[Accelerator, ...]:
     """The accelerators that fit every given condition, in the order of the catalog; `matching`: part of the name.
 
+    With a `name` the one that it stands for, in any common spelling, or else those that have it in theirs.
+
     Raises:
         UnknownNameError: no accelerator has such a vendor, architecture or kind.
     """
-    rows = load_facts(facts, calibration).accelerators.values()
+    rows: Iterable[Accelerator] = load_facts(facts, calibration).accelerators.values()
+    if name is not None:
+        try:
+            rows = [gpu(name, facts=facts, calibration=calibration).accelerator]
+        except UnknownNameError:
+            rows = [a for a in rows if _matches(name, a.name)]
+            if not rows:
+                raise
     vendor = one_of("vendor", vendor, (a.vendor for a in rows))
     architecture = one_of("architecture", architecture, (a.architecture for a in rows))
     kind = one_of("kind of accelerator", kind, KINDS)
@@ -115,16 +125,27 @@ def instances(
 
 
 def models(
-    *, family: str | None = None, kind: str | None = None, matching: str | None = None, facts: Path | None = None
+    name: str | None = None,
+    *,
+    family: str | None = None,
+    kind: str | None = None,
+    matching: str | None = None,
+    facts: Path | None = None,
 ) -> tuple[Mapping[str, Any], ...]:
     """The rows of the catalog of models that fit every given condition: name, model_type, kind, parameters and so on.
 
-    `matching`: part of the name or of the hub's id, whatever the case, with a dash for a blank.
+    `matching`: part of the name or of the hub's id, whatever the case, with a dash for a blank. With a `name` the one
+    that is called so, or else those that have it in theirs.
 
     Raises:
         UnknownNameError: no model is of such a family (model_type) or kind.
     """
     rows: Sequence[Mapping[str, Any]] = load_facts(facts).models.rows()
+    if name is not None:
+        exact = [row for row in rows if name.lower() in (str(row["name"]).lower(), str(row["hf_id"]).lower())]
+        rows = exact or [row for row in rows if _matches(name, str(row["name"]), str(row["hf_id"]))]
+        if not rows:
+            raise UnknownNameError("model", name, [str(row["name"]) for row in load_facts(facts).models.rows()])
     for column, what, given in (("model_type", "model family", family), ("kind", "kind of model", kind)):
         if given is not None:
             known = {str(row[column]).lower(): row[column] for row in rows}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, nearest_hint
+from flopwise.options import options_of
 
 if TYPE_CHECKING:
     from flopwise.provenance import Figure
@@ -40,9 +41,12 @@ def plan(
     assume_family: str | None = None,
     advance: Advance | None = None,
     on_compile: Callable[[], None] | None = None,
+    **options: Any,
 ) -> Plan:
-    """Plan a workload (a file, plain data or one already read) over all offers.
+    """Plan a workload over all offers: a file, plain data, one already read, or a model with the workload in `options`.
 
+    `options` are those of the command line by name: `plan("Llama-3.1-8B", task="finetune", lora=16, tokens="50M",
+    gpu="8xh100")`, `plan("Llama-3.1-8B", task="serve", rate="2/s", ttft="1s")`; over a file they change what it says.
     The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done,
     whole)` is called as the search goes, `on_compile` before the simulator is compiled for the first time.
 
@@ -54,12 +58,40 @@ def plan(
     from flopwise.search.plan import plan as search_plan
     from flopwise.search.porting import ports
 
-    wanted = workload(source) if isinstance(source, str | Path | dict) else source
+    wanted = _workload(source, options) if isinstance(source, str | Path | dict) or options else source
     known = load_facts(facts, calibration)
     answer = search_plan(wanted, known, advance, assume_family=assume_family, on_compile=on_compile)
     if not answer.plans or assume_family is not None:
         return answer
     return msgspec.structs.replace(answer, if_you_port=ports(wanted, known, answer.plans[0].cost_usd))
+
+
+ONE_OF_SEVERAL = {
+    "gpu": "gpus", "provider": "providers", "region": "regions", "instance": "instances", "vendor": "vendors",
+    "weights": "weight_formats",
+}  # fmt: skip
+"""Options that may be given several times, by the name of a single one."""
+FILES = (".yaml", ".yml", ".json")
+
+
+def _workload(source: str | Path | dict[str, Any] | Resolved, options: dict[str, Any]) -> Resolved:
+    """The workload of a file or of data with `options` laid over it, or of a model by its name."""
+    from flopwise.search.spec import WORKLOAD_FILE
+    from flopwise.search.workload import as_in_file
+
+    if not isinstance(source, str | Path | dict):
+        raise SpecError(f"{', '.join(options)}: the workload is read already; give its file, or a model")
+    named = {ONE_OF_SEVERAL.get(name, name): value for name, value in options.items() if value is not None}
+    known = {"lora", "qlora", *(name for spec in WORKLOAD_FILE.specs for name in options_of(spec))}
+    for name in named:
+        if name not in known:
+            raise SpecError(f"unknown argument {name!r}{nearest_hint(name, known)}")
+    several = {*ONE_OF_SEVERAL.values(), "exclude", "software", "purchase", "precision"}
+    named = {name: (value,) if name in several and isinstance(value, str) else value for name, value in named.items()}
+    changes = as_in_file(named)
+    if isinstance(source, dict) or str(source).lower().endswith(FILES):
+        return workload(source, changes)
+    return workload({"model": str(source), **changes})
 
 
 def write_plan(answer: Plan, path: str | Path) -> None:

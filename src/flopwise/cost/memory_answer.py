@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
-from flopwise.units import format_choice, format_gib, format_interval
+from flopwise.units import format_gib, format_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class MemoryAnswer(Result):
         fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
         if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
             enough.append(f"{fewest:,.0f} of them" + ", fully sharded" * (self.task == "train"))
-        mend = f"It would fit with {format_choice(enough)}." if enough else "No single change makes it fit."
+        mend = f"It would fit with {_either(enough)}." if enough else "No single change makes it fit."
         return f"Does not fit {where}: {each}, {odds}. {mend}"
 
     def document(self) -> dict[str, Any]:
@@ -103,6 +103,11 @@ class MemoryAnswer(Result):
             "quick": [rule.document() for rule in self.quick],
             **notes(self),
         }
+
+
+def _either(words: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def fit_figures(

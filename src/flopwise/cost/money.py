@@ -70,8 +70,3 @@ def usd_per_million_tokens(usd_per_hour: Floats, tokens_per_s: Floats) -> Floats
     Assumes: the machines do nothing else and run at that rate all the time.
     """
     return usd_per_hour / (tokens_per_s * HOUR_S) * 1e6
-
-
-def usd_per_million(usd_per_hour: float | None, each_per_s: float) -> float | None:
-    """US dollars for a million of what comes at `each_per_s`."""
-    return None if usd_per_hour is None or not each_per_s else usd_per_hour / (each_per_s * HOUR_S) * 1e6

@@ -73,6 +73,8 @@ class RooflineAnswer(Result):
     `lower_bound_s` is at datasheet rates; `compute_s`, `memory_s` and `seconds` at the achieved fractions. With
     `partial` the traffic of activations is not known and left out: the time is the least, and what follows from it is
     a limit, no estimate; `cost_usd`, `energy_joules` and `samples_per_s` are then None.
+
+    Source: `roofline_answer`. Assumes: as there.
     """
 
     what: str

@@ -10,7 +10,8 @@ import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.facts.spot_prices import SpotCoverage
-from flopwise.units import HOUR_S
+from flopwise.results import Result, plain
+from flopwise.units import HOUR_S, format_interval, format_seconds, format_usd
 
 OTHER_GPUS = 3
 """Other devices whose best plan stands beside the chosen one."""
@@ -93,6 +94,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The command line that estimates it alone, of the first plans."""
     evidence: str = ""
     """The measurements behind its intervals and odds, in words."""
+
+    @property
+    def likely(self) -> str | None:
+        """The probability of the target least likely to be met, as text."""
+        return f"{100 * min(self.meets.values()):.0f} %" if self.meets else None
 
     @property
     def paid_s(self) -> float:
@@ -204,7 +210,11 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""  # of a fleet
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
+"""How targets of latency are called in text."""
+
+
+class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer; `workload` is the input as it was written, in plain data."""
 
     workload: dict[str, Any]
@@ -236,6 +246,36 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     if_you_port: list[Port] = []
     """The cheapest plan with each software that the project would have to be ported to."""
     version: int = FORMAT
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: the first plan, or the nearest where none meets the targets."""
+        if not self.plans and not self.misses:
+            return "Nothing that is on offer can run this."
+        best = (self.plans or self.misses)[0]
+        bought = "" if best.purchase == "on_demand" else f" {best.purchase.replace('_', ' ')}"
+        machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
+        if not self.plans:
+            target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
+            far = f", whose {LATENCIES.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
+            return f"No plan meets every target. The nearest is {machines}{far}."
+        runs = self.task in ("pretrain", "finetune", "batch")
+        cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"
+        paid, time = best.ends("cost_usd"), best.ends("seconds")
+        if paid is not None and paid[0] != paid[1]:
+            cost += f" {format_interval(*paid, format_usd)}"
+        ends = "" if time is None else f" ({format_seconds(time[0])} to {format_seconds(time[1])})"
+        sure = "" if best.likely is None else f"; {best.likely} chance to meet every target"
+        return f"{machines}: {cost}{f', done in {format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
+
+    def document(self) -> dict[str, Any]:
+        """The plan by key."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The plans, or the nearest misses."""
+        rows: list[dict[str, Any]] = plain(self.plans or self.misses)
+        return rows
 
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:
         """(what is priced, day of the price) of the first `top` candidates, or of the nearest misses."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flopwise.cost.money import num_instances, usd_per_million
+from flopwise.cost.money import num_instances, usd_per_million_tokens
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
@@ -98,6 +98,12 @@ class ServeAnswer(Result):
         return self.under_load is None or self.under_load.utilisation_frac < 1
 
     @property
+    def usd_per_million_requests(self) -> float | None:
+        """US dollars of a million requests; None without a price."""
+        hourly, rate = self.estimate.usd_per_hour, self.estimate.requests_per_s
+        return None if hourly is None or not rate else float(usd_per_million_tokens(hourly, rate))
+
+    @property
     def verdict(self) -> str:
         """The answer in a sentence: speed and cost, or what stands in the way."""
         found, load = self.estimate, self.under_load
@@ -111,7 +117,7 @@ class ServeAnswer(Result):
         verb = "serves" if self.num_gpus == 1 else "serve"
         if found.tpot_s is None or found.output_tokens_per_s is None:
             rate, each = _with_ends(found.throughput, self.replicas, "inputs/s"), found.ttft_s.value
-            usd = format_cost(usd_per_million(found.usd_per_hour, found.requests_per_s))
+            usd = format_cost(self.usd_per_million_requests)
             text = f"{where} {verb} {rate}, each within {format_seconds(each)}"
             return f"{text}{f'; {usd} per million' if usd else ''}."
         usd = format_cost(found.usd_per_million_output_tokens)
@@ -153,7 +159,7 @@ class ServeAnswer(Result):
             "utilisation_frac": found.lower_bound_s / sum(seconds for _, seconds in found.breakdown),
             "usd_per_hour": None if hourly is None else hourly * replicas,
             **attributes(found, "usd_per_million_output_tokens usd_per_million_input_tokens"),
-            "usd_per_million_requests": usd_per_million(hourly, found.requests_per_s),
+            "usd_per_million_requests": self.usd_per_million_requests,
             **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
             "price_source": job.cluster.price_source or None,
             "memory": self.memory.document(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.intervals import ErrorBand
@@ -12,11 +13,13 @@ from flopwise.facts import defaults
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
+from flopwise.results import Result, attributes, interval
 from flopwise.storage.samples import DeviceRate, RatedWorkload, SampledWorkload
 from flopwise.storage.spec import StorageRequest
 from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
+from flopwise.units import format_rate
 
 GIVEN = "given"
 """Name of the storage whose bandwidth the user gives."""
@@ -53,10 +56,11 @@ class StorageDelivery:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StorageAnswer(Result):
     """Demand in bytes/s while nothing waits, caching, and what kinds of storage deliver. None: unknown or not given."""
 
+    table = "storage"
     request: StorageRequest
     workload: SampledWorkload
     cluster: Cluster
@@ -68,6 +72,57 @@ class StorageAnswer:
     checkpoints: CheckpointDemand | None
     deliveries: tuple[StorageDelivery, ...] = ()
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: what a node has to read, and which storage keeps up."""
+        text = f"Reads {format_rate(self.read_bytes_per_s_per_node)} a node"
+        if self.num_nodes > 1:
+            text += f", {format_rate(self.read_bytes_per_s_total)} over {self.num_nodes:,} nodes"
+        enough = [d for d in self.deliveries if d.first_epoch_frac >= 1]
+        if not self.deliveries:
+            return f"{text}."
+        if not enough:
+            return f"{text}: none of {len(self.deliveries)} kinds of storage keeps up."
+        least = min(enough, key=lambda delivery: delivery.read_bytes_per_s)
+        count = f"{len(enough)} of {len(self.deliveries)} kinds of storage keep up"
+        return f"{text}: {count}, the slowest of them {least.name} ({format_rate(least.read_bytes_per_s)})."
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """What the answer holds for."""
+        nodes = f"{self.num_nodes:,} node{'s' * (self.num_nodes > 1)} of {self.cluster.gpus_per_node}"
+        return (
+            ("accelerators", f"{self.num_gpus:,} x {self.cluster.accelerator.name}, {nodes}"),
+            ("sample", self.workload.sample),
+            ("source", self.workload.source),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The answer as the JSON that scripts rely on."""
+        within = self.request.load_within_s
+        loaded = None if self.weights_bytes is None or within is None else self.weights_bytes / within
+        return {
+            **attributes(
+                self,
+                "workload=workload.name gpu=cluster.accelerator.name num_gpus num_nodes gpus_per_node "
+                "request.records bytes_per_flop achieved_flops_per_s efficiency_frac read_bytes_per_s_per_gpu "
+                "read_bytes_per_s_per_node read_bytes_per_s_total low high request.dataset_bytes request.cache_bytes "
+                "request.shuffle hit_frac later_read_bytes_per_s_per_node epoch_s weights_bytes "
+                "request.load_within_s cache_policy=request.policy",
+            ),
+            "load_bytes_per_s": loaded,
+            **attributes(
+                self,
+                "workload.flops_per_sample workload.sample_bytes workload.record_bytes "
+                "read_bytes_per_sample=read_bytes samples_per_s_per_gpu=rate.samples_per_s "
+                "rate.precision rate.batch rate_origin=rate.origin",
+            ),
+            "interval": interval(self.band),
+            **attributes(self, "checkpoint=checkpoints storage=deliveries"),
+            "settings": dict(self.settings),
+            "assumptions": self.assumptions,
+        }
 
     @property
     def gpus_per_node(self) -> int:

@@ -14,7 +14,6 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import choice
-from flopwise.results import attributes, interval
 from flopwise.storage.spec import SampleSpec, StorageRequest
 
 if TYPE_CHECKING:
@@ -49,8 +48,7 @@ def command(*, model: str | None, base: str, explain: bool, **given: Any) -> Non
     answer = io(model, **options.values(given))
 
     options.answer(
-        answer, lambda found, paper: lines(found, paper, base), document, storage_figure if explain else None,
-        verdict=partial(verdict, base=base),
+        answer, lambda found, paper: lines(found, paper, base), figure=storage_figure if explain else None,
     )  # fmt: skip
 
 
@@ -60,41 +58,6 @@ ORIGINS = {
     "published share": "the share of the peak of published runs",
     "given": "given",
 }
-
-
-def document(answer: StorageAnswer) -> dict[str, Any]:
-    """The answer as the JSON that scripts rely on."""
-    within = answer.request.load_within_s
-    loaded = None if answer.weights_bytes is None or within is None else answer.weights_bytes / within
-    return {
-        **attributes(
-            answer,
-            "workload=workload.name gpu=cluster.accelerator.name num_gpus num_nodes gpus_per_node request.records "
-            "bytes_per_flop achieved_flops_per_s efficiency_frac read_bytes_per_s_per_gpu read_bytes_per_s_per_node "
-            "read_bytes_per_s_total low high request.dataset_bytes request.cache_bytes request.shuffle hit_frac "
-            "later_read_bytes_per_s_per_node epoch_s weights_bytes request.load_within_s cache_policy=request.policy",
-        ),
-        "load_bytes_per_s": loaded,
-        **attributes(
-            answer,
-            "workload.flops_per_sample workload.sample_bytes workload.record_bytes read_bytes_per_sample=read_bytes "
-            "samples_per_s_per_gpu=rate.samples_per_s rate.precision rate.batch rate_origin=rate.origin",
-        ),
-        "interval": interval(answer.band),
-        **attributes(answer, "checkpoint=checkpoints storage=deliveries"),
-        "settings": dict(_settings(answer)),
-        "assumptions": answer.assumptions,
-    }
-
-
-def _settings(answer: StorageAnswer) -> tuple[tuple[str, str], ...]:
-    """What the answer holds for."""
-    nodes = f"{answer.num_nodes:,} node{'s' * (answer.num_nodes > 1)} of {answer.cluster.gpus_per_node}"
-    return (
-        ("accelerators", f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}, {nodes}"),
-        ("sample", answer.workload.sample),
-        ("source", answer.workload.source),
-    )
 
 
 def rate_text(value: float, base: str) -> str:
@@ -107,22 +70,6 @@ def size_text(value: float, base: str) -> str:
     return units.format_bytes(value) if base == "binary" else units.format_rate(value, "B")
 
 
-def verdict(answer: StorageAnswer, base: str = "si") -> str:
-    """The answer in a sentence: what a node has to read, and which storage keeps up."""
-    needed, nodes = rate_text(answer.read_bytes_per_s_per_node, base), f"{answer.num_nodes:,} nodes"
-    text = f"Reads {needed} a node" + f", {rate_text(answer.read_bytes_per_s_total, base)} over {nodes}" * (
-        answer.num_nodes > 1
-    )
-    enough = [d for d in answer.deliveries if d.first_epoch_frac >= 1]
-    if not answer.deliveries:
-        return f"{text}."
-    if not enough:
-        return f"{text}: none of {len(answer.deliveries)} kinds of storage keeps up."
-    least = min(enough, key=lambda delivery: delivery.read_bytes_per_s)
-    count = f"{len(enough)} of {len(answer.deliveries)} kinds of storage keep up"
-    return f"{text}: {count}, the slowest of them {least.name} ({rate_text(least.read_bytes_per_s, base)})."
-
-
 def lines(answer: StorageAnswer, paper: Screen, base: str = "si") -> Iterator[str]:
     """The answer as people read it."""
 
@@ -132,7 +79,7 @@ def lines(answer: StorageAnswer, paper: Screen, base: str = "si") -> Iterator[st
     yield heading(
         f"Storage for {answer.workload.name} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper
     )
-    yield pairs(_settings(answer), paper)
+    yield pairs(answer.settings, paper)
     yield pairs(_demand_rows(answer, base), paper)
     if answer.deliveries:
         yield heading(f"Read by a node: {rate(answer.read_bytes_per_s_per_node)} needed", paper)

@@ -21,6 +21,7 @@ from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.results import plain
+from flopwise.search.answer import LATENCIES
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exp
         compared |= {"exported": [one.document() for one in exports]} if exports else {}
         return {**plain(plan), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
-    options.answer(answer, text, document, verdict=verdict if other is None else None)
+    options.answer(answer, text, document)
     options.say_age(stale_notes(answer.price_dates(top)))
 
 
@@ -216,32 +217,10 @@ LABELS = {
     "usd_per_million_tokens": "per million tokens",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
-TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 UNMEASURED = "no measured run on this architecture"
 """How the evidence of such a candidate begins."""
 OLD_DAYS = 180
 """Prices older than that are marked."""
-
-
-def verdict(plan: Plan) -> str:
-    """The answer in a sentence: the first plan, or that none meets the targets, and by how much the nearest misses."""
-    if not plan.plans and not plan.misses:
-        return "Nothing that is on offer can run this."
-    best = (plan.plans or plan.misses)[0]
-    bought = "" if best.purchase == "on_demand" else f" {best.purchase.replace('_', ' ')}"
-    machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
-    if not plan.plans:
-        target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
-        far = f", whose {TARGETS.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
-        return f"No plan meets every target. The nearest is {machines}{far}."
-    runs = plan.task in (*TRAINING, "batch")
-    cost = f"{units.format_usd(best.cost_usd)}{'' if runs else ' a month'}"
-    paid, time = best.ends("cost_usd"), best.ends("seconds")
-    if paid is not None and paid[0] != paid[1]:
-        cost += f" {units.format_interval(*paid, units.format_usd)}"
-    ends = "" if time is None else f" ({units.format_seconds(time[0])} to {units.format_seconds(time[1])})"
-    sure = "" if likely(best) is None else f"; {likely(best)} chance to meet every target"
-    return f"{machines}: {cost}{f', done in {units.format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
 
 
 def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
@@ -327,7 +306,7 @@ def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[st
         bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
         where = (c.rank, f"{c.num_instances} x {c.provider} {c.instance}{bought}", c.region, f"{c.num_gpus} x {c.gpu}")
         energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
-        paid = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, likely(c))
+        paid = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, c.likely)
         cells.append((*where, layout(c), *(_latency(c, *t[1:]) for t in times), _memory(c), *paid))
         if note := _note(c):
             notes.setdefault(note, []).append(c.rank)
@@ -344,10 +323,10 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
     if plan.task == "encode":
         return [("latency", "e2e_s", None)]
     if all(c.simulated is None for c in rows):
-        return [(TARGETS[target], f"{target}_s", None) for target in ("ttft", "tpot")]
+        return [(LATENCIES[target], f"{target}_s", None) for target in ("ttft", "tpot")]
     columns: list[tuple[str, str, str | None]] = []
     for target in ("ttft", "tpot"):
-        title, percentile = TARGETS[target], _percentile(plan, target)
+        title, percentile = LATENCIES[target], _percentile(plan, target)
         columns += [(f"{title} {percentile}", f"{target}_s", percentile), (f"estimated {title}", f"{target}_s", None)]
     return columns
 
@@ -382,11 +361,6 @@ def _note(c: Candidate, today: date | None = None) -> str:
 
 def _memory(c: Candidate) -> str:
     return f"{c.memory_bytes / units.GIB:,.0f}/{c.capacity_bytes / units.GIB:,.0f} GiB"
-
-
-def likely(c: Candidate) -> str | None:
-    """The probability of the target least likely to be met."""
-    return f"{100 * min(c.meets.values()):.0f} %" if c.meets else None
 
 
 def layout(c: Candidate) -> str:
@@ -513,7 +487,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
         series = [Series("cheapest at each", points(rows), line=True)]
         series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
-        x = Axis(f"{TARGETS[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
+        x = Axis(f"{LATENCIES[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
         yield chart(series, x, Axis("USD a month", units.format_usd, log=True), paper, rows=10)
 
 
@@ -532,7 +506,7 @@ def _target_costs(plan: Plan, paper: Screen) -> str:
 
     rows = [
         (
-            TARGETS[row.target],
+            LATENCIES[row.target],
             f"{row.percentile} {units.format_seconds(row.from_s)}",
             "none" if row.to_s is None else f"{row.to_percentile} {units.format_seconds(row.to_s)}",
             None if row.cost_usd is None else units.format_usd(row.cost_usd),
@@ -564,7 +538,7 @@ def floor(one: Floor) -> str:
     how = f"tp {one.layout['tp']}, {one.layout['weights']} weights"
     verdict = "physics forbids it" if one.seconds > one.limit_s else "physics would allow it"
     return (
-        f"{TARGETS[one.target]} {units.format_seconds(one.limit_s)}: {verdict}, the fastest device allowed takes "
+        f"{LATENCIES[one.target]} {units.format_seconds(one.limit_s)}: {verdict}, the fastest device allowed takes "
         f"{units.format_seconds(one.seconds)} at least ({one.gpu} in {one.instance}, {how}: {terms})"
     )
 
@@ -608,7 +582,7 @@ def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
         row("USD/h", lambda c: units.format_usd(c.usd_per_hour), lambda c: c.usd_per_hour),
         row("cost", lambda c: units.format_usd(c.cost_usd), lambda c: c.cost_usd),
         row("memory", _memory, lambda c: c.memory_bytes),
-        row("meets", likely),
+        row("meets", lambda c: c.likely),
     ]
     yield table(("", ">first", ">second", ">change"), rows, paper)
     names = [{(c.provider, c.instance) for c in plan.plans} for plan in (one, two)]
@@ -642,4 +616,4 @@ def _sweep_row(one: Planned) -> tuple[Any, ...]:
     cost = units.format_usd(best.cost_usd) + ("" if plan.task in (*TRAINING, "batch") else "/month")
     where = f"{best.num_instances} x {best.provider} {best.instance}"
     time = units.format_seconds(best.seconds)
-    return (one.name, plan.task, where, best.num_gpus, best.gpu, layout(best), time, cost, likely(best))
+    return (one.name, plan.task, where, best.num_gpus, best.gpu, layout(best), time, cost, best.likely)

@@ -14,7 +14,6 @@ from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import memory_items
 from flopwise.cli.render import Screen, heading, pairs, table
-from flopwise.cost.money import usd_per_million
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
@@ -187,7 +186,7 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
     if found.tpot_s is None:
         return [
             ("per hour", hourly),
-            ("per million inputs", units.format_cost(usd_per_million(found.usd_per_hour, found.requests_per_s))),
+            ("per million inputs", units.format_cost(answer.usd_per_million_requests)),
             ("energy of an input", parts.energy(found.joules_per_request)),
         ]
     share = f"prompts take {units.format_percent(found.prefill_frac)} of the time, and of the bill"

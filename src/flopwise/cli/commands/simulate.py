@@ -143,7 +143,7 @@ def command(**given: Any) -> None:
         found = (document(answer) if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
         return found if replayed is None else found | {"comparison": replayed.comparison}
 
-    options.answer(run, text, plain, verdict=verdict)
+    options.answer(run, text, plain)
     if not run.summary.completed:
         click.get_current_context().exit(1)
 
@@ -217,25 +217,6 @@ def document(answer: SimulateAnswer) -> dict[str, Any]:
         **_cache_document(answer),
         **notes(answer),
     }
-
-
-def verdict(answer: SimulateAnswer) -> str:
-    """The answer in a sentence: what users see, and how many in time."""
-    found, second = answer.summary, units.format_seconds
-    if not found.completed:
-        return "No request was answered."
-    seen = [
-        f"{TITLES[n]} {second(p.p95)}"
-        for n, p in (("ttft_s", found.ttft_s), ("tpot_s", found.tpot_s))
-        if isfinite(p.p95)
-    ]
-    text = f"{found.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
-    if any(limit is not None for limit in answer.slo):
-        text += f"; {units.format_percent(found.goodput_frac)} within the objective"
-    if found.mean_queue > max(found.mean_running, 1.0):
-        text += "; the replicas do not keep up"
-    usd = units.format_cost(answer.usd_per_million_output_tokens)
-    return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
 
 
 def lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:

@@ -8,6 +8,7 @@ from math import isfinite
 
 import numpy as np
 
+from flopwise.results import Result
 from flopwise.serving.estimate import least_tpot_s
 from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
@@ -15,7 +16,7 @@ from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
 from flopwise.serving.sim.trace import PS, RequestTrace
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
-from flopwise.units import HOUR_S, format_price
+from flopwise.units import HOUR_S, format_cost, format_percent, format_price, format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,8 @@ class CacheReport:
     saved_usd: float | None  # by the replicas that it makes needless, less its memory; None where not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SimulateAnswer(Result):
     """A run and its figures; `low` and `high` of a percentile come from the measured errors of step times."""
 
     job: ServeJob
@@ -50,6 +51,25 @@ class SimulateAnswer:
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     cache: CacheReport | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: what users see, and how many in time."""
+        found, second = self.summary, format_seconds
+        if not found.completed:
+            return "No request was answered."
+        seen = [
+            f"{title} {second(p.p95)}"
+            for title, p in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s))
+            if isfinite(p.p95)
+        ]
+        text = f"{found.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
+        if any(limit is not None for limit in self.slo):
+            text += f"; {format_percent(found.goodput_frac)} within the objective"
+        if found.mean_queue > max(found.mean_running, 1.0):
+            text += "; the replicas do not keep up"
+        usd = format_cost(self.usd_per_million_output_tokens)
+        return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
 
     @property
     def usd_per_million_output_tokens(self) -> float | None:
