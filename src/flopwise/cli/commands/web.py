@@ -1,0 +1,66 @@
+"""`flopwise web`: the local web app and REST API."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from flopwise.cli import options
+from flopwise.cli.app import app
+from flopwise.cli.options import add, usage_error
+from flopwise.errors import MissingFactError
+from flopwise.options import FLAG, name, whole
+
+NEEDS = ("starlette", "uvicorn")
+TOKEN = "FLOPWISE_WEB_TOKEN"  # noqa: S105 - the name of a variable
+SHORTEST_TOKEN = 16
+
+
+@options.command("web", "flopwise web --port 8321 --no-open")
+@add("--host", name("host", 255), "Where to listen; another than this machine's own needs a token.", default="127.0.0.1")
+@add("--port", whole(low=0, high=65_535), "The port; 0 is any that is free.", default=8321)
+@add("--token", name("token"), f"What requests must send (default: {TOKEN}; made up where one is needed).")
+@add("--open/--no-open", FLAG, "Open the page in a browser.", field="opens", default=True)
+def command(*, host: str, port: int, token: str | None, opens: bool) -> None:
+    """The local web app and REST API: pages on which one plans, and the commands by HTTP.
+
+    Runs until it is interrupted. The API is described at /api/v1/openapi.json: its nouns are commands, its answers what
+    --json prints. Needs the extra `web`: pip install flopwise[web]
+    """
+    run_server("/", host=host, port=port, token=token, opens=opens)
+
+
+def run_server(path: str, **settings: Any) -> None:
+    """Serve until interrupted; `path` is the view that is printed and opened.
+
+    Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
+    """
+    missing = [module for module in NEEDS if find_spec(module) is None]
+    if missing:
+        raise MissingFactError(f"{' and '.join(missing)} not installed: pip install 'flopwise[web]'")
+    from flopwise.web.guard import Access, is_loopback
+    from flopwise.web.run import listen, serve
+
+    host, token = settings["host"], settings["token"] or os.environ.get(TOKEN) or None
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    with listen(host, settings["port"]) as socket:
+        shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
+        address = f"http://{shown}:{socket.getsockname()[1]}{path}"
+        if click.get_current_context().meta.get("flopwise.json"):
+            options.answer({"url": address, "token": token}, lambda *_: ())
+        else:
+            click.echo(address + (f"#token={token}" if token else ""))
+        sys.stdout.flush()
+        if settings["opens"]:
+            import webbrowser
+
+            webbrowser.open(address + (f"#token={token}" if token else ""))
+        serve(socket, app, Access.of(host, token))
