@@ -73,8 +73,8 @@ $(VENV)/.training: $(VENV)/.oracle
 	$(PIP) --group training
 	@touch $@
 
-programs: ## promtool, prometheus, amtool, shellcheck and PostgreSQL, from Debian where this is root
-	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck; do \
+programs: ## promtool, prometheus, amtool, shellcheck, chromium and PostgreSQL, from Debian where this is root
+	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck chromium:chromium; do \
 	  command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
 	done; \
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \

@@ -8,7 +8,6 @@ import shlex
 import time
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from flopwise.web.problems import KINDS
 from flopwise.web.questions import FACTS, LEFT_OUT, OPTIONS_LEFT_OUT, nouns
 from flopwise.web.server import Limits
 
-ROOT = Path(__file__).parents[2]
 NOUNS = nouns(app)
 PLAN = {"workload": "Llama-3.1-8B", "gpu": ["l4", "l40s"], "provider": ["aws"], "simulate": False}
 LINES = [
@@ -53,8 +51,8 @@ def web() -> Iterator[TestClient]:
 def test_the_answer_is_what_the_command_line_prints(
     line: str, web: TestClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noun = NOUNS[line.split()[0]]
-    said = noun.said(f"flopwise {line}")
+    noun = NOUNS[line.partition(" ")[0]]
+    said = noun.example(f"flopwise {line}")
     assert said is not None
     answer = web.post(f"/api/v1/{noun.name}", json=said)
     assert answer.status_code == 200, answer.text
@@ -92,9 +90,7 @@ def test_every_option_left_out_is_one_of_some_noun() -> None:
         ({"model": "gpt2", "facts": "x"}, "not an option of the web"),
     ],
 )
-def test_bad_input_has_the_message_of_the_command_line(
-    question: dict[str, Any], message: str, web: TestClient
-) -> None:
+def test_bad_input_has_the_message_of_the_command_line(question: dict[str, Any], message: str, web: TestClient) -> None:
     answer = web.post("/api/v1/memory", json=question)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/problem+json"
@@ -130,13 +126,11 @@ def _ended(web: TestClient, where: str) -> dict[str, Any]:
 
 
 def test_a_job_tells_its_progress_and_answers(web: TestClient) -> None:
-    fleet = (ROOT / "examples" / "textnlp.yaml").read_text(encoding="utf-8")
     small = "name: small\nworkloads:\n" + "".join(
         f"  - {{name: w{n}, model: Llama-3.1-8B, task: serve, traffic: {{requests_per_s: {n + 1}}}, "
         " constraints: {gpus: [l4, l40s], providers: [aws]}}\n"
         for n in range(2)
     )
-    assert "workloads:" in fleet
     question = {"fleet": "fleet.yaml", "scenarios": 20, "files": {"fleet.yaml": small}}
     begun = web.post("/api/v1/assess", json=question, headers={"Prefer": "respond-async"})
     assert begun.status_code == 202, begun.text
@@ -154,7 +148,14 @@ def test_a_job_tells_its_progress_and_answers(web: TestClient) -> None:
 
 
 def test_a_job_is_stopped_and_its_process_answers_again(web: TestClient) -> None:
-    slow = {"model": "Llama-3.1-8B", "gpu": "h100", "rate": 8, "autoscale": "concurrency", "target": 8, "duration": "6d"}
+    slow = {
+        "model": "Llama-3.1-8B",
+        "gpu": "h100",
+        "rate": 8,
+        "autoscale": "concurrency",
+        "target": 8,
+        "duration": "6d",
+    }
     begun = web.post("/api/v1/simulate", json=slow, headers={"Prefer": "respond-async"})
     where = begun.headers["location"]
     assert web.get(where).json()["state"] == "running"

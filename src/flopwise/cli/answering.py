@@ -63,12 +63,12 @@ class FileGuard:
     """Refuses to open files that are neither readable places nor below the folder of the question."""
 
     def __init__(self, places: Sequence[str]) -> None:
-        """Nothing is refused before `around` is entered."""
+        """Nothing is refused before `reading_below` is entered."""
         self._places, self._folder = tuple(places), ""
         sys.addaudithook(self)
 
     @contextlib.contextmanager
-    def around(self, folder: str) -> Iterator[None]:
+    def reading_below(self, folder: str) -> Iterator[None]:
         """While a question is answered whose files lie in `folder`."""
         self._folder = os.path.realpath(folder)
         try:
@@ -123,7 +123,7 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
             (Path(folder) / name).write_text(text, encoding="utf-8")
         os.chdir(folder)
         try:
-            with guard.around(folder):
+            with guard.reading_below(folder):
                 reply = _run(question["argv"], send)
             results = Path(folder) / RESULTS
             found = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_symlink())

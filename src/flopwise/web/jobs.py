@@ -21,7 +21,7 @@ BEAT_S = 15.0
 
 
 @dataclass(eq=False)
-class Job:
+class AnswerJob:
     """One question and how it stands."""
 
     noun: str
@@ -52,13 +52,13 @@ class Jobs:
 
     def __init__(self) -> None:
         """None yet."""
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, AnswerJob] = {}
 
-    def start(self, noun: str, answer: Callable[[Progress], Awaitable[Response]]) -> Job:
+    def start(self, noun: str, answer: Callable[[Progress], Awaitable[Response]]) -> AnswerJob:
         """Start a job. Raises: ProblemError: as many run as may."""
         if sum(job.state == "running" for job in self._jobs.values()) >= MOST_RUNNING:
             raise ProblemError("too-many-jobs", f"{MOST_RUNNING} jobs run or wait; stop one, or wait for one to end")
-        job = Job(noun)
+        job = AnswerJob(noun)
 
         async def work() -> Response:
             return await answer(job.note)
@@ -70,7 +70,7 @@ class Jobs:
             del self._jobs[old.id]
         return job
 
-    def find(self, name: str) -> Job:
+    def find(self, name: str) -> AnswerJob:
         """A job by its id. Raises: ProblemError."""
         if name not in self._jobs:
             raise ProblemError("unknown", f"no job {name[:40]!r}: it was stopped, or is forgotten")
@@ -80,7 +80,7 @@ class Jobs:
         """All of them, the latest first."""
         return [job.document() for job in reversed(self._jobs.values())]
 
-    async def stop(self, job: Job) -> None:
+    async def stop(self, job: AnswerJob) -> None:
         """Stop a job and forget it."""
         del self._jobs[job.id]
         if job.task is not None:
@@ -93,7 +93,7 @@ class Jobs:
             await self.stop(job)
 
 
-async def events(job: Job) -> AsyncIterator[str]:
+async def events(job: AnswerJob) -> AsyncIterator[str]:
     """Server-sent events of a job until it ends."""
     while True:
         job.changed.clear()

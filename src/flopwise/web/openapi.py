@@ -9,7 +9,7 @@ import click
 
 import flopwise
 from flopwise.web.problems import KINDS, MEDIA_TYPE
-from flopwise.web.questions import FACTS, LEFT_OUT, MOST, OPTIONS_LEFT_OUT, WRITERS, Noun, declared, kind_of
+from flopwise.web.questions import FACTS, LEFT_OUT, MOST, OPTIONS_LEFT_OUT, WRITERS, Noun, declaration, kind_of
 
 FILES_TYPE = "application/vnd.flopwise.files+json"
 ROOT = "/api/v1"
@@ -75,7 +75,7 @@ def _query(key: str, param: click.Parameter) -> Json:
 
 def _post(noun: Noun) -> Json:
     """The operation with options in a body of JSON, and files beside them."""
-    lines = {line: noun.said(line) for line in getattr(noun.command, "examples", ())}
+    lines = {line: noun.example(line) for line in getattr(noun.command, "examples", ())}
     shown = {line: said for line, said in lines.items() if said is not None}
     examples = {f"example-{n}": {"summary": line, "value": said} for n, (line, said) in enumerate(shown.items(), 1)}
     content: Json = {"schema": question_schema(noun)}
@@ -133,7 +133,7 @@ def value_schema(key: str, param: click.Parameter) -> Json:
         one["type"] = ["string", "number"]  # names that are numbers: `7`, and percentiles of times
     if key in MOST:
         one["x-most"] = MOST[key]
-    option = declared(param)
+    option = declaration(param)
     if isinstance(param, click.Option) and param.multiple:
         return {"type": "array", "items": one, "maxItems": 100}
     default = param.default if isinstance(param.default, str | int | float) else None  # click has a mark for "none"
@@ -143,7 +143,7 @@ def value_schema(key: str, param: click.Parameter) -> Json:
 
 def _help(param: click.Parameter) -> str:
     """What a parameter says."""
-    option = declared(param)
+    option = declaration(param)
     return (param.name or "").upper() if option is None else option.help
 
 
@@ -165,7 +165,10 @@ def _answers(noun: Noun, *kinds: str) -> Json:
 def _job_paths(nouns: Mapping[str, Noun]) -> Json:
     one = {"name": "job", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
     job = {"application/json": {"schema": {"$ref": "#/components/schemas/Job"}}}
-    failures = {"401": {"$ref": "#/components/responses/unauthorized"}, "403": {"$ref": "#/components/responses/forbidden"}}
+    failures = {
+        "401": {"$ref": "#/components/responses/unauthorized"},
+        "403": {"$ref": "#/components/responses/forbidden"},
+    }
     missing = {**failures, "404": {"$ref": "#/components/responses/unknown"}}
     stream = {"text/event-stream": {"schema": {"type": "string"}}}
     results = _answers(next(iter(nouns.values())))
@@ -253,7 +256,11 @@ def _job_schema() -> Json:
 
 
 def _files_schema() -> Json:
-    return {"type": "object", "description": "The text of each file, by its path.", "additionalProperties": {"type": "string"}}
+    return {
+        "type": "object",
+        "description": "The text of each file, by its path.",
+        "additionalProperties": {"type": "string"},
+    }
 
 
 def _problem_response(name: str) -> Json:

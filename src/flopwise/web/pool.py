@@ -44,7 +44,7 @@ class BusyError(Exception):
     """Too many questions wait already."""
 
 
-class TooLongError(Exception):
+class TimeLimitError(Exception):
     """A question took longer than it may."""
 
 
@@ -65,10 +65,11 @@ class Worker:
             return
         home = str(Path(flopwise.__file__).parents[1])
         paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {name: text for name, text in os.environ.items() if name != "FLOPWISE_WEB_TOKEN"}
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the server
-            env={name: text for name, text in os.environ.items() if name != "FLOPWISE_WEB_TOKEN"} | {"PYTHONPATH": paths},
+            env=env | {"PYTHONPATH": paths},
         )  # fmt: skip
         while "ready" not in await self._message():
             pass
@@ -103,7 +104,8 @@ class Worker:
             await process.wait()
 
     async def _send(self, message: Any) -> None:
-        assert self.process is not None and self.process.stdin is not None
+        assert self.process is not None
+        assert self.process.stdin is not None
         data = json.dumps(message).encode()
         self.process.stdin.write(LENGTH.pack(len(data)) + data)
         try:
@@ -112,7 +114,8 @@ class Worker:
             raise LostError from None
 
     async def _message(self) -> dict[str, Any]:
-        assert self.process is not None and self.process.stdout is not None
+        assert self.process is not None
+        assert self.process.stdout is not None
         try:
             head = await self.process.stdout.readexactly(LENGTH.size)
             message: dict[str, Any] = json.loads(await self.process.stdout.readexactly(LENGTH.unpack(head)[0]))
@@ -145,7 +148,7 @@ class Pool:
         """The reply to a question; being cancelled stops it.
 
         Raises:
-            BusyError: too many wait already. TooLongError: it took more than `limit_s`. LostError: its process ended.
+            BusyError: too many wait already. TimeLimitError: it took more than `limit_s`. LostError: its process ended.
         """
         if self._waiting >= self._most_waiting:
             raise BusyError
@@ -160,7 +163,7 @@ class Pool:
                 return await worker.ask(question, progress)
         except TimeoutError:
             await worker.stop()
-            raise TooLongError from None
+            raise TimeLimitError from None
         except asyncio.CancelledError:
             await asyncio.shield(worker.stop())
             raise

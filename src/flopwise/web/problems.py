@@ -11,7 +11,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemKind:
     """One kind of problem: its status, its title, and when it is answered."""
 
     status: int
@@ -20,25 +20,31 @@ class Kind:
 
 
 KINDS = {
-    "bad-input": Kind(400, "bad input", "A key or value that cannot be, or a fact that nobody has written down."),
-    "unauthorized": Kind(401, "no valid token", "The server was started with a token, and the request has not got it."),
-    "forbidden": Kind(403, "not from here", "The request names another host, or comes from a page of another origin."),
-    "unknown": Kind(404, "nothing here", "No such noun, job or page."),
-    "not-acceptable": Kind(406, "no such form", "Files are asked for of a noun that writes none."),
-    "wrong-method": Kind(405, "wrong method", "The path does not take this method."),
-    "slow-body": Kind(408, "the body came too slowly", "The request's body was not there in time."),
-    "too-large": Kind(413, "too large", "The request's body is larger than the server takes."),
-    "wrong-type": Kind(415, "not JSON", "The body is not of the type application/json, or is compressed."),
-    "infeasible": Kind(
+    "bad-input": ProblemKind(
+        400, "bad input", "A key or value that cannot be, or a fact that nobody has written down."
+    ),
+    "unauthorized": ProblemKind(
+        401, "no valid token", "The server was started with a token, and the request has not got it."
+    ),
+    "forbidden": ProblemKind(
+        403, "not from here", "The request names another host, or comes from a page of another origin."
+    ),
+    "unknown": ProblemKind(404, "nothing here", "No such noun, job or page."),
+    "not-acceptable": ProblemKind(406, "no such form", "Files are asked for of a noun that writes none."),
+    "wrong-method": ProblemKind(405, "wrong method", "The path does not take this method."),
+    "slow-body": ProblemKind(408, "the body came too slowly", "The request's body was not there in time."),
+    "too-large": ProblemKind(413, "too large", "The request's body is larger than the server takes."),
+    "wrong-type": ProblemKind(415, "not JSON", "The body is not of the type application/json, or is compressed."),
+    "infeasible": ProblemKind(
         422,
         "no feasible answer",
         "A well-formed question without a feasible answer: `reasons` say why; `document` is what the command line "
         "prints, such as the nearest misses.",
     ),
-    "too-many-jobs": Kind(429, "too many jobs", "As many jobs run or wait as the server takes."),
-    "defect": Kind(500, "a defect of flopwise", "A bug; please report it."),
-    "busy": Kind(503, "busy", "Too many questions wait already; ask again in a moment."),
-    "too-long": Kind(
+    "too-many-jobs": ProblemKind(429, "too many jobs", "As many jobs run or wait as the server takes."),
+    "defect": ProblemKind(500, "a defect of flopwise", "A bug; please report it."),
+    "busy": ProblemKind(503, "busy", "Too many questions wait already; ask again in a moment."),
+    "too-long": ProblemKind(
         503, "took too long", "The question takes longer than the server allows; ask it as a job, or the command line."
     ),
 }

@@ -108,8 +108,8 @@ class Noun:
                 places.append(place)
         return Question(self.name, (self.name, *places, *words, "--json"), dict(files or {}))
 
-    def said(self, line: str) -> dict[str, Any] | None:
-        """What an example, a whole command line, says: values by key; None where it has what a noun has not, or files."""
+    def example(self, line: str) -> dict[str, Any] | None:
+        """What an example, a whole command line, says by key; None where it has what a noun has not, or files."""
         args = shlex.split(line)[2:]
         context = click.Context(self.command, info_name=self.name)
         opts, _, order = self.command.make_parser(context).parse_args(args=args)
@@ -127,21 +127,21 @@ def nouns(group: click.Group) -> dict[str, Noun]:
     for name in group.list_commands(context):
         if name in LEFT_OUT:
             continue
-        command = group.get_command(context, name)
+        _, command, _ = group.resolve_command(context, [name])
         assert command is not None
         forms: Sequence[click.Command] = getattr(command, "forms", ())
         found[name] = Noun(name, forms[0] if forms else command, command.get_short_help_str(200))
     return found
 
 
-def declared(param: click.Parameter) -> Option | None:
+def declaration(param: click.Parameter) -> Option | None:
     """The declaration of an option."""
     return getattr(param, "declared", None)
 
 
 def kind_of(param: click.Parameter) -> Any:
     """The kind of value that a parameter takes."""
-    option = declared(param)
+    option = declaration(param)
     return getattr(param.type, "kind", None) if option is None else option.kind
 
 
@@ -169,7 +169,7 @@ def _option_words(key: str, param: click.Option, value: Any) -> list[str]:
 
 def _check_size(name: str, value: Any, most: float, param: click.Option) -> None:
     """Refuse a number that would take too long here. Raises: SpecError: says which is the largest."""
-    option = declared(param)
+    option = declaration(param)
     number = value if option is None else option.kind.parse(value, name)
     if isinstance(number, int | float) and number > most:
         raise SpecError(f"{name}: {str(value)[:40]} is more than the web takes ({most:,}); ask the command line")

@@ -1,4 +1,4 @@
-"""The server: nouns, jobs, the OpenAPI document and the pages."""
+"""The server: nouns, jobs, the OpenAPI document and the pages; listening, and serving until interrupted."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import io
 import json
 import os
 import re
+import socket
 import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from socket import AddressFamily
 from typing import Any, NoReturn
 
 import click
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -28,15 +31,17 @@ from starlette.staticfiles import StaticFiles
 
 from flopwise.errors import FlopwiseError
 from flopwise.web.guard import Access, Guard
-from flopwise.web.jobs import Job, Jobs, events
+from flopwise.web.jobs import AnswerJob, Jobs, events
 from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, document
-from flopwise.web.pool import BusyError, LostError, Pool, Progress, Reply, TooLongError
+from flopwise.web.pool import BusyError, LostError, Pool, Progress, Reply, TimeLimitError
 from flopwise.web.problems import MEDIA_TYPE, ProblemError
 from flopwise.web.questions import FACTS, WRITERS, Noun, Question, nouns
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("plan", "catalog")
 """Pages, by their paths; the first is the start page."""
+MOST_CONNECTIONS = 256
+IDLE_S = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,7 @@ class Api:
                 reply = await self.pool.ask(question, limit_s, progress)
             except BusyError:
                 raise ProblemError("busy", "too many questions wait already; ask again in a moment") from None
-            except TooLongError:
+            except TimeLimitError:
                 how = "ask it as a job (`Prefer: respond-async`)" if progress is None else "ask the command line"
                 raise ProblemError("too-long", f"the question takes more than {limit_s:g} s here; {how}") from None
             except LostError:
@@ -162,7 +167,7 @@ class Api:
         """Jobs that run or ended lately."""
         return JSONResponse(self.jobs.documents())
 
-    def _job(self, request: Request) -> Job:
+    def _job(self, request: Request) -> AnswerJob:
         return self.jobs.find(request.path_params["job"])
 
     async def job(self, request: Request) -> Response:
@@ -241,7 +246,9 @@ def _wanted_form(request: Request, noun: Noun) -> str:
     for form in ("application/zip", FILES_TYPE):
         if form in accept:
             if noun.name not in WRITERS:
-                raise ProblemError("not-acceptable", f"{noun.name} writes no files; those that do: {', '.join(WRITERS)}")
+                raise ProblemError(
+                    "not-acceptable", f"{noun.name} writes no files; those that do: {', '.join(WRITERS)}"
+                )
             return form
     return ""
 
@@ -254,7 +261,7 @@ def _question(noun: Noun, said: Mapping[str, Any], accept: str) -> Question:
         question = noun.question(rest, files)
     except FlopwiseError as error:
         raise ProblemError("bad-input", str(error)) from None
-    writes = accept or noun.name == "export" and "list" not in rest
+    writes = accept or (noun.name == "export" and "list" not in rest)
     folder = (f"{WRITERS[noun.name]}=results",) if writes else ()
     return Question(question.noun, (*question.argv, *folder), question.files)
 
@@ -382,3 +389,27 @@ def _with_etag(request: Request, response: Response) -> Response:
         return Response(status_code=304, headers=headers)
     response.headers.update(headers)
     return response
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises: OSError: names the address."""
+    family = AddressFamily.AF_INET6 if ":" in host else AddressFamily.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), f"{host}:{port}") from None
+
+
+def server_of(group: click.Group, access: Access) -> uvicorn.Server:
+    """The server of the commands of `group`; requests are not logged, since their addresses are questions."""
+    config = uvicorn.Config(
+        create_app(group, access), log_level="warning", access_log=False, server_header=False, lifespan="on",
+        limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=IDLE_S, timeout_graceful_shutdown=3,
+        proxy_headers=False, ws="none",
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def serve(bound: socket.socket, group: click.Group, access: Access) -> None:
+    """Serve until interrupted."""
+    server_of(group, access).run(sockets=[bound])

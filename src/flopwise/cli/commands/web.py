@@ -21,18 +21,28 @@ TOKEN = "FLOPWISE_WEB_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST_TOKEN = 16
 
 
-@options.command("web", "flopwise web --port 8321 --no-open")
-@add("--host", name("host", 255), "Where to listen; another than this machine's own needs a token.", default="127.0.0.1")
+@options.command("web", "flopwise web --openapi")
+@add(
+    "--host", name("host", 255), "Where to listen; another than this machine's own needs a token.", default="127.0.0.1"
+)
 @add("--port", whole(low=0, high=65_535), "The port; 0 is any that is free.", default=8321)
 @add("--token", name("token"), f"What requests must send (default: {TOKEN}; made up where one is needed).")
 @add("--open/--no-open", FLAG, "Open the page in a browser.", field="opens", default=True)
-def command(*, host: str, port: int, token: str | None, opens: bool) -> None:
+@add("--openapi", FLAG, "Print the description of the API instead.", default=False)
+def command(*, openapi: bool, **settings: Any) -> None:
     """The local web app and REST API: pages on which one plans, and the commands by HTTP.
 
     Runs until it is interrupted. The API is described at /api/v1/openapi.json: its nouns are commands, its answers what
     --json prints. Needs the extra `web`: pip install flopwise[web]
     """
-    run_server("/", host=host, port=port, token=token, opens=opens)
+    if openapi:
+        from flopwise.cli.jsonout import write_json
+        from flopwise.web.openapi import document
+        from flopwise.web.questions import nouns
+
+        write_json(document(nouns(app)))
+        return
+    run_server("/", **settings)
 
 
 def run_server(path: str, **settings: Any) -> None:
@@ -44,7 +54,7 @@ def run_server(path: str, **settings: Any) -> None:
     if missing:
         raise MissingFactError(f"{' and '.join(missing)} not installed: pip install 'flopwise[web]'")
     from flopwise.web.guard import Access, is_loopback
-    from flopwise.web.run import listen, serve
+    from flopwise.web.server import listen, serve
 
     host, token = settings["host"], settings["token"] or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
