@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from flopwise import cli, units
 from flopwise.cli.app import app
 from flopwise.web.guard import Access
-from flopwise.web.server import listen, server_of
+from flopwise.web.server import create_app, listen, server_of
 
 pytestmark = pytest.mark.browser
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
@@ -36,7 +36,7 @@ CONFIG = {
 def address() -> Iterator[str]:
     """A server of this process on a free port."""
     with listen("127.0.0.1", 0) as bound:
-        server = server_of(app, Access.of("127.0.0.1", None))
+        server = server_of(create_app(app, Access.of("127.0.0.1", None)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -294,7 +294,7 @@ def test_numbers_are_written_as_the_command_line_writes_them(page: Page) -> None
 def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
     token = "a-token-of-the-tests"  # noqa: S105 - of the tests
     with listen("127.0.0.1", 0) as bound:
-        server = server_of(app, Access.of("127.0.0.1", token))
+        server = server_of(create_app(app, Access.of("127.0.0.1", token)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"

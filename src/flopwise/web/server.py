@@ -400,10 +400,10 @@ def listen(host: str, port: int) -> socket.socket:
         raise OSError(error.errno, error.strerror or str(error), f"{host}:{port}") from None
 
 
-def server_of(group: click.Group, access: Access) -> uvicorn.Server:
-    """The server of the commands of `group`; requests are not logged, since their addresses are questions."""
+def server_of(application: Starlette) -> uvicorn.Server:
+    """The server of an application; requests are not logged, since their addresses are questions."""
     config = uvicorn.Config(
-        create_app(group, access), log_level="warning", access_log=False, server_header=False, lifespan="on",
+        application, log_level="warning", access_log=False, server_header=False, lifespan="on",
         limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=IDLE_S, timeout_graceful_shutdown=3,
         proxy_headers=False, ws="none",
     )  # fmt: skip
@@ -412,4 +412,4 @@ def server_of(group: click.Group, access: Access) -> uvicorn.Server:
 
 def serve(bound: socket.socket, group: click.Group, access: Access) -> None:
     """Serve until interrupted."""
-    server_of(group, access).run(sockets=[bound])
+    server_of(create_app(group, access)).run(sockets=[bound])
