@@ -22,10 +22,21 @@ from flopwise.web.guard import Access
 from flopwise.web.server import create_app, listen, server_of
 
 pytestmark = pytest.mark.browser
+expect.set_options(timeout=30_000)
+ROOT = Path(__file__).parents[2]
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
-FINETUNE = "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M&provider=aws&gpu=l40s&gpu=l4"
-LINE = "plan Llama-3.1-8B --task finetune --lora 16 --provider aws --gpu l40s --gpu l4"
-SERVE = "workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&gpu=l40s&gpu=l4"
+FINETUNE = "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
+LINE = "plan Llama-3.1-8B --task finetune --lora 16 --provider aws --gpu l40s --gpu l4 --max-gpus 4"
+SERVE = "workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
+FLEET = """name: small
+workloads:
+  - name: chat
+    task: serve
+    model: Llama-3.1-8B
+    traffic: {requests_per_s: 2}
+    targets: {ttft: {p95: 1s}}
+    constraints: {gpus: [l4], providers: [aws]}
+"""
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 8192,
@@ -101,6 +112,7 @@ def test_a_fine_tuning_is_planned_from_the_start_page(page: Page) -> None:
     page.get_by_label("Fine-tune").check()
     page.get_by_label("Providers").fill("aws")
     page.get_by_label("GPUs", exact=True).fill("l40s, l4")
+    expect(page.locator("#results")).to_contain_text("g6e.xlarge")
     _settled(page)
     expect(page.locator(".tree")).to_be_visible()
     expect(page.locator(".chart[data-drawn]")).to_have_count(5)
@@ -231,8 +243,13 @@ def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
     expect(page.locator("#chosen h2").first).to_contain_text("Plan 2:")
 
 
-@pytest.mark.parametrize("width", [390, 2560])
-@pytest.mark.parametrize("path", ["/plan", f"/plan?{SERVE}", "/catalog", "/catalog?kind=instances"])
+@pytest.mark.parametrize(
+    ("path", "width"),
+    [
+        ("/plan", 390), (f"/plan?{SERVE}", 390), (f"/plan?{SERVE}", 2560), ("/catalog", 390),
+        ("/catalog?kind=instances", 2560), ("/serve", 390), ("/fleet", 390),
+    ],
+)  # fmt: skip
 def test_pages_suit_screens_and_people(path: str, width: int, page: Page) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if width == 390 else "light")
@@ -256,6 +273,57 @@ def test_the_catalog_holds_the_facts(page: Page) -> None:
     expect(page.locator(".chart[data-drawn]")).to_have_count(1)
     page.get_by_label("Find among Offers").fill("nothing like this")
     expect(page.get_by_text("Nothing of the Offers")).to_be_visible()
+
+
+def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s")
+    _settled(page)
+    run = _printed("simulate Llama-3.1-8B --gpu l40s --rate 2 --duration 1min --ttft 1s", capsys)
+    for figure in ("ttft_s", "tpot_s", "e2e_s"):
+        for value in run[figure].values():
+            expect(page.locator("#results")).to_contain_text(units.format_seconds(value))
+    expect(page.locator("#results")).to_contain_text(units.format_percent(run["utilisation_frac"]))
+    expect(page.locator(".chart[data-drawn]")).to_have_count(2)
+    page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
+    expect(page.locator("form")).to_contain_text("it is not part of the link")
+    expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
+    _settled(page)
+    assert not _serious(page)
+
+
+def test_a_fleet_is_assessed_as_on_the_command_line(
+    page: Page, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page.goto("/fleet?scenarios=5")
+    page.get_by_label("Fleet file (YAML)").fill(FLEET)
+    page.get_by_role("button", name="Assess").click()
+    _settled(page)
+    (tmp_path / "fleet.yaml").write_text(FLEET, encoding="utf-8")
+    found = _printed(f"assess {tmp_path / 'fleet.yaml'} --scenarios 5", capsys)
+    cost = found["usd_per_month"]
+    total = cost["total"] if cost["expected"] is None else cost["expected"]
+    expect(page.locator("dl.figures")).to_contain_text(units.format_usd(total))
+    for one in found["allocation"]:
+        expect(page.locator("#results")).to_contain_text(units.format_usd(one["usd_per_month"]))
+    expect(page.locator(".chart[data-drawn]")).to_have_count(1)
+    assert "#fleet=name" in page.url
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the report").click()
+    names = zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes())).namelist()
+    assert {"report.html", "report.md", "assessment.json"} <= set(names)
+    assert not _serious(page)
+    page.reload()
+    expect(page.get_by_label("Fleet file (YAML)")).to_have_value(FLEET)
+
+
+def test_a_fleet_file_that_is_wrong_is_answered_with_its_line(page: Page) -> None:
+    page.goto("/fleet")
+    page.get_by_role("button", name="Write an example").click()
+    field = page.get_by_label("Fleet file (YAML)")
+    field.fill(field.input_value().replace("task: serve", "task: srve"))
+    page.get_by_role("button", name="Assess").click()
+    expect(page.get_by_role("alert")).to_contain_text("fleet.yaml:")
+    expect(page.get_by_role("alert")).to_contain_text("serve")
 
 
 def test_the_theme_is_chosen_and_kept(page: Page) -> None:

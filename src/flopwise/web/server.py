@@ -38,7 +38,7 @@ from flopwise.web.problems import MEDIA_TYPE, ProblemError
 from flopwise.web.questions import FACTS, WRITERS, Noun, Question, nouns
 
 STATIC = Path(__file__).parent / "static"
-PAGES = ("plan", "catalog")
+PAGES = ("plan", "serve", "fleet", "catalog")
 """Pages, by their paths; the first is the start page."""
 MOST_CONNECTIONS = 256
 IDLE_S = 15

@@ -3,12 +3,13 @@
 const ROOT = "/api/v1";
 const TOKEN = "flopwise-token";
 
-/** The token of a printed link is kept for this tab, and leaves the address. */
+/** The token of a printed link is kept for this tab, and leaves the address; whether there was one. */
 export function keepToken() {
   const found = /^#token=(.+)$/.exec(location.hash);
-  if (!found) return;
+  if (!found) return false;
   sessionStorage.setItem(TOKEN, decodeURIComponent(found[1]));
   history.replaceState(null, "", location.pathname + location.search);
+  return true;
 }
 
 function headers(more = {}) {
@@ -68,4 +69,33 @@ export function facts(noun, query = {}) {
 export async function options(noun) {
   const described = await facts("openapi.json");
   return described.paths[`${ROOT}/${noun}`].post.requestBody.content["application/json"].schema.properties;
+}
+
+/** The answer to a long question, asked as a job: `progress(text)` is told how it stands; an abort stops it. */
+export async function job(noun, question, { signal, progress, accept }) {
+  const more = { "Content-Type": "application/json", Prefer: "respond-async", ...(accept ? { Accept: accept } : {}) };
+  const begun = await checked(await sent(`/${noun}`, { method: "POST", headers: headers(more), body: JSON.stringify(question), signal }));
+  const path = `/jobs/${(await begun.json()).id}`;
+  const stop = () => sent(path, { method: "DELETE", headers: headers(), keepalive: true }).catch(() => {});
+  signal.addEventListener("abort", stop);
+  try {
+    const stream = await checked(await sent(`${path}/events`, { headers: headers(), signal }));
+    const reader = stream.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let held = ""; ;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      held += value;
+      const events = held.split("\n\n");
+      held = events.pop();
+      for (const event of events) {
+        const at = /^data: (.*)$/m.exec(event);
+        const told = at && JSON.parse(at[1]).progress;
+        if (told) progress(`${told.what}${told.total ? ` ${Math.round((100 * told.done) / told.total)} %` : ""} ${told.note}`);
+      }
+    }
+    const result = await checked(await sent(`${path}/result`, { headers: headers(), signal }));
+    return await (accept ? result.blob() : result.json());
+  } finally {
+    signal.removeEventListener("abort", stop);
+  }
 }

@@ -4,11 +4,11 @@ import { keepToken } from "./api.js";
 import { redraw } from "./charts.js";
 import { el, fill } from "./dom.js";
 
-const PAGES = { plan: "Plan", catalog: "Catalog" };
+const PAGES = { plan: "Plan", serve: "Serve", fleet: "Fleet", catalog: "Catalog" };
 const THEMES = ["system", "light", "dark"];
 
 keepToken();
-addEventListener("hashchange", () => { keepToken(); location.reload(); });
+addEventListener("hashchange", () => { if (keepToken()) location.reload(); });
 
 const main = document.getElementById("main");
 const name = location.pathname.slice(1) || "plan";

@@ -20,7 +20,7 @@ export function toAddress(state) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== undefined) query.append(key, one);
   }
   const text = query.toString();
-  history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+  history.replaceState(null, "", location.pathname + (text ? `?${text}` : "") + location.hash);
 }
 
 function labelled(field, id, ...content) {
