@@ -9,12 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
 
 from flopwise import cli
+from flopwise.cli.app import app
 from flopwise.cli.commands import web
+from flopwise.web.questions import nouns
+
+NOUN = nouns(app)["plan"]
 
 
 def test_without_the_extra_the_remedy_is_said(
@@ -34,6 +39,27 @@ def test_a_weak_token_is_refused(token: str, capsys: pytest.CaptureFixture[str])
 def test_an_address_that_cannot_be_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["web", "--no-open", "--host", "192.0.2.1", "--port", "0"]) == 2
     assert "192.0.2.1:0" in capsys.readouterr().err
+
+
+def test_a_plan_is_shown_as_the_page_of_the_same_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(web, "run_server", shown.append)
+    line = (
+        "plan Llama-3.1-8B --task serve --rate 500/min --ttft p99=1s --gpu l4 --gpu l40s --no-simulate --max-gpus 4"
+        " --provider aws"
+    )
+    assert cli.main([*line.split(), "--web"]) == 0
+    path, _, query = shown[0].partition("?")
+    said = {key: values if len(values) > 1 else values[0] for key, values in parse_qs(query).items()}
+    assert path == "/plan"
+    asked = NOUN.question(said | {"provider": ["aws"]}).argv
+    expected = NOUN.question(NOUN.example(f"flopwise {line}") or {}).argv
+    assert sorted(asked) == sorted(expected)
+    assert cli.main(["plan", "work.yaml", "--web"]) == 2
+    assert cli.main([*line.split(), "--web", "--to", "vllm"]) == 2
+    assert "--to: not with --web" in capsys.readouterr().err
 
 
 def test_it_starts_within_a_second_answers_and_ends(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def start() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):  # one between questions is nobody's
         main(sys.stdin.buffer, sink, readable_places())
 
 

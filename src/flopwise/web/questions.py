@@ -38,6 +38,7 @@ OPTIONS_LEFT_OUT = {
     "output_folder": "is asked for by the Accept header",
     "replay": "is a folder",
     "to": "is the noun `export`",
+    "plan.web": "is this",
     "plan.workers": "is about the server's processes",
 }
 """Options that no noun has, or that a noun has not, by their parameters, and why."""

@@ -19,6 +19,8 @@ from flopwise.options import FLAG, name, whole
 NEEDS = ("starlette", "uvicorn")
 TOKEN = "FLOPWISE_WEB_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST_TOKEN = 16
+NOT_SHOWN = ("output_file", "from_file", "compare", "to", "force", "address", "workers", "facts", "calibration")
+"""Options that pages do not have."""
 
 
 @options.command("web", "flopwise web --openapi")
@@ -45,7 +47,27 @@ def command(*, openapi: bool, **settings: Any) -> None:
     run_server("/", **settings)
 
 
-def run_server(path: str, **settings: Any) -> None:
+def said_in_address() -> str:
+    """The argument and options that the running command line says, as the address of its page has them."""
+    from urllib.parse import urlencode
+
+    context = click.get_current_context()
+    options.refuse(NOT_SHOWN, "not with --web")
+    arguments = [param.name or "" for param in context.command.params if isinstance(param, click.Argument)]
+    found: list[tuple[str, str]] = []
+    for field, spelled in (dict.fromkeys(arguments, "") | options.spellings(context)).items():
+        value = context.params[field]
+        for one in value if isinstance(value, tuple | list) else (value,):
+            text = ",".join(f"{k}={v}" for k, v in one.items()) if isinstance(one, dict) else str(one)
+            found.append(
+                (spelled.lstrip("-").replace("-", "_") or field, text.lower() if isinstance(one, bool) else text)
+            )
+    return urlencode([(key, text) for key, text in found if key != "web"])
+
+
+def run_server(
+    path: str, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True
+) -> None:
     """Serve until interrupted; `path` is the view that is printed and opened.
 
     Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
@@ -56,12 +78,12 @@ def run_server(path: str, **settings: Any) -> None:
     from flopwise.web.guard import Access, is_loopback
     from flopwise.web.server import listen, serve
 
-    host, token = settings["host"], settings["token"] or os.environ.get(TOKEN) or None
+    token = token or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
-    with listen(host, settings["port"]) as socket:
+    with listen(host, port) as socket:
         shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{socket.getsockname()[1]}{path}"
         if click.get_current_context().meta.get("flopwise.json"):
@@ -69,7 +91,7 @@ def run_server(path: str, **settings: Any) -> None:
         else:
             click.echo(address + (f"#token={token}" if token else ""))
         sys.stdout.flush()
-        if settings["opens"]:
+        if opens:
             import webbrowser
 
             webbrowser.open(address + (f"#token={token}" if token else ""))

@@ -6,7 +6,7 @@ import { fromAddress, input, others, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { failed } from "./plan.js";
 
-const PAUSE_MS = 350;
+const PAUSE_MS = 200;
 
 /**
  * A form beside its answer. `fields`: declarations; `start`: options where the address says none; `draw(answer, place)`;
