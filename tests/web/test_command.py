@@ -45,15 +45,17 @@ def test_a_plan_is_shown_as_the_page_of_the_same_question(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[str] = []
-    monkeypatch.setattr(web, "run_server", shown.append)
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    monkeypatch.setattr("flopwise.web.server.serve", lambda *_: None)
     line = (
         "plan Llama-3.1-8B --task serve --rate 500/min --ttft p99=1s --gpu l4 --gpu l40s --no-simulate --max-gpus 4"
         " --provider aws"
     )
     assert cli.main([*line.split(), "--web"]) == 0
+    assert capsys.readouterr().out.strip() == shown[0]
     path, _, query = shown[0].partition("?")
     said = {key: values if len(values) > 1 else values[0] for key, values in parse_qs(query).items()}
-    assert path == "/plan"
+    assert re.fullmatch(r"http://localhost:\d+/plan", path)
     asked = NOUN.question(said | {"provider": ["aws"]}).argv
     expected = NOUN.question(NOUN.example(f"flopwise {line}") or {}).argv
     assert sorted(asked) == sorted(expected)

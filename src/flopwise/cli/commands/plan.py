@@ -78,11 +78,11 @@ def command(
     from flopwise.api.export import check_targets
 
     if web:
-        from flopwise.cli.commands.web import run_server, said_in_address
+        from flopwise.cli.commands.web import run_server
 
         if workload is None or workload.lower().endswith((*WORKLOAD_ENDINGS, ".json")):
             raise usage_error("--web shows a model with the workload in options; the pages hold no file")
-        run_server(f"/plan?{said_in_address()}")
+        run_server("plan")
         return
     check_targets(to)
     source, how = (

@@ -44,10 +44,10 @@ def command(*, openapi: bool, **settings: Any) -> None:
 
         write_json(document(nouns(app)))
         return
-    run_server("/", **settings)
+    run_server(**settings)
 
 
-def said_in_address() -> str:
+def _said_in_address() -> str:
     """The argument and options that the running command line says, as the address of its page has them."""
     from urllib.parse import urlencode
 
@@ -66,9 +66,9 @@ def said_in_address() -> str:
 
 
 def run_server(
-    path: str, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True
+    page: str = "", *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True
 ) -> None:
-    """Serve until interrupted; `path` is the view that is printed and opened.
+    """Serve until interrupted; the start page is printed and opened, or `page` with what the running command says.
 
     Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
     """
@@ -78,6 +78,7 @@ def run_server(
     from flopwise.web.guard import Access, is_loopback
     from flopwise.web.server import listen, serve
 
+    path = f"/{page}?{_said_in_address()}" if page else "/"
     token = token or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
