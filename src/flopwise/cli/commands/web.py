@@ -38,6 +38,7 @@ def command(*, openapi: bool, **settings: Any) -> None:
     --json prints. Needs the extra `web`: pip install flopwise[web]
     """
     if openapi:
+        options.refuse(settings, "not with --openapi, which starts no server")
         from flopwise.cli.jsonout import write_json
         from flopwise.web.openapi import document
         from flopwise.web.questions import nouns
