@@ -37,6 +37,8 @@ workloads:
     targets: {ttft: {p95: 1s}}
     constraints: {gpus: [l4], providers: [aws]}
 """
+LONGEST_S = 180
+"""What a person who never opened a terminal may need for a plan."""
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 8192,
@@ -104,12 +106,16 @@ def _settled(page: Page) -> None:
     expect(page.locator("#results[aria-busy]")).to_have_count(0)
 
 
-def test_a_fine_tuning_is_planned_from_the_start_page(page: Page) -> None:
-    started = time.monotonic()
+@pytest.mark.parametrize(
+    ("workload", "field"), [("Fine-tune", "Tokens of the run"), ("Real-time", "Requests a second")]
+)
+def test_a_person_plans_from_the_start_page(workload: str, field: str, page: Page) -> None:
+    begun = time.monotonic()
     page.goto("/")
     expect(page.get_by_text("What do you want to run?")).to_be_visible()
     page.get_by_label("Model", exact=True).fill("Llama-3.1-8B")
-    page.get_by_label("Fine-tune").check()
+    page.get_by_label(workload, exact=True).check()
+    expect(page.get_by_label(field, exact=True)).not_to_have_value("")
     page.get_by_label("Providers").fill("aws")
     page.get_by_label("GPUs", exact=True).fill("l40s, l4")
     expect(page.locator("#results")).to_contain_text("g6e.xlarge")
@@ -118,7 +124,7 @@ def test_a_fine_tuning_is_planned_from_the_start_page(page: Page) -> None:
     expect(page.locator(".chart[data-drawn]")).to_have_count(5)
     assert "workload=Llama-3.1-8B" in page.url
     assert "gpu=l40s&gpu=l4" in page.url
-    assert time.monotonic() - started < 180
+    assert time.monotonic() - begun < LONGEST_S
 
 
 def test_a_changed_field_shows_what_the_command_line_prints(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,10 +299,14 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
 def test_a_fleet_is_assessed_as_on_the_command_line(
     page: Page, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    page.goto("/fleet?scenarios=5")
+    begun = time.monotonic()
+    page.goto("/")
+    page.get_by_role("link", name="Fleet").click()
     page.get_by_label("Fleet file (YAML)").fill(FLEET)
+    page.get_by_label("Draws of demand").fill("5")
     page.get_by_role("button", name="Assess").click()
     _settled(page)
+    assert time.monotonic() - begun < LONGEST_S
     (tmp_path / "fleet.yaml").write_text(FLEET, encoding="utf-8")
     found = _printed(f"assess {tmp_path / 'fleet.yaml'} --scenarios 5", capsys)
     cost = found["usd_per_month"]

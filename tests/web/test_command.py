@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from flopwise import cli
+from flopwise.cli.answering import MOST_MEMORY_BYTES
 from flopwise.cli.app import app
 from flopwise.cli.commands import web
 from flopwise.web.questions import nouns
@@ -77,8 +78,15 @@ def test_it_starts_within_a_second_answers_and_ends(tmp_path: Path) -> None:
         assert '<script type="module" src="/static/app.js">' in httpx.get(f"{address}plan").text
         assert time.monotonic() - started < 5  # the benchmark holds the second, on a quiet machine
         assert httpx.get(f"{address}api/v1/gpus?name=h100", timeout=60).json()["name"] == "H100-SXM-80"
+        slow = {"model": "Llama-3.1-8B", "gpu": "h100", "rate": 8, "duration": "6d"}
+        for seed in range(10):  # nobody waits for these, 4 s of a processor each: they are stopped
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{address}api/v1/simulate", json=slow | {"seed": seed}, timeout=0.3)
+        assert httpx.get(f"{address}api/v1/gpus?vendor=AMD", timeout=10).status_code == 200
         workers = _children(server.pid)
         assert workers
+        for worker in workers:
+            assert re.search(rf"Max data size +{MOST_MEMORY_BYTES} ", Path(f"/proc/{worker}/limits").read_text())
     finally:
         server.send_signal(signal.SIGINT)
         _, said = server.communicate(timeout=20)

@@ -10,6 +10,7 @@ import pytest
 from asked import client
 from starlette.testclient import TestClient
 
+from flopwise.cli import answering
 from flopwise.cli.answering import FileGuard
 from flopwise.web.guard import HEADERS, Access, is_loopback
 from flopwise.web.server import Limits
@@ -173,6 +174,16 @@ def test_too_large_a_search_is_refused(web: TestClient) -> None:
     answer = web.post("/api/v1/assess", json={"fleet": "f.yaml", "scenarios": 10**8, "files": {"f.yaml": "x"}})
     assert answer.status_code == 400
     assert "more than the web takes" in answer.json()["detail"]
+
+
+def test_a_question_that_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_much(**_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("flopwise.cli.answering.app.main", too_much)
+    reply = answering._run(["gpus"], lambda _: None)
+    assert (reply["code"], reply["document"]) == (2, "")
+    assert "more memory than the web allows" in reply["message"]
 
 
 def test_a_question_that_takes_too_long_is_stopped() -> None:

@@ -21,9 +21,11 @@ from typing import Any, BinaryIO
 
 from flopwise.cli.app import app
 from flopwise.cli.progress import LISTENER
-from flopwise.cli.run import Ending, ending
+from flopwise.cli.run import EXIT_BAD_INPUT, Ending, ending
 
 LENGTH = struct.Struct(">I")
+MOST_MEMORY_BYTES = 3 * 2**30
+"""Of a process, so that no question takes the machine's."""
 RESULTS = "results"
 """The folder, below that of the question, whose files are sent back."""
 WARM_UP = ("memory", "Llama-3.1-8B", "--gpu", "h100", "--json")
@@ -144,6 +146,8 @@ def _run(argv: Sequence[str], send: Callable[[Mapping[str, Any]], None]) -> dict
         ended = Ending(code if isinstance(code, int) else 0)
     except SystemExit as leave:
         ended = Ending(leave.code if isinstance(leave.code, int) else 0)
+    except MemoryError:
+        ended = Ending(EXIT_BAD_INPUT, "error", "it needs more memory than the web allows; ask the command line")
     except BaseException as failure:  # noqa: BLE001 - as in `flopwise.cli.run`: each kind has its exit code
         ended = ending(failure)
     finally:
@@ -158,6 +162,10 @@ def start() -> None:
     """Take stdin and stdout for messages; whatever else is printed goes to stderr."""
     os.environ.pop("FLOPWISE_DEBUG", None)  # a defect is an answer here
     _keep_hub_token()
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not everywhere
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
