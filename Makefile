@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle programs exports demo plans test test-all test-exports fuzz house accuracy mutants lint types imports release bench clean help
+.PHONY: setup dev oracle programs assets exports demo plans test test-all test-exports fuzz house accuracy mutants lint types imports release bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -73,14 +73,27 @@ $(VENV)/.training: $(VENV)/.oracle
 	$(PIP) --group training
 	@touch $@
 
-programs: ## promtool, prometheus, amtool, shellcheck and PostgreSQL, from Debian where this is root
-	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck; do \
+programs: ## promtool, prometheus, amtool, shellcheck, chromium and PostgreSQL, from Debian where this is root
+	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck chromium:chromium; do \
 	  command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
 	done; \
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	test -z "$$missing" || { test $$(id -u) = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing >/dev/null; } || \
 	{ echo "not installed:$$missing (tests that need them are skipped)"; test "$(CI)" != true; }
+
+# What the pages of `flopwise web` are drawn with, and what tests hold them against; both are kept in the tree.
+ECHARTS := 5.6.0
+AXE := 4.14.1
+VENDOR := src/flopwise/web/static/vendor
+assets: ## fetch the chart library of the web app and axe-core of its tests again, by npm
+	folder=$$(mktemp -d) && cd $$folder && npm pack --silent echarts@$(ECHARTS) axe-core@$(AXE) >/dev/null && \
+	mkdir echarts axe && tar xzf echarts-$(ECHARTS).tgz -C echarts && tar xzf axe-core-$(AXE).tgz -C axe && cd $(CURDIR) && \
+	cp $$folder/echarts/package/dist/echarts.esm.min.js $(VENDOR)/echarts.js && \
+	cp $$folder/echarts/package/LICENSE $(VENDOR)/ECHARTS-LICENSE && \
+	cp $$folder/echarts/package/NOTICE $(VENDOR)/ECHARTS-NOTICE && \
+	cp $$folder/axe/package/axe.min.js $$folder/axe/package/LICENSE $$folder/axe/package/LICENSE-3RD-PARTY.txt tests/web/axe/ && \
+	rm -r $$folder
 
 exports: dev programs $(EXPORTS) ## what proves exported files: SkyPilot, vLLM on CPU, training libraries; 6 GB
 

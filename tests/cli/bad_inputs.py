@@ -143,6 +143,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "observe": ("observe", "--load", "load.json", "--for", "1s"),
     "prices": ("prices", "age"),
     "runs": ("runs", "list"),
+    "web": ("web", "--openapi"),
     "export": ("export", "vllm", "plan.json", "-o", "out"),
 }
 

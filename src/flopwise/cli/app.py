@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
         "watch": "A job while it runs: what bounds it, whether it is on plan, what it costs.",
     },
+    "Pages": {"web": "The local web app and REST API: pages on which one plans, and the commands by HTTP."},
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
     "Shell": {"completion": "The script that completes commands, options and names."},
 }

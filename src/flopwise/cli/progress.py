@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -12,6 +13,9 @@ from flopwise.cli.render import plain_text, screen
 
 SHOWN_AFTER_S = 0.5
 REDRAWN_AFTER_S = 0.1
+Report = Callable[[str, float, float | None, str], None]
+LISTENER: ContextVar[Report | None] = ContextVar("flopwise.progress", default=None)
+"""Who is told of progress instead of the terminal: what is done, how much of it, of how much, and a note."""
 
 
 class Progress:
@@ -34,9 +38,13 @@ class Progress:
 
     def __call__(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report that `done` (of `total`) units of work are through."""
-        if not self._live or self._clock() < self._due_s:
+        listener = LISTENER.get()
+        if not (self._live or listener) or self._clock() < self._due_s:
             return
         self._due_s = self._clock() + REDRAWN_AFTER_S
+        if listener is not None:
+            listener(self._what, done, total, note)
+            return
         share = f"{100 * min(done / total, 1.0):3.0f} %" if total else f"{done:,.0f}"
         paper = screen(self._stream)
         line = plain_text(f"{self._what} {share} {note}".rstrip())[: (paper.width or 80) - 1]

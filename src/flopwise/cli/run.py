@@ -14,6 +14,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -23,6 +24,8 @@ from flopwise.cli.render import plain_text, screen
 from flopwise.errors import FlopwiseError, InfeasibleError
 
 EXIT_INFEASIBLE, EXIT_BAD_INPUT, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 70, 130, 141
+NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EBADF)
+"""What a stream says that takes no more."""
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -45,31 +48,49 @@ def run(argv: Sequence[str] | None = None) -> int:
     return ended if isinstance(ended, int) else 0
 
 
-def _ending(failure: BaseException) -> int:
-    """Print the one message that `failure` deserves; the exit code."""
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended without an answer: its exit code, and the one message that it deserves; none without a `kind`."""
+
+    code: int
+    kind: str = ""
+    message: str = ""
+    details: tuple[str, ...] = ()
+
+
+def ending(failure: BaseException) -> Ending:
+    """What `failure` means to the person who asked; the failure itself where FLOPWISE_DEBUG asks for its traceback."""
     match failure:
         case BrokenPipeError():
-            _forget_stdout()
-            return EXIT_BROKEN_PIPE
+            return Ending(EXIT_BROKEN_PIPE)
         case click.exceptions.Abort() | KeyboardInterrupt():
-            return EXIT_INTERRUPTED
+            return Ending(EXIT_INTERRUPTED)
         case InfeasibleError():
-            _complain("no feasible answer", str(failure), [f"  - {reason}" for reason in failure.reasons])
-            return EXIT_INFEASIBLE
+            return Ending(EXIT_INFEASIBLE, "no feasible answer", str(failure), failure.reasons)
         case FlopwiseError():
-            _complain("error", str(failure))
+            message = str(failure)
         case click.ClickException():
-            _complain("error", _usage_message(failure))
+            message = _usage_message(failure)
         case OSError() if failure.filename is not None:
-            _complain("error", f"{failure.filename}: {failure.strerror or failure}")
-        case OSError(errno=errno.ENOSPC | errno.EIO | errno.EDQUOT | errno.EFBIG | errno.EBADF):
-            _forget_stdout()
-            _complain("error", f"the answer cannot be written: {failure.strerror}")
+            message = f"{failure.filename}: {failure.strerror or failure}"
+        case OSError() if failure.errno in NO_ROOM:
+            message = f"the answer cannot be written: {failure.strerror}"
         case OverflowError():
-            _complain("error", "a number that was given is too large to compute with; give a smaller one")
+            message = "a number that was given is too large to compute with; give a smaller one"
         case _:
             return _defect(failure)
-    return EXIT_BAD_INPUT
+    return Ending(EXIT_BAD_INPUT, "error", message)
+
+
+def _ending(failure: BaseException) -> int:
+    """Print the one message that `failure` deserves; the exit code."""
+    ended = ending(failure)
+    full = isinstance(failure, OSError) and failure.filename is None and failure.errno in NO_ROOM
+    if full or ended.code == EXIT_BROKEN_PIPE:
+        _forget_stdout()
+    if ended.kind:
+        _complain(ended.kind, ended.message, [f"  - {reason}" for reason in ended.details])
+    return ended.code
 
 
 def _usage_message(failure: click.ClickException) -> str:
@@ -82,16 +103,13 @@ def _usage_message(failure: click.ClickException) -> str:
     return f"{message.rstrip('.')}{stop} See `{context.command_path} --help`"
 
 
-def _defect(failure: BaseException) -> int:
-    """Report a bug of ours: one line, unless FLOPWISE_DEBUG asks for the traceback."""
+def _defect(failure: BaseException) -> Ending:
+    """A bug of ours: one line, unless FLOPWISE_DEBUG asks for the traceback."""
     if os.environ.get("FLOPWISE_DEBUG"):
         raise failure
     what = " ".join(str(failure).split())[:200]
-    _complain(
-        "internal error",
-        f"{type(failure).__name__}: {what}. Please report it, with the command and what FLOPWISE_DEBUG=1 adds",
-    )
-    return EXIT_DEFECT
+    message = f"{type(failure).__name__}: {what}. Please report it, with the command and what FLOPWISE_DEBUG=1 adds"
+    return Ending(EXIT_DEFECT, "internal error", message)
 
 
 def _complain(kind: str, message: str, details: Sequence[str] = ()) -> None:

@@ -19,7 +19,7 @@ from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import DEGREE, FILE, name, options_of, whole
+from flopwise.options import DEGREE, FILE, FLAG, name, options_of, whole
 from flopwise.results import plain
 from flopwise.search.answer import LATENCIES
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
@@ -62,11 +62,12 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @options.force_flag
 @add("--address", name("address"), "Sweep on Ray: the cluster's address (default: RAY_ADDRESS, or auto).")
 @add("--workers", DEGREE, "Sweep in processes: how many at once (default: all cores).")
+@add("--web", FLAG, "Show the same question in a browser instead, as a page of `flopwise web`.", default=False)
 @flags(SourceSpec, "assume_family facts calibration")
 @options.explain_flag
 def command(
-    *, workload: str | None, top: int, output_file: Path | None, from_file: Path | None, compare: Path | None,
-    to: tuple[str, ...], force: bool, explain: bool, **given: Any,
+    *, web: bool, workload: str | None, top: int, output_file: Path | None, from_file: Path | None,
+    compare: Path | None, to: tuple[str, ...], force: bool, explain: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Rank the ways of running a workload over all offers.
 
@@ -77,6 +78,13 @@ def command(
     from flopwise.api import plan as api
     from flopwise.api.export import check_targets
 
+    if web:
+        from flopwise.cli.commands.web import run_server
+
+        if workload is None or workload.lower().endswith((*WORKLOAD_ENDINGS, ".json")):
+            raise usage_error("--web shows a model with the workload in options; the pages hold no file")
+        run_server("plan")
+        return
     check_targets(to)
     source, how = (
         options.values({name: given.pop(name) for name in names})

@@ -1,0 +1,100 @@
+"""`flopwise web`: the local web app and REST API."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from flopwise.cli import options
+from flopwise.cli.app import app
+from flopwise.cli.options import add, usage_error
+from flopwise.errors import MissingFactError
+from flopwise.options import FLAG, name, whole
+
+NEEDS = ("starlette", "uvicorn")
+TOKEN = "FLOPWISE_WEB_TOKEN"  # noqa: S105 - the name of a variable
+SHORTEST_TOKEN = 16
+NOT_SHOWN = ("output_file", "from_file", "compare", "to", "force", "address", "workers", "facts", "calibration")
+"""Options that pages do not have."""
+
+
+@options.command("web", "flopwise web --openapi")
+@add(
+    "--host", name("host", 255), "Where to listen; another than this machine's own needs a token.", default="127.0.0.1"
+)
+@add("--port", whole(low=0, high=65_535), "The port; 0 is any that is free.", default=8321)
+@add("--token", name("token"), f"What requests must send (default: {TOKEN}; made up where one is needed).")
+@add("--open/--no-open", FLAG, "Open the page in a browser.", field="opens", default=True)
+@add("--openapi", FLAG, "Print the description of the API instead.", default=False)
+def command(*, openapi: bool, **settings: Any) -> None:
+    """The local web app and REST API: pages on which one plans, and the commands by HTTP.
+
+    Runs until it is interrupted. The API is described at /api/v1/openapi.json: its nouns are commands, its answers what
+    --json prints. Needs the extra `web`: pip install flopwise[web]
+    """
+    if openapi:
+        options.refuse(settings, "not with --openapi, which starts no server")
+        from flopwise.cli.jsonout import write_json
+        from flopwise.web.openapi import document
+        from flopwise.web.questions import nouns
+
+        write_json(document(nouns(app)))
+        return
+    run_server(**settings)
+
+
+def _said_in_address() -> str:
+    """The argument and options that the running command line says, as the address of its page has them."""
+    from urllib.parse import urlencode
+
+    context = click.get_current_context()
+    options.refuse(NOT_SHOWN, "not with --web")
+    arguments = [param.name or "" for param in context.command.params if isinstance(param, click.Argument)]
+    found: list[tuple[str, str]] = []
+    for field, spelled in (dict.fromkeys(arguments, "") | options.spellings(context)).items():
+        value = context.params[field]
+        for one in value if isinstance(value, tuple | list) else (value,):
+            text = ",".join(f"{k}={v}" for k, v in one.items()) if isinstance(one, dict) else str(one)
+            found.append(
+                (spelled.lstrip("-").replace("-", "_") or field, text.lower() if isinstance(one, bool) else text)
+            )
+    return urlencode([(key, text) for key, text in found if key != "web"])
+
+
+def run_server(
+    page: str = "", *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True
+) -> None:
+    """Serve until interrupted; the start page is printed and opened, or `page` with what the running command says.
+
+    Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
+    """
+    missing = [module for module in NEEDS if find_spec(module) is None]
+    if missing:
+        raise MissingFactError(f"{' and '.join(missing)} not installed: pip install 'flopwise[web]'")
+    from flopwise.web.guard import Access, is_loopback
+    from flopwise.web.server import listen, serve
+
+    path = f"/{page}?{_said_in_address()}" if page else "/"
+    token = token or os.environ.get(TOKEN) or None
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    with listen(host, port) as socket:
+        shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
+        address = f"http://{shown}:{socket.getsockname()[1]}{path}"
+        if click.get_current_context().meta.get("flopwise.json"):
+            options.answer({"url": address, "token": token}, lambda *_: ())
+        else:
+            click.echo(address + (f"#token={token}" if token else ""))
+        sys.stdout.flush()
+        if opens:
+            import webbrowser
+
+            webbrowser.open(address + (f"#token={token}" if token else ""))
+        serve(socket, app, Access.of(host, token))

@@ -1,0 +1,184 @@
+"""Processes that answer questions: a few, each with its facts loaded; a question is stopped by an interrupt.
+
+A question waits for a free process, runs for a limited time, and is stopped where nobody waits for it any more. A
+process that does not stop, or ends, is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flopwise
+from flopwise.web.questions import Question
+
+LENGTH = struct.Struct(">I")
+PROGRAM = "flopwise.cli.answering"
+STOP_S = 3.0
+"""How long an interrupted process may take before it is replaced."""
+Progress = Callable[[str, float, float | None, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a question ended: exit code, document as the command line prints it, message, notes and files."""
+
+    code: int
+    document: str
+    message: str
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    files: dict[str, str]
+
+
+class BusyError(Exception):
+    """Too many questions wait already."""
+
+
+class TimeLimitError(Exception):
+    """A question took longer than it may."""
+
+
+class LostError(Exception):
+    """The process ended before it answered: out of memory, or killed."""
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self) -> None:
+        """Not started yet."""
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def ready(self) -> None:
+        """Start it where it does not run; returns once it takes questions."""
+        if self.process is not None and self.process.returncode is None:
+            return
+        home = str(Path(flopwise.__file__).parents[1])
+        paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {name: text for name, text in os.environ.items() if name != "FLOPWISE_WEB_TOKEN"}
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the server
+            env=env | {"PYTHONPATH": paths},
+        )  # fmt: skip
+        while "ready" not in await self._message():
+            pass
+
+    async def ask(self, question: Question, progress: Progress | None) -> Reply:
+        """The reply to one question. Raises: LostError."""
+        await self.ready()
+        await self._send({"argv": question.argv, "files": dict(question.files)})
+        while "code" not in (message := await self._message()):
+            if progress is not None:
+                progress(*message["progress"])
+        message["reasons"], message["notes"] = tuple(message["reasons"]), tuple(message["notes"])
+        return Reply(**message)
+
+    async def stop(self) -> None:
+        """End the question that runs, and the process where that does not end it."""
+        assert self.process is not None
+        try:
+            self.process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(STOP_S):
+                while "code" not in await self._message():
+                    pass
+        except (LostError, TimeoutError, ProcessLookupError):
+            await self.end()
+
+    async def end(self) -> None:
+        """End the process."""
+        process, self.process = self.process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _send(self, message: Any) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        data = json.dumps(message).encode()
+        self.process.stdin.write(LENGTH.pack(len(data)) + data)
+        try:
+            await self.process.stdin.drain()
+        except ConnectionError:
+            raise LostError from None
+
+    async def _message(self) -> dict[str, Any]:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        try:
+            head = await self.process.stdout.readexactly(LENGTH.size)
+            message: dict[str, Any] = json.loads(await self.process.stdout.readexactly(LENGTH.unpack(head)[0]))
+        except asyncio.IncompleteReadError:
+            await self.end()
+            raise LostError from None
+        return message
+
+
+class Pool:
+    """`size` processes, for which at most `waiting` questions wait."""
+
+    def __init__(self, size: int, waiting: int) -> None:
+        """No process runs before `start` or the first question."""
+        self._size, self._most_waiting, self._waiting = size, waiting, 0
+        self._workers = [Worker() for _ in range(size)]
+        self._free: asyncio.Queue[Worker] = asyncio.Queue()
+        for worker in self._workers:
+            self._free.put_nowait(worker)
+
+    async def start(self) -> None:
+        """Start the processes, each as soon as it is free."""
+        for _ in self._workers:
+            async with self._worker() as worker:
+                with contextlib.suppress(LostError):
+                    await worker.ready()
+            await asyncio.sleep(0)
+
+    async def ask(self, question: Question, limit_s: float, progress: Progress | None = None) -> Reply:
+        """The reply to a question; being cancelled stops it.
+
+        Raises:
+            BusyError: too many wait already. TimeLimitError: it took more than `limit_s`. LostError: its process ended.
+        """
+        if self._waiting >= self._most_waiting:
+            raise BusyError
+        self._waiting += 1
+        try:
+            worker = await self._free.get()
+        finally:
+            self._waiting -= 1
+        try:
+            await worker.ready()
+            async with asyncio.timeout(limit_s):
+                return await worker.ask(question, progress)
+        except TimeoutError:
+            await worker.stop()
+            raise TimeLimitError from None
+        except asyncio.CancelledError:
+            await asyncio.shield(worker.stop())
+            raise
+        finally:
+            self._free.put_nowait(worker)
+
+    @contextlib.asynccontextmanager
+    async def _worker(self) -> AsyncIterator[Worker]:
+        worker = await self._free.get()
+        try:
+            yield worker
+        finally:
+            self._free.put_nowait(worker)
+
+    async def close(self) -> None:
+        """End all processes."""
+        for worker in self._workers:
+            await worker.end()

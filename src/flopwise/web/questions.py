@@ -1,0 +1,192 @@
+"""Commands as nouns of the API: what may be asked of each, and the words of the command line that ask it.
+
+Everything comes from the declarations that the command line is made from, so a new command or option needs no line
+here. What the API leaves out, and why, stands in `LEFT_OUT` and `OPTIONS_LEFT_OUT`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import click
+
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.options import FILE, Option
+
+LEFT_OUT = {
+    "backtest": "reads measurement files of the machine it runs on",
+    "calibrate": "writes profiles",
+    "observe": "connects to servers",
+    "prices": "imports and removes files",
+    "probe": "measures the machine it runs on",
+    "runs": "reads and deletes a person's recorded runs",
+    "watch": "connects to servers",
+    "web": "is this",
+}
+"""Commands that are no nouns, and why."""
+OPTIONS_LEFT_OUT = {
+    "plan.address": "connects to a cluster",
+    "calibration": "is a file of the server",
+    "facts": "is a folder of the server",
+    "force": "is about files that are there already",
+    "output": "is asked for by the Accept header",
+    "output_file": "is asked for by the Accept header",
+    "output_folder": "is asked for by the Accept header",
+    "replay": "is a folder",
+    "to": "is the noun `export`",
+    "plan.web": "is this",
+    "plan.workers": "is about the server's processes",
+}
+"""Options that no noun has, or that a noun has not, by their parameters, and why."""
+FACTS = ("gpus", "instances", "models")
+"""Nouns that answer with facts: they change with the files behind them alone."""
+WRITERS = {"assess": "--output", "check": "--output", "export": "--output-folder"}
+"""Nouns that can give files, with the option that names their folder."""
+MOST = {"scenarios": 10_000, "top": 1_000, "gpus": 200_000, "duration": 7 * 86_400, "months": 120}
+"""The largest numbers that are searched or simulated for the web; the command line takes larger ones."""
+LONGEST_TEXT = 4_096
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One question: the words of its command line, and the files that they name."""
+
+    noun: str
+    argv: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Noun:
+    """A command as a noun of the API."""
+
+    name: str
+    command: click.Command  # whose parameters are taken
+    summary: str
+
+    @cached_property
+    def parameters(self) -> dict[str, click.Parameter]:
+        """What can be said, by its key: the longest spelling of the option, `_` for `-`; an argument by its name."""
+        found: dict[str, click.Parameter] = {}
+        for param in self.command.params:
+            said = param.name or ""
+            if isinstance(param, click.Option):
+                if param.expose_value and not OPTIONS_LEFT_OUT.keys() & {said, f"{self.name}.{said}"}:
+                    found[max(param.opts, key=len).lstrip("-").replace("-", "_")] = param
+            else:
+                found[said] = param
+        return found
+
+    @property
+    def wants_files(self) -> bool:
+        """Whether it cannot be asked without a file."""
+        return any(kind_of(param) is FILE and param.required for param in self.parameters.values())
+
+    def question(self, said: Mapping[str, Any], files: Mapping[str, str] | None = None) -> Question:
+        """The question that `said` asks, values by key.
+
+        Raises:
+            SpecError: a key that there is not, a value that is no text or number, or a path.
+        """
+        words, places = list[str](), list[str]()
+        for key, value in said.items():
+            param = self.parameters.get(key.replace("-", "_"))
+            if param is None:
+                if why := OPTIONS_LEFT_OUT.get(key) or OPTIONS_LEFT_OUT.get(f"{self.name}.{key}"):
+                    raise SpecError(f"{key}: not an option of the web: it {why}")
+                raise UnknownNameError(f"option of {self.name}", key, self.parameters)
+            if value is not None and isinstance(param, click.Option):
+                words += _option_words(key, param, value)
+        for param in self.command.params:
+            if isinstance(param, click.Argument) and (value := said.get(param.name or "")) is not None:
+                place = _text(param.name or "", value)
+                if place.startswith("-"):
+                    raise SpecError(f"{param.name}: {place[:60]!r} starts like an option")
+                places.append(place)
+        return Question(self.name, (self.name, *places, *words, "--json"), dict(files or {}))
+
+    def example(self, line: str) -> dict[str, Any] | None:
+        """What an example, a whole command line, says by key; None where it has what a noun has not, or files."""
+        args = shlex.split(line)[2:]
+        context = click.Context(self.command, info_name=self.name)
+        opts, _, order = self.command.make_parser(context).parse_args(args=args)
+        names = {param.name: key for key, param in self.parameters.items()}
+        given = {name: value for name, value in opts.items() if name in {p.name for p in order} and _is_plain(value)}
+        if not given.keys() <= names.keys() or any(kind_of(self.parameters[names[name]]) is FILE for name in given):
+            return None
+        return {names[name]: value for name, value in given.items()}
+
+
+def nouns(group: click.Group) -> dict[str, Noun]:
+    """The nouns of a command line, by name."""
+    found: dict[str, Noun] = {}
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        if name in LEFT_OUT:
+            continue
+        _, command, _ = group.resolve_command(context, [name])
+        assert command is not None
+        forms: Sequence[click.Command] = getattr(command, "forms", ())
+        found[name] = Noun(name, forms[0] if forms else command, command.get_short_help_str(200))
+    return found
+
+
+def declaration(param: click.Parameter) -> Option | None:
+    """The declaration of an option."""
+    return getattr(param, "declared", None)
+
+
+def kind_of(param: click.Parameter) -> Any:
+    """The kind of value that a parameter takes."""
+    option = declaration(param)
+    return getattr(param.type, "kind", None) if option is None else option.kind
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a value, and not what click has where none was given."""
+    return isinstance(value, str | bool | list)
+
+
+def _option_words(key: str, param: click.Option, value: Any) -> list[str]:
+    """The words that say one option."""
+    name = max(param.opts, key=len)
+    if param.is_flag:
+        if isinstance(value, str):
+            value = {"true": True, "": True, "false": False}.get(value.lower(), value)
+        if not isinstance(value, bool):
+            raise SpecError(f"{name}: expected true or false (given: {str(value)[:60]!r})")
+        return [name] if value else [*param.secondary_opts[:1]]
+    several = value if isinstance(value, list) and param.multiple else [value]
+    words = [f"{name}={_text(key, one)}" for one in several]
+    if key in MOST:
+        for one in several:
+            _check_size(name, one, MOST[key], param)
+    return words
+
+
+def _check_size(name: str, value: Any, most: float, param: click.Option) -> None:
+    """Refuse a number that would take too long here. Raises: SpecError: says which is the largest."""
+    option = declaration(param)
+    number = value if option is None else option.kind.parse(value, name)
+    if isinstance(number, int | float) and number > most:
+        raise SpecError(f"{name}: {str(value)[:40]} is more than the web takes ({most:,}); ask the command line")
+
+
+def _text(key: str, value: Any) -> str:
+    """A value as it stands on a command line. Raises: SpecError: it is neither, or is a path of the server."""
+    if isinstance(value, list) and value:
+        return ",".join(_text(key, one) for one in value)
+    if isinstance(value, dict):
+        return ",".join(f"{_text(key, name)}={_text(key, one)}" for name, one in value.items())
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise SpecError(f"{key}: expected text or a number (given: {str(value)[:60]!r})")
+    text = str(value)
+    if len(text) > LONGEST_TEXT or "\0" in text:
+        raise SpecError(f"{key}: expected text of at most {LONGEST_TEXT:,} characters")
+    if text.startswith(("/", "~", "\\")) or ".." in text.replace("\\", "/").split("/") or text[1:3] in (":\\", ":/"):
+        raise SpecError(f"{key}: {text[:60]!r} is a path; files of the server are not read: send it among `files`")
+    return text

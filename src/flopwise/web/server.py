@@ -1,0 +1,415 @@
+"""The server: nouns, jobs, the OpenAPI document and the pages; listening, and serving until interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import socket
+import time
+import zipfile
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from socket import AddressFamily
+from typing import Any, NoReturn
+
+import click
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from flopwise.errors import FlopwiseError
+from flopwise.web.guard import Access, Guard
+from flopwise.web.jobs import AnswerJob, Jobs, events
+from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, document
+from flopwise.web.pool import BusyError, LostError, Pool, Progress, Reply, TimeLimitError
+from flopwise.web.problems import MEDIA_TYPE, ProblemError
+from flopwise.web.questions import FACTS, WRITERS, Noun, Question, nouns
+
+STATIC = Path(__file__).parent / "static"
+PAGES = ("plan", "serve", "fleet", "catalog")
+"""Pages, by their paths; the first is the start page."""
+MOST_CONNECTIONS = 256
+IDLE_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may take."""
+
+    body_bytes: int = 16 * 2**20
+    body_s: float = 30.0
+    question_s: float = 60.0
+    job_s: float = 900.0
+    processes: int = max(1, min(os.cpu_count() or 1, 4))
+    waiting: int = 64
+    kept_bytes: int = 64 * 2**20
+    kept_s: float = 600.0
+
+
+class Answers:
+    """Replies of questions without files, kept for a while: an answer depends on its question and the facts."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Empty."""
+        self._kept: OrderedDict[tuple[str, ...], tuple[float, Reply]] = OrderedDict()
+        self._limits, self._bytes = limits, 0
+
+    def find(self, question: Question) -> Reply | None:
+        """The reply to the same question, unless it is too old."""
+        since, reply = self._kept.get(question.argv, (0.0, None))
+        if reply is None or question.files or time.monotonic() - since > self._limits.kept_s:
+            return None
+        self._kept.move_to_end(question.argv)
+        return reply
+
+    def keep(self, question: Question, reply: Reply) -> None:
+        """Keep a reply that is not too large; the ones not asked for the longest go."""
+        if question.files or reply.files or reply.code not in (0, 1):
+            return
+        if question.argv in self._kept:
+            self._bytes -= len(self._kept.pop(question.argv)[1].document)
+        self._kept[question.argv] = (time.monotonic(), reply)
+        self._bytes += len(reply.document)
+        while self._bytes > self._limits.kept_bytes:
+            self._bytes -= len(self._kept.popitem(last=False)[1][1].document)
+
+
+class Api:
+    """The endpoints."""
+
+    def __init__(self, group: click.Group, limits: Limits) -> None:
+        """For the commands of `group`."""
+        self.limits, self.nouns, self.jobs = limits, nouns(group), Jobs()
+        self.pool, self.answers = Pool(limits.processes, limits.waiting), Answers(limits)
+        self._openapi = json.dumps(document(self.nouns)).encode()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Processes start beside the first requests, and end with the server."""
+        starting = asyncio.create_task(self.pool.start())
+        yield
+        starting.cancel()
+        await self.jobs.close()
+        await self.pool.close()
+
+    def routes(self) -> list[Route]:
+        """The paths of the API."""
+        return [
+            Route(f"{ROOT}/openapi.json", self.openapi),
+            Route(f"{ROOT}/jobs", self.list_jobs),
+            Route(f"{ROOT}/jobs/{{job}}", self.job, methods=["GET", "DELETE"]),
+            Route(f"{ROOT}/jobs/{{job}}/events", self.events),
+            Route(f"{ROOT}/jobs/{{job}}/result", self.result),
+            *(
+                Route(f"{ROOT}/{noun.name}", self._endpoint(noun), methods=["POST"] + ["GET"] * (not noun.wants_files))
+                for noun in self.nouns.values()
+            ),
+        ]
+
+    async def openapi(self, request: Request) -> Response:
+        """The OpenAPI document."""
+        return _with_etag(request, Response(self._openapi, media_type="application/json"))
+
+    def _endpoint(self, noun: Noun) -> Callable[[Request], Any]:
+        async def ask(request: Request) -> Response:
+            accept = _wanted_form(request, noun)
+            if request.method == "POST":
+                said = await _body(request, self.limits)
+                question = _question(noun, said, accept)
+                if "respond-async" in request.headers.get("prefer", ""):
+                    return self._start(question, accept)
+            else:
+                question = _question(noun, _query(request, noun), accept)
+            answer = asyncio.create_task(self._answer(question, accept, self.limits.question_s))
+            response = await _unless_gone(request, answer)
+            return _with_etag(request, response) if noun.name in FACTS else response
+
+        return ask
+
+    async def _answer(
+        self, question: Question, accept: str, limit_s: float, progress: Progress | None = None
+    ) -> Response:
+        """The response to a question. Raises: ProblemError."""
+        reply = self.answers.find(question)
+        if reply is None:
+            try:
+                reply = await self.pool.ask(question, limit_s, progress)
+            except BusyError:
+                raise ProblemError("busy", "too many questions wait already; ask again in a moment") from None
+            except TimeLimitError:
+                how = "ask it as a job (`Prefer: respond-async`)" if progress is None else "ask the command line"
+                raise ProblemError("too-long", f"the question takes more than {limit_s:g} s here; {how}") from None
+            except LostError:
+                raise ProblemError("defect", "the process that computed it ended; it may need more memory") from None
+            self.answers.keep(question, reply)
+        return _response(question, reply, accept)
+
+    def _start(self, question: Question, accept: str) -> Response:
+        job = self.jobs.start(
+            question.noun, lambda progress: self._answer(question, accept, self.limits.job_s, progress)
+        )
+        headers = {"Location": f"{ROOT}/jobs/{job.id}", "Preference-Applied": "respond-async"}
+        return JSONResponse(job.document(), 202, headers)
+
+    async def list_jobs(self, _: Request) -> Response:
+        """Jobs that run or ended lately."""
+        return JSONResponse(self.jobs.documents())
+
+    def _job(self, request: Request) -> AnswerJob:
+        return self.jobs.find(request.path_params["job"])
+
+    async def job(self, request: Request) -> Response:
+        """How a job stands; DELETE stops it."""
+        job = self._job(request)
+        if request.method == "DELETE":
+            await self.jobs.stop(job)
+            return Response(status_code=204)
+        return JSONResponse(job.document())
+
+    async def events(self, request: Request) -> Response:
+        """Progress of a job."""
+        return StreamingResponse(events(self._job(request)), media_type="text/event-stream")
+
+    async def result(self, request: Request) -> Response:
+        """The answer of a job that ended."""
+        job = self._job(request)
+        if job.task is None or job.state == "running":
+            return JSONResponse(job.document(), 409)
+        return await job.task
+
+
+def create_app(group: click.Group, access: Access, limits: Limits | None = None) -> Starlette:
+    """The application: the commands of `group` as an API, and the pages."""
+    api = Api(group, limits or Limits())
+
+    async def page(_: Request) -> Response:
+        return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+
+    async def start(_: Request) -> Response:
+        return RedirectResponse(f"/{PAGES[0]}")
+
+    return Starlette(
+        routes=[
+            *api.routes(),
+            Route("/", start),
+            *(Route(f"/{name}", page) for name in PAGES),
+            Mount("/static", _Static(directory=STATIC)),
+        ],
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={ProblemError: _problem, HTTPException: _http_problem, Exception: _defect},
+        lifespan=api.lifespan,
+    )
+
+
+class _Static(StaticFiles):
+    """Files of the pages: asked again each time, so that an update shows at once; answered with 304."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """As Starlette has it."""
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+async def _problem(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, ProblemError)
+    return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
+
+
+async def _http_problem(request: Request, failure: Exception) -> Response:
+    """What Starlette itself refuses: unknown paths and methods."""
+    assert isinstance(failure, HTTPException)
+    kind = "wrong-method" if failure.status_code == 405 else "unknown"
+    problem = ProblemError(kind, f"{request.method} {request.url.path[:200]}: {failure.detail}")
+    return Response(problem.body(), problem.status, failure.headers, MEDIA_TYPE)
+
+
+async def _defect(request: Request, failure: Exception) -> Response:
+    return await _problem(request, ProblemError("defect", f"{type(failure).__name__}; please report it"))
+
+
+def _wanted_form(request: Request, noun: Noun) -> str:
+    """How the answer is wanted: as JSON, or the files that the noun writes. Raises: ProblemError."""
+    accept = request.headers.get("accept", "")
+    for form in ("application/zip", FILES_TYPE):
+        if form in accept:
+            if noun.name not in WRITERS:
+                raise ProblemError(
+                    "not-acceptable", f"{noun.name} writes no files; those that do: {', '.join(WRITERS)}"
+                )
+            return form
+    return ""
+
+
+def _question(noun: Noun, said: Mapping[str, Any], accept: str) -> Question:
+    """The question, with a folder for files where they are wanted. Raises: ProblemError."""
+    rest = dict(said)
+    files = _files(rest.pop("files", None))
+    try:
+        question = noun.question(rest, files)
+    except FlopwiseError as error:
+        raise ProblemError("bad-input", str(error)) from None
+    writes = accept or (noun.name == "export" and "list" not in rest)
+    folder = (f"{WRITERS[noun.name]}=results",) if writes else ()
+    return Question(question.noun, (*question.argv, *folder), question.files)
+
+
+def _files(given: object) -> dict[str, str]:
+    """The files of a question by name. Raises: ProblemError."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or len(given) > MOST_FILES:
+        raise ProblemError("bad-input", f"files: expected at most {MOST_FILES} files by name")
+    found = {}
+    for name, text in given.items():
+        if not re.fullmatch(FILE_NAME, name):
+            raise ProblemError("bad-input", f"files: {name[:60]!r} is no name; letters, digits, `.`, `-` and `_` are")
+        if not isinstance(text, str | dict):
+            raise ProblemError("bad-input", f"files: {name}: expected its text")
+        found[name] = text if isinstance(text, str) else json.dumps(text)
+    return found
+
+
+def _query(request: Request, noun: Noun) -> dict[str, Any]:
+    """The options of a query; one that may be given several times is a list."""
+    found: dict[str, Any] = {}
+    for key in dict.fromkeys(request.query_params):
+        several = request.query_params.getlist(key)
+        param = noun.parameters.get(key.replace("-", "_"))
+        if len(several) > 1 or getattr(param, "multiple", False):
+            found[key] = several
+        else:
+            found[key] = several[0]
+    return found
+
+
+async def _body(request: Request, limits: Limits) -> dict[str, Any]:
+    """The body of a question. Raises: ProblemError."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ProblemError("wrong-type", "send the question as application/json")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise ProblemError("wrong-type", "send the question as it is, not compressed")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_s):
+            async for part in request.stream():
+                body += part
+                if len(body) > limits.body_bytes:
+                    raise ProblemError("too-large", f"the question is larger than {limits.body_bytes:,} bytes")
+    except TimeoutError:
+        raise ProblemError("slow-body", f"the question was not there in {limits.body_s:g} s") from None
+    except ClientDisconnect:
+        raise ProblemError("slow-body", "the question was not sent to its end") from None
+    try:
+        said = json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ProblemError("bad-input", f"the question is not JSON: {str(error)[:200]}") from None
+    if not isinstance(said, dict):
+        raise ProblemError("bad-input", "the question is a JSON object: options by name")
+    return said
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+async def _unless_gone(request: Request, answer: asyncio.Task[Response]) -> Response:
+    """The answer; it is stopped where the client goes away before it is there."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    leaving = asyncio.create_task(gone())
+    try:
+        await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            await asyncio.wait([answer])
+            raise ProblemError("slow-body", "nobody waits for the answer")
+        return await answer
+    finally:
+        leaving.cancel()
+        answer.cancel()
+
+
+def _response(question: Question, reply: Reply, accept: str) -> Response:
+    """The response that a reply of the command line is. Raises: ProblemError."""
+    document = reply.document
+    if reply.code == 2:
+        raise ProblemError("bad-input", reply.message)
+    if reply.code == 1:
+        detail = reply.message or "the answer does not meet what was asked; see `document`"
+        raise ProblemError("infeasible", detail, reasons=list(reply.reasons), document=json.loads(document or "null"))
+    if reply.code:
+        raise ProblemError("defect", reply.message or f"the question ended with {reply.code}")
+    if accept == "application/zip":
+        name = f'attachment; filename="flopwise-{question.noun}.zip"'
+        return Response(_zip(reply.files), 200, {"Content-Disposition": name}, accept)
+    if accept:
+        return JSONResponse(reply.files, media_type=accept)
+    headers = {"Flopwise-Note": _header(reply.notes)} if reply.notes else {}
+    return Response(document, 200, headers, "application/json")
+
+
+def _header(notes: tuple[str, ...]) -> str:
+    """What was said on stderr, as a header can hold it."""
+    return "; ".join(notes).encode("ascii", "replace").decode()[:2_000]
+
+
+def _zip(files: Mapping[str, str]) -> bytes:
+    """The files as one archive, the same for the same files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
+
+
+def _with_etag(request: Request, response: Response) -> Response:
+    """The response with its ETag; without its body where the client has it."""
+    if response.status_code != 200:
+        return response
+    tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    given = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+    if tag in given or "*" in given:
+        return Response(status_code=304, headers=headers)
+    response.headers.update(headers)
+    return response
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises: OSError: names the address."""
+    family = AddressFamily.AF_INET6 if ":" in host else AddressFamily.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), f"{host}:{port}") from None
+
+
+def server_of(application: Starlette) -> uvicorn.Server:
+    """The server of an application; requests are not logged, since their addresses are questions."""
+    config = uvicorn.Config(
+        application, log_level="warning", access_log=False, server_header=False, lifespan="on",
+        limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=IDLE_S, timeout_graceful_shutdown=3,
+        proxy_headers=False, ws="none",
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def serve(bound: socket.socket, group: click.Group, access: Access) -> None:
+    """Serve until interrupted."""
+    server_of(create_app(group, access)).run(sockets=[bound])

@@ -1,0 +1,36 @@
+// The shell: pages by their paths, the theme, the token of a printed link.
+
+import { keepToken } from "./api.js";
+import { redraw } from "./charts.js";
+import { el, fill } from "./dom.js";
+
+const PAGES = { plan: "Plan", serve: "Serve", fleet: "Fleet", catalog: "Catalog" };
+const THEMES = ["system", "light", "dark"];
+
+keepToken();
+addEventListener("hashchange", () => { if (keepToken()) location.reload(); });
+
+const main = document.getElementById("main");
+const name = location.pathname.slice(1) || "plan";
+const theme = document.getElementById("theme");
+
+function applyTheme(chosen) {
+  document.documentElement.toggleAttribute("data-theme", chosen !== "system");
+  if (chosen !== "system") document.documentElement.dataset.theme = chosen;
+  theme.textContent = `Theme: ${chosen}`;
+  redraw();
+}
+let chosen = THEMES.includes(localStorage.getItem("flopwise-theme")) ? localStorage.getItem("flopwise-theme") : "system";
+theme.addEventListener("click", () => {
+  chosen = THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length];
+  localStorage.setItem("flopwise-theme", chosen);
+  applyTheme(chosen);
+});
+applyTheme(chosen);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+fill(document.getElementById("pages"), Object.entries(PAGES).map(([path, title]) =>
+  el("a", { href: `/${path}`, "aria-current": path === name ? "page" : null }, title)));
+document.title = `${PAGES[name]} · flopwise`;
+const page = await import(`./${name}.js`);
+page.show(main);

@@ -1,0 +1,79 @@
+// A question that is asked again after each change of its fields, with its states: nothing yet, busy, answered, refused.
+
+import { ask, options } from "./api.js";
+import { el, fill } from "./dom.js";
+import { fromAddress, input, others, toAddress } from "./form.js";
+import * as format from "./format.js";
+import { failed } from "./plan.js";
+
+const PAUSE_MS = 200;
+
+/**
+ * A form beside its answer. `fields`: declarations; `start`: options where the address says none; `draw(answer, place)`;
+ * `files`: texts by name, `needs(state)`: whether there is enough to ask; `job`: run as a job with progress.
+ */
+export async function questionPage(main, { title, noun, fields, start, draw, empty, needs, files = {}, before, run = ask, button = null }) {
+  const declared = await options(noun).catch((problem) => ({ problem }));
+  if (declared.problem) {
+    fill(main, el("h1", {}, title), failed(declared.problem));
+    return;
+  }
+  const lists = new Set(Object.keys(declared).filter((key) => declared[key].type === "array"));
+  const said = fromAddress(lists);
+  const state = Object.keys(said).length ? said : { ...start };
+  const form = el("form", { class: "form card", "aria-label": title, onsubmit: (event) => { event.preventDefault(); answer(); } });
+  const status = el("p", { class: "status", role: "status", "aria-live": "polite" });
+  const results = el("div", { id: "results" });
+  let running = null;
+  let timer = 0;
+  fill(main, el("h1", {}, title), el("div", { class: "split" }, form, el("div", {}, status, results)));
+
+  function change(key, value) {
+    if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
+    else state[key] = value;
+    toAddress(state);
+    clearTimeout(timer);
+    if (!button) timer = setTimeout(answer, PAUSE_MS);
+  }
+
+  function drawForm() {
+    fill(form, before?.({ state, change, files, drawForm, answer }), fields.map((field) => input(field, state, change)), button && el("button", {}, button),
+      others(declared, new Set([...fields.map((field) => field.key), "fleet", "trace", "explain"]), state, change));
+  }
+
+  async function answer() {
+    running?.abort();
+    if (!needs(state, files)) {
+      fill(results, el("div", { class: "empty" }, empty));
+      return;
+    }
+    const mine = (running = new AbortController());
+    const stop = el("button", { type: "button", class: "quiet", onclick: () => { mine.abort(); status.classList.remove("busy"); status.textContent = "Stopped."; } }, "Stop");
+    const begun = performance.now();
+    const told = (text) => fill(status, text, " ", stop);
+    status.classList.add("busy");
+    told("Computing …");
+    results.classList.add("stale");
+    results.setAttribute("aria-busy", "true");
+    try {
+      const used = Object.fromEntries(Object.entries(files).filter(([name]) => Object.values(state).includes(name) || name.endsWith(".yaml")));
+      const asked = { ...state, ...(Object.keys(used).length ? { files: used } : {}) };
+      const found = await run(noun, asked, { signal: mine.signal, progress: told });
+      fill(results);
+      draw(found, results, asked);
+      status.textContent = `Answered in ${format.seconds((performance.now() - begun) / 1000)}.`;
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      fill(results, failed(problem));
+      if (problem.details?.document) draw(problem.details.document, results, state);
+      status.textContent = "No answer.";
+    }
+    status.classList.remove("busy");
+    results.classList.remove("stale");
+    results.removeAttribute("aria-busy");
+  }
+
+  drawForm();
+  if (button && !Object.keys(said).length) fill(results, el("div", { class: "empty" }, empty));
+  else answer();
+}

@@ -1,0 +1,99 @@
+// Catalog: GPUs, offers and models with their sources and dates, and how they compare.
+
+import { facts } from "./api.js";
+import { chart } from "./charts.js";
+import { el, fill, fresh, table } from "./dom.js";
+import { fromAddress, toAddress } from "./form.js";
+import * as format from "./format.js";
+import { failed } from "./plan.js";
+
+const perHour = (value) => (value === null ? "-" : format.usd(value));
+const KINDS = {
+  gpus: {
+    title: "GPUs", group: "vendor", order: (a, b) => a.name.localeCompare(b.name),
+    columns: [
+      ["name", (r) => r.name], ["vendor", (r) => r.vendor], ["architecture", (r) => r.architecture], ["year", (r) => r.year ?? "-", true], ["memory", (r) => format.gib(r.hbm_bytes), true],
+      ["bandwidth", (r) => (r.hbm_bytes_per_s ? format.rate(r.hbm_bytes_per_s) : "-"), true], ["bf16 dense", (r) => (r.peak.bf16 ? format.rate(r.peak.bf16, "FLOP/s") : "-"), true],
+      ["fp8 dense", (r) => (r.peak.fp8 ? format.rate(r.peak.fp8, "FLOP/s") : "-"), true], ["TDP", (r) => (r.tdp_w ? `${format.fixed(r.tdp_w, 0)} W` : "-"), true], ["source", (r) => `${r.source}, ${r.date}`],
+    ],
+    plots: [
+      { title: "Bandwidth against compute", x: "bf16 dense", y: "memory bandwidth", of: (r) => [r.peak.bf16, r.hbm_bytes_per_s], textX: (v) => format.rate(v, "FLOP/s"), textY: (v) => format.rate(v) },
+    ],
+  },
+  instances: {
+    title: "Offers", group: "provider", order: (a, b) => a.provider.localeCompare(b.provider) || a.instance.localeCompare(b.instance),
+    columns: [
+      ["provider", (r) => r.provider], ["instance", (r) => r.instance], ["region", (r) => r.region], ["GPU", (r) => `${format.fixed(r.count, 0)} x ${r.accelerator}`],
+      ["on demand", (r) => perHour(r.on_demand_usd_per_hour), true], ["spot", (r) => perHour(r.spot_usd_per_hour), true], ["reserved 1y", (r) => perHour(r.reserved_1y_usd_per_hour), true],
+      ["network", (r) => (r.network_bytes_per_s ? format.rate(r.network_bytes_per_s) : "-"), true], ["price of", (r) => r.price_date || "undated"], ["source", (r) => r.source],
+    ],
+    plots: [
+      { title: "US dollars per PFLOP-hour", x: "day of the price", y: "USD per PFLOP-hour, bf16 dense, on demand", time: true, textX: (v) => new Date(v).toISOString().slice(0, 10), textY: (v) => format.usd(v),
+        of: (r, peaks) => [/^\d{4}-\d\d-\d\d/.test(r.price_date) ? Date.parse(r.price_date.slice(0, 10)) : NaN, r.on_demand_usd_per_hour / (r.count * r.accelerator_share * peaks.get(r.accelerator) / 1e15)] },
+    ],
+  },
+  models: {
+    title: "Models", group: "kind", order: (a, b) => a.name.localeCompare(b.name),
+    columns: [
+      ["name", (r) => r.name], ["type", (r) => r.model_type], ["kind", (r) => r.kind], ["parameters", (r) => format.count(r.parameters), true], ["active", (r) => format.count(r.active_parameters), true],
+      ["layers", (r) => r.layers ?? "-", true], ["width", (r) => r.width ?? "-", true], ["context", (r) => (r.context ? format.fixed(r.context, 0) : "-"), true], ["source", (r) => `${r.source}, ${r.date}`],
+    ],
+    plots: [{ title: "Context against size", x: "parameters", y: "context, tokens", of: (r) => [r.parameters, r.context], textX: format.count, textY: format.count }],
+  },
+};
+const FIRST = 50;
+
+export async function show(main) {
+  const state = fromAddress(new Set());
+  const kind = KINDS[state.kind] ? state.kind : "gpus";
+  const { title, columns, plots, group, order } = KINDS[kind];
+  const links = el("div", { class: "tabs", role: "group", "aria-label": "What is listed" }, Object.entries(KINDS).map(([key, one]) =>
+    el("a", { href: `/catalog?kind=${key}`, "aria-current": key === kind ? "true" : null }, one.title)));
+  const status = el("p", { class: "status busy", role: "status" }, `Loading ${title} …`);
+  fill(main, el("h1", {}, "Catalog"), el("nav", { "aria-label": "Kinds" }, links), status);
+  let rows;
+  let peaks = new Map();
+  try {
+    rows = [...await facts(kind)].sort(order);
+    if (kind === "instances") peaks = new Map((await facts("gpus")).map((one) => [one.name, one.peak.bf16]));
+  } catch (problem) {
+    fill(main, el("h1", {}, "Catalog"), failed(problem));
+    return;
+  }
+  const id = fresh("find");
+  let all = false;
+  const place = el("div");
+  const drawn = el("div", { class: "cards" });
+  const search = el("input", { type: "search", id, value: state.find ?? "", oninput: () => { toAddress({ kind, find: search.value }); draw(); } });
+
+  function draw() {
+    const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = rows.filter((row) => wanted.every((word) => columns.some(([, text]) => String(text(row)).toLowerCase().includes(word))));
+    const shown = all ? found : found.slice(0, FIRST);
+    fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, cell: text })), shown)
+      : el("p", { class: "empty" }, `Nothing of the ${title} holds “${search.value}”.`),
+    found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
+    fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)));
+    status.classList.remove("busy");
+    status.textContent = `${found.length} of ${rows.length}`;
+  }
+  fill(main, el("h1", {}, "Catalog"), el("nav", { "aria-label": "Kinds" }, links),
+    el("div", { class: "field" }, el("label", { for: id }, `Find among ${title}`), search), status, drawn, el("section", { class: "card" }, place));
+  draw();
+}
+
+function scatter(plot, rows, group, peaks) {
+  const by = new Map();
+  for (const row of rows) {
+    const [x, y] = plot.of(row, peaks);
+    if (x > 0 && y > 0 && Number.isFinite(x + y)) by.set(row[group], [...(by.get(row[group]) ?? []), { name: row.name ?? `${row.provider} ${row.instance}`, value: [x, y] }]);
+  }
+  if (!by.size) return null;
+  return el("section", { class: "card" }, el("h2", {}, plot.title),
+    chart(`${plot.y} against ${plot.x}; the table holds the same figures`, () => ({
+      legend: {}, tooltip: { formatter: (p) => `${p.data.name}\n${plot.textX(p.value[0])}, ${plot.textY(p.value[1])}` },
+      xAxis: { type: plot.time ? "time" : "log", name: plot.x, axisLabel: { formatter: plot.textX } },
+      yAxis: { type: "log", axisLabel: { formatter: plot.textY } },
+      series: [...by].map(([name, data]) => ({ name, type: "scatter", data, symbolSize: 9, itemStyle: { opacity: 0.75 } })),
+    })), el("p", { class: "note" }, `Down: ${plot.y}; across: ${plot.x}.`));
+}

@@ -1,0 +1,132 @@
+// Fleet: many workloads, one bill: where each runs, what it costs, what could go wrong.
+
+import { job } from "./api.js";
+import { questionPage } from "./asked.js";
+import { chart } from "./charts.js";
+import { el, fill, fresh, table, tiles, band } from "./dom.js";
+import * as format from "./format.js";
+
+const FILE = "fleet.yaml";
+const FIELDS = [{ key: "scenarios", label: "Draws of demand, prices and interruptions", placeholder: "1000" }];
+const EXAMPLE = `name: two services and a fine-tuning
+environments:
+  production: {always: true}
+  development: {start: "09:00", stop: "17:00", days: 22}
+policies:
+  budget_per_month: $8k
+workloads:
+  - name: chat
+    task: serve
+    model: Llama-3.1-8B
+    environment: production
+    traffic: {requests_per_s: 4, input_tokens: 1024, output_tokens: 256}
+    targets: {ttft: {p95: 1s}}
+  - name: search
+    task: encode
+    model: bert-base-uncased
+    environment: production
+    traffic: {requests_per_s: 50, input_tokens: 128}
+  - name: nightly tuning
+    task: finetune
+    model: Llama-3.1-8B
+    environment: development
+    method: {kind: lora, rank: 16}
+    data: {tokens: 20M}
+    runs_per_month: 20
+`;
+
+const kept = () => (location.hash.startsWith("#fleet=") ? decodeURIComponent(location.hash.slice(7)) : "");
+
+export function show(main) {
+  const files = {};
+  if (kept()) files[FILE] = kept();
+  return questionPage(main, {
+    title: "Fleet", noun: "assess", fields: FIELDS, start: {}, files, button: "Assess",
+    needs: () => Boolean(files[FILE]?.trim()),
+    empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Write or open a fleet file, and assess it; it takes seconds to minutes.")],
+    before: (page) => editor(page),
+    run: (noun, question, how) => job(noun, { ...question, fleet: FILE }, how),
+    draw: (found, place, question) => drawFleet(found, place, { ...question, fleet: FILE, files: { ...files } }),
+  });
+}
+
+/** The fleet file as text: opened, dropped, or written; it stands in the link. */
+function editor({ files }) {
+  const id = fresh("fleet");
+  const text = el("textarea", { id, rows: "18", spellcheck: "false", value: files[FILE] ?? "", oninput: () => keep(text.value) });
+  text.value = files[FILE] ?? "";
+  const keep = (value) => {
+    files[FILE] = value;
+    history.replaceState(null, "", `${location.pathname}${location.search}${value ? `#fleet=${encodeURIComponent(value)}` : ""}`);
+  };
+  const open = (value) => { text.value = value; keep(value); };
+  const picker = el("input", { type: "file", accept: ".yaml,.yml,.json", "aria-label": "Open a fleet file", onchange: () => picker.files[0]?.text().then(open) });
+  return el("div", {}, el("div", { class: "field" }, el("label", { for: id }, "Fleet file (YAML)"), text), el("div", { class: "field" }, picker),
+    el("div", { class: "field" }, el("button", { type: "button", class: "quiet", onclick: () => open(EXAMPLE) }, "Write an example")));
+}
+
+function drawFleet(found, place, question) {
+  if (!found.usd_per_month) return;
+  const cost = found.usd_per_month;
+  const bought = (a) => `${format.fixed(a.count, 0)} x ${a.provider} ${a.instance}, ${a.region}`;
+  const missing = found.workloads.filter((w) => !w.feasible);
+  const expected = cost.expected ?? cost.total;
+  place.append(
+    ...missing.map((w) => el("div", { class: "infeasible", role: "alert" }, el("h2", {}, `Nothing runs ${w.name}`), el("ul", {}, w.reasons.map((r) => el("li", {}, r))))),
+    el("section", { class: "card", "aria-label": "The bill" }, tiles([
+      ["A month", format.usd(expected), cost.low === null ? null : `80 % interval: ${format.usd(cost.low)} to ${format.usd(cost.high)}`, band(cost.low, expected, cost.high)],
+      ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
+      ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
+    ]), found.optimality && el("p", { class: "note" }, found.optimality), download(question)),
+    sankey(found, bought),
+    el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-ups`, [
+      { title: "workload", cell: (a) => a.workload }, { title: "environment", cell: (a) => a.environment }, { title: "runs on", cell: bought },
+      { title: "bought", cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
+    ], found.allocation)),
+    listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => format.usd(s.usd_per_month), true], ["how", (s) => s.how]]),
+    listed("What if", found.whatif, [["what", (w) => w.name], ["possible", (w) => (w.feasible ? "yes" : "no")], ["a month", (w) => (w.usd_per_month === null ? "-" : format.usd(w.usd_per_month)), true], ["change", (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd).replace("$-", "-$")}`), true], ["", (w) => w.text]]),
+    listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => format.percent(r.probability, 0), true], ["impact", (r) => format.percent(r.impact, 0), true], ["kind", (r) => r.kind], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
+    listed("Assumed", found.assumptions, [["", (text) => text]]),
+  );
+}
+
+function listed(title, rows, columns) {
+  if (!rows.length) return "";
+  return el("section", { class: "card" }, el("h2", {}, title), table(`${rows.length} of them`, columns.map(([name, cell, number]) => ({ title: name, cell, number })), rows));
+}
+
+/** Dollars from workloads over providers to machines. */
+function sankey(found, bought) {
+  const flows = new Map();
+  const add = (from, to, value) => flows.set(`${from}\n${to}`, { source: from, target: to, value: (flows.get(`${from}\n${to}`)?.value ?? 0) + value });
+  const rows = found.allocation.filter((a) => a.usd_per_month > 0);
+  if (!rows.length) return "";
+  for (const a of rows) {
+    add(`${a.workload} `, a.provider, a.usd_per_month);
+    add(a.provider, bought(a), a.usd_per_month);
+  }
+  const links = [...flows.values()];
+  const nodes = [...new Set(links.flatMap((one) => [one.source, one.target]))].map((name) => ({ name }));
+  return el("section", { class: "card" }, el("h2", {}, "Where the money goes"),
+    chart("Dollars a month from workloads over providers to machines; the table holds the same figures", () => ({
+      tooltip: { formatter: (p) => (p.dataType === "edge" ? `${p.data.source.trim()} to ${p.data.target}: ${format.usd(p.value)}` : `${p.name.trim()}: ${format.usd(p.value)}`) },
+      series: [{ type: "sankey", data: nodes, links, left: 8, right: 190, top: 8, bottom: 8, label: { color: getComputedStyle(document.body).color, width: 180, overflow: "truncate" }, lineStyle: { color: "source", opacity: 0.35 } }],
+    })));
+}
+
+/** The report's files as a zip; it is computed with the same seed, so it says the same. */
+function download(question) {
+  const status = el("span", { role: "status" });
+  async function pack() {
+    fill(status, "Writing the report …");
+    try {
+      const url = URL.createObjectURL(await job("assess", question, { accept: "application/zip", signal: new AbortController().signal, progress: (text) => fill(status, `Writing the report: ${text}`) }));
+      el("a", { href: url, download: "flopwise-report.zip" }).click();
+      URL.revokeObjectURL(url);
+      fill(status, "");
+    } catch (problem) {
+      fill(status, problem.message);
+    }
+  }
+  return el("div", { class: "row noprint" }, el("button", { type: "button", class: "quiet", onclick: pack }, "Download the report"), status);
+}

@@ -1,0 +1,143 @@
+// Fields that hold options: their state is the address, so that a link shows the same view.
+
+import { el, fresh } from "./dom.js";
+
+/** The options of the address, by name; one that stands there several times is a list. */
+export function fromAddress(lists) {
+  const found = {};
+  const query = new URLSearchParams(location.search);
+  for (const key of new Set(query.keys())) {
+    const all = query.getAll(key).filter((value) => value !== "");
+    if (all.length) found[key] = lists.has(key) ? all : all.at(-1);
+  }
+  return found;
+}
+
+/** Write the options into the address. */
+export function toAddress(state) {
+  const query = new URLSearchParams();
+  for (const [key, value] of Object.entries(state)) {
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== undefined) query.append(key, one);
+  }
+  const text = query.toString();
+  history.replaceState(null, "", location.pathname + (text ? `?${text}` : "") + location.hash);
+}
+
+function labelled(field, id, ...content) {
+  return el("div", { class: "field" }, el("label", { for: id }, field.label), content, field.hint && el("small", { id: `${id}-hint` }, field.hint));
+}
+
+/** A field: text (with a slider where it has `range`), choice, check, or list of text. `change(key, value)` tells. */
+export function input(field, state, change) {
+  const id = fresh(field.key);
+  const value = state[field.key];
+  const described = field.hint ? `${id}-hint` : null;
+  if (field.choices) {
+    const select = el("select", { id, name: field.key, "aria-describedby": described, onchange: () => change(field.key, select.value) },
+      field.choices.map(([key, text]) => el("option", { value: key, selected: String(value ?? "") === key }, text)));
+    return labelled(field, id, select);
+  }
+  if (field.check) {
+    const on = value === undefined ? field.check === "on" : value === "true";
+    const box = el("input", { type: "checkbox", id, name: field.key, checked: on, onchange: () => change(field.key, String(box.checked)) });
+    return el("div", { class: "field" }, el("label", { class: "check", for: id }, box, field.label), field.hint && el("small", { id: `${id}-hint` }, field.hint));
+  }
+  const shown = Array.isArray(value) ? value.join(", ") : value ?? "";
+  const said = () => (field.list ? text.value.split(",").map((one) => one.trim()).filter(Boolean) : text.value.trim());
+  const list = field.suggestions ? `${id}-list` : null;
+  const text = el("input", {
+    type: "text", id, name: field.key, value: shown, placeholder: field.placeholder ?? "", list, autocomplete: "off", spellcheck: "false",
+    "aria-describedby": described, oninput: () => { place(); change(field.key, said()); },
+  });
+  const suggestions = el("datalist", { id: list ?? "" });
+  if (field.suggestions) {
+    field.suggestions().then((names) => suggestions.replaceChildren(...names.map((name) => el("option", { value: name }))), () => {});
+  }
+  let slider = null;
+  const { low, high, write } = field.range ?? {};
+  const place = () => {
+    const number = slider && field.range.read(text.value);
+    if (number > 0) slider.value = String(Math.round(1000 * Math.log(number / low) / Math.log(high / low)));
+  };
+  if (field.range) {
+    slider = el("input", {
+      type: "range", min: "0", max: "1000", step: "1", "aria-label": `${field.label}, by slider`,
+      oninput: () => {
+        text.value = write(low * (high / low) ** (Number(slider.value) / 1000));
+        slider.setAttribute("aria-valuetext", text.value);
+        change(field.key, said());
+      },
+    });
+    place();
+  }
+  return labelled(field, id, text, slider, list && suggestions);
+}
+
+const short = (value) => String(Number(value.toPrecision(2)));
+const SUFFIX = { k: 1e3, M: 1e6, B: 1e9, T: 1e12 };
+const UNITS = { ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400, day: 86400, days: 86400 };
+
+/** Counts with suffixes: 20M. */
+export const counts = (low, high) => ({
+  low, high,
+  write: (value) => {
+    const [suffix, size] = Object.entries(SUFFIX).reverse().find(([, one]) => value >= one * 0.9999) ?? ["", 1];
+    return short(value / size) + suffix;
+  },
+  read: (text) => {
+    const found = /^\$?\s*([\d.]+)\s*([kMBT]?)$/.exec(text.trim());
+    return found ? Number(found[1]) * (SUFFIX[found[2]] ?? 1) : NaN;
+  },
+});
+
+/** Times with units: 500ms, 30d. */
+export const times = (low, high) => ({
+  low, high,
+  write: (value) => {
+    const [unit, size] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1], ["ms", 1e-3]].find(([, one]) => value >= one * 0.9999) ?? ["ms", 1e-3];
+    return short(value / size) + unit;
+  },
+  read: (text) => {
+    const found = /^(?:p\d+=)?([\d.]+)\s*([a-z]+)$/.exec(text.trim());
+    return found && UNITS[found[2]] ? Number(found[1]) * UNITS[found[2]] : NaN;
+  },
+});
+
+/** Every other option of a noun, from its declaration, with a field to search them. */
+export function others(declared, without, state, change) {
+  const fields = Object.entries(declared).filter(([key]) => !without.has(key) && key !== "files").map(([key, schema]) => {
+    const field = { key, label: key.replaceAll("_", " "), hint: schema.description, list: schema.type === "array", placeholder: schema["x-takes"] ?? "" };
+    const names = schema.enum ?? schema.items?.enum;
+    if (schema.type === "boolean") field.choices = [["", schema.default ? "yes, as usual" : "as usual"], ["true", "yes"], ["false", "no"]];
+    else if (names && !field.list) field.choices = [["", "as usual"], ...names.map((name) => [name, name])];
+    return { text: `${key} ${schema.description}`.toLowerCase(), element: input(field, state, change), said: key in state };
+  });
+  const id = fresh("find");
+  const search = el("input", {
+    type: "search", id, oninput: () => {
+      const wanted = search.value.trim().toLowerCase();
+      for (const one of fields) one.element.hidden = Boolean(wanted) && !one.text.includes(wanted);
+    },
+  });
+  return el("details", { open: fields.some((one) => one.said) }, el("summary", {}, `All options (${fields.length})`),
+    el("div", { class: "field" }, el("label", { for: id }, "Find an option"), search), fields.map((one) => one.element));
+}
+
+/** The words of a printed command line as a question: what the line asks, by the same names. */
+export function questionOf(line) {
+  const words = [...line.matchAll(/'((?:[^'])*)'|"((?:[^"])*)"|(\S+)/g)].map((m) => m[1] ?? m[2] ?? m[3]);
+  const [, noun, ...rest] = words;
+  const question = {};
+  for (let i = 0; i < rest.length; i += 1) {
+    const word = rest[i];
+    if (!word.startsWith("--")) {
+      question.model = word;
+      continue;
+    }
+    const key = word.slice(2).replaceAll("-", "_");
+    const flag = i + 1 >= rest.length || rest[i + 1].startsWith("--");
+    const value = flag ? true : rest[(i += 1)];
+    question[key] = key in question ? [question[key], value].flat() : value;
+  }
+  return { noun, question };
+}

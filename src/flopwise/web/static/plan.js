@@ -1,0 +1,286 @@
+// Plan: a model and a workload in, ranked machines and layouts out, and everything behind the one that is chosen.
+
+import { ask, facts, options } from "./api.js";
+import { band, el, fill, table, tiles } from "./dom.js";
+import { counts, fromAddress, input, others, times, toAddress } from "./form.js";
+import * as format from "./format.js";
+import { front, levers } from "./planned.js";
+import { detail } from "./chosen.js";
+
+const TASKS = [["serve", "Real-time"], ["batch", "Batch"], ["finetune", "Fine-tune"], ["pretrain", "Pre-train"], ["encode", "Embeddings"]];
+const WHERE = ["provider", "gpu", "purchase", "max_gpus"];
+const RUN = ["deadline", "budget"];
+const OF_TASK = {
+  serve: ["rate", "input", "output", "ttft", "tpot", "budget", "simulate"],
+  batch: ["requests", "input", "output", ...RUN],
+  finetune: ["lora", "qlora", "tokens", "seq", ...RUN],
+  pretrain: ["tokens", "seq", "global_batch", ...RUN],
+  encode: ["rate", "input", "latency", "budget", "simulate"],
+};
+const START = {
+  serve: { rate: "2", input: "1024", output: "256", ttft: "1s", simulate: "false" },
+  batch: { requests: "100k", deadline: "1d" },
+  finetune: { lora: "16", tokens: "20M" },
+  pretrain: { tokens: "100B", deadline: "30d" },
+  encode: { rate: "20", input: "256", simulate: "false" },
+};
+const FIELDS = {
+  rate: { label: "Requests a second", range: counts(0.1, 1000), hint: "On average: 20, 500/min." },
+  requests: { label: "Requests in all", range: counts(1e3, 1e8) },
+  input: { label: "Tokens of a prompt", range: counts(32, 131072) },
+  output: { label: "Tokens of an answer", range: counts(16, 16384) },
+  ttft: { label: "Time to the first token, at most", range: times(0.05, 30), hint: "At a percentile: p99=1s; else p95." },
+  tpot: { label: "Time of each further token, at most", range: times(0.005, 0.5) },
+  latency: { label: "Time of a request, at most", range: times(0.005, 10) },
+  tokens: { label: "Tokens of the run", range: counts(1e6, 2e13) },
+  seq: { label: "Tokens of a sequence", range: counts(256, 131072) },
+  global_batch: { label: "Sequences of a step", range: counts(8, 16384) },
+  lora: { label: "Rank of adapters", hint: "Empty: all weights are trained." },
+  qlora: { label: "On a 4-bit base (QLoRA)", check: "off" },
+  deadline: { label: "Done within", range: times(600, 86400 * 365) },
+  budget: { label: "Budget, US dollars", range: counts(1, 1e7), hint: "Of the run; of a month for services." },
+  simulate: { label: "Check the best plans in the simulator", check: "on", hint: "Slower; holds percentiles under real queues." },
+  provider: { label: "Providers", list: true, hint: "aws, gcp, azure …; empty: all.", suggestions: () => names("instances", "provider") },
+  gpu: { label: "GPUs", list: true, hint: "h100, l40s …; empty: all.", suggestions: () => names("gpus", "name") },
+  purchase: { label: "Bought", list: true, hint: "on_demand, spot, reserved_1y, reserved_3y." },
+  max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
+};
+const PAUSE_MS = 200;
+
+const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
+
+export async function show(main) {
+  const declared = await options("plan").catch((problem) => ({ problem }));
+  if (declared.problem) {
+    fill(main, failed(declared.problem));
+    return;
+  }
+  const lists = new Set(Object.keys(declared).filter((key) => declared[key].type === "array"));
+  const state = fromAddress(lists);
+  const files = {};
+  let pick = Number(state.pick) || 1;
+  delete state.pick;
+  let running = null;
+  let timer = 0;
+  const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
+  const status = el("p", { class: "status", role: "status", "aria-live": "polite" });
+  const results = el("div", { id: "results" });
+  fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status, results)));
+
+  const remember = () => toAddress(pick > 1 ? { ...state, pick } : state);
+
+  function change(key, value) {
+    if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
+    else state[key] = value;
+    pick = 1;
+    remember();
+    clearTimeout(timer);
+    timer = setTimeout(answer, PAUSE_MS);
+  }
+
+  function chooseTask(task) {
+    for (const key of [...OF_TASK[state.task] ?? [], ...OF_TASK[task]]) delete state[key];
+    Object.assign(state, START[task], { task });
+    drawForm();
+    change("task", task);
+  }
+
+  function upload(file) {
+    if (!file) return;
+    file.text().then((text) => {
+      files["config.json"] = text;
+      change("workload", "config.json");
+      drawForm();
+    });
+  }
+
+  function drawForm() {
+    const task = state.task;
+    const shown = [...(OF_TASK[task] ?? []), ...(task ? WHERE : [])];
+    const picker = el("input", { type: "file", accept: ".json", class: "noprint", "aria-label": "A config.json", onchange: () => upload(picker.files[0]) });
+    const drop = el("div", {
+      class: "drop", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
+      ondrop: (e) => { e.preventDefault(); drop.classList.remove("over"); upload(e.dataTransfer.files[0]); },
+    }, "Or drop a config.json here: ", picker, files["config.json"] ? el("p", { class: "note" }, "In use; it is not part of the link.") : null);
+    fill(form,
+      input({ key: "workload", label: "Model", hint: "A name of the catalog, a hub id, or a size such as 7B.", placeholder: "Llama-3.1-8B", suggestions: () => names("models", "name") }, state, change), drop,
+      el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
+        el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)))),
+      shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
+      task && input({ key: "objective", label: "Rank by", choices: [["", "cost"], ["time", "time"], ["energy", "energy"]] }, state, change),
+      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown]), state, change));
+  }
+
+  async function answer() {
+    running?.abort();
+    if (!state.workload || !state.task) {
+      status.textContent = "";
+      fill(results, el("div", { class: "empty" }, el("h2", {}, "What do you want to run?"),
+        el("p", {}, "Choose a model and a workload: the ways of running it are ranked over all offers, with what each costs and how sure that is."),
+        el("ul", {}, EXAMPLES.map(([text, query]) => el("li", {}, el("a", { href: `/plan?${query}` }, text))))));
+      return;
+    }
+    const mine = (running = new AbortController());
+    const question = { ...state };
+    if (state.workload === "config.json" && files["config.json"]) question.files = files;
+    const begun = performance.now();
+    status.classList.add("busy");
+    status.textContent = "Planning …";
+    results.classList.add("stale");
+    results.setAttribute("aria-busy", "true");
+    try {
+      const plan = await ask("plan", question, { signal: mine.signal });
+      draw(plan, question, null);
+      status.textContent = `${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`;
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem);
+      else fill(results, failed(problem));
+      status.textContent = problem.infeasible ? "No plan meets every target." : "No answer.";
+    }
+    status.classList.remove("busy");
+    results.classList.remove("stale");
+    results.removeAttribute("aria-busy");
+  }
+
+  function draw(plan, question, problem) {
+    const rows = plan.plans.length ? plan.plans : plan.misses;
+    const place = el("div", { id: "chosen" });
+    const select = (row) => {
+      pick = row.rank || rows.indexOf(row) + 1;
+      remember();
+      for (const line of results.querySelectorAll("tr[data-rank]")) line.classList.toggle("chosen", line.dataset.rank === String(pick));
+      for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === String(pick);
+      detail(place, row, plan, question, rows);
+    };
+    fill(results,
+      problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
+        el("ul", {}, problem.details.reasons.map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
+      rows.length ? headline(rows[0], plan, !problem) : null,
+      rows.length ? ranked(rows, plan, pick, select) : null,
+      el("div", { class: "cards" }, front(plan, select), levers(plan)),
+      place,
+      ruledOut(plan, question), assumed(plan));
+    if (rows.length) select(rows[pick - 1] ?? rows[0]);
+  }
+
+  drawForm();
+  answer();
+}
+
+const EXAMPLES = [
+  ["A chat service: Llama-3.1-8B, two requests a second, first token within a second", "workload=Llama-3.1-8B&task=serve&rate=2&input=1024&output=256&ttft=1s&simulate=false"],
+  ["A fine-tuning: Llama-3.1-8B with LoRA on 20M tokens", "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M"],
+  ["A pre-training: 7B on 100B tokens within 30 days", "workload=7B&task=pretrain&tokens=100B&deadline=30d"],
+];
+
+/** How a problem is shown: its title, its message, and what to do. */
+export function failed(problem) {
+  const details = problem.details ?? { title: "a defect of the page", detail: problem.message };
+  const hint = { 0: "Start it again and reload.", 401: "Open the link that flopwise web printed: it holds the token.", 503: "Try again in a moment." }[details.status];
+  return el("div", { class: details.type?.endsWith(":infeasible") ? "infeasible" : "error", role: "alert" }, el("h2", {}, details.title),
+    el("p", {}, details.detail), hint && el("p", {}, hint), details.reasons?.length ? el("ul", {}, details.reasons.map((r) => el("li", {}, r))) : null);
+}
+
+const service = (plan) => ["serve", "encode"].includes(plan.task);
+const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
+const likely = (row) => (Object.keys(row.meets).length ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
+const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
+const ends = (row, name, text) => (row[`${name}_low`] === null ? null : `80 % interval: ${text(row[`${name}_low`])} to ${text(row[`${name}_high`])}`);
+
+function headline(best, plan, meets) {
+  const figures = [
+    [meets ? `Best by ${plan.objective}` : "Nearest miss", `${best.num_instances} x ${best.instance}`, `${best.provider}, ${best.region}: ${best.num_gpus} x ${best.gpu}`],
+    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd")],
+  ];
+  if (service(plan)) {
+    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s)], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s)]);
+  }
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds")], ["Meets its targets", likely(best)]);
+  return el("section", { class: "card", "aria-label": "The answer" }, tiles(figures));
+}
+
+const COLUMNS = [
+  { key: "rank", title: "#", number: true, of: (c) => c.rank, text: (c) => String(c.rank) },
+  { key: "provider", title: "provider", of: (c) => c.provider },
+  { key: "instance", title: "instance", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}` },
+  { key: "region", title: "region", of: (c) => c.region },
+  { key: "gpus", title: "GPUs", number: true, of: (c) => c.num_gpus, text: (c) => String(c.num_gpus) },
+  { key: "gpu", title: "GPU", of: (c) => c.gpu },
+  { key: "layout", title: "layout", of: (c) => format.layout(c.layout) },
+  { key: "memory", title: "memory", number: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
+  { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s) },
+  { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s) },
+  { key: "time", title: "time", number: true, only: (p) => p.task !== "serve", of: (c) => c.seconds, text: (c) => format.seconds(c.seconds) },
+  { key: "hourly", title: "USD/h", number: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour) },
+  { key: "cost", title: "cost", number: true, of: (c) => c.cost_usd, text: (c) => format.usd(c.cost_usd) },
+  { key: "meets", title: "meets", number: true, of: (c) => (Object.keys(c.meets).length ? -Math.min(...Object.values(c.meets)) : 0), text: likely },
+];
+const FIRST = 10;
+
+/** The ranked table: sorted by any column, filtered by any text, ten rows at first. */
+function ranked(rows, plan, pick, select) {
+  let sort = { key: "rank", up: true };
+  let all = false;
+  const place = el("div");
+  const search = el("input", { type: "search", "aria-label": "Filter the plans", placeholder: "Filter: l40s, aws, spot …", oninput: () => draw() });
+  const columns = COLUMNS.filter((c) => !c.only || c.only(plan));
+  const text = (c, row) => (c.text ? c.text(row) : String(c.of(row)));
+  const chosen = () => place.querySelector("input[name=pick]:checked")?.value ?? String(pick);
+
+  function draw() {
+    const before = chosen();
+    const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const column = columns.find((c) => c.key === sort.key);
+    const found = rows.filter((row) => wanted.every((word) => columns.some((c) => text(c, row).toLowerCase().includes(word))));
+    found.sort((a, b) => {
+      const [x, y] = [column.of(a), column.of(b)];
+      return (x < y ? -1 : x > y ? 1 : 0) * (sort.up ? 1 : -1);
+    });
+    const shown = all ? found : found.slice(0, FIRST);
+    fill(place,
+      table(`${plan.plans.length ? "Plans that meet every target" : "Nearest misses"}: ${shown.length} of ${rows.length}`, [
+        { title: "show", cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === before, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(row) }) },
+        ...columns.map((c) => ({
+          number: c.number, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
+          title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
+          cell: (row) => text(c, row),
+        })),
+      ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === before && "chosen" })),
+      found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
+  }
+  draw();
+  return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, "Ranked plans"), search), place);
+}
+
+/** What was ruled out and why; any instance or GPU can be asked for. */
+function ruledOut(plan, question) {
+  const place = el("div", { role: "status", "aria-live": "polite" });
+  const field = el("input", { type: "text", "aria-label": "Instance or GPU", placeholder: "p5.48xlarge, h100 …" });
+  async function why() {
+    const name = field.value.trim();
+    if (!name) return;
+    fill(place, el("p", { class: "status busy" }, `Asking about ${name} …`));
+    const gpu = (await names("gpus", "name").catch(() => [])).some((one) => one.toLowerCase().startsWith(name.toLowerCase()));
+    const rest = Object.fromEntries(Object.entries(question).filter(([key]) => !["gpu", "instance"].includes(key)));
+    try {
+      const found = await ask("plan", { ...rest, [gpu ? "gpu" : "instance"]: [name], simulate: false });
+      const best = found.plans[0];
+      fill(place, el("p", {}, `It meets the targets: ${best.num_instances} x ${best.provider} ${best.instance} in ${format.seconds(best.seconds)} for ${format.usd(best.cost_usd)}` +
+        `${plan.plans.length ? `, against ${format.usd(plan.plans[0].cost_usd)} of plan 1` : ""}.`));
+    } catch (problem) {
+      fill(place, el("p", {}, problem.message), el("ul", {}, (problem.details?.reasons ?? []).map((reason) => el("li", {}, reason))));
+    }
+  }
+  return el("section", { class: "card" }, el("h2", {}, "Why not …?"),
+    el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, el("button", {}, "Ask")), place,
+    plan.ruled_out.length ? table("Ruled out", [
+      { title: "count", number: true, cell: (r) => format.fixed(r.count, 0) }, { title: "of", cell: (r) => r.unit },
+      { title: "reason", cell: (r) => r.reason }, { title: "example", cell: (r) => r.example || "-" },
+    ], plan.ruled_out) : null);
+}
+
+function assumed(plan) {
+  if (!plan.assumptions.length) return null;
+  return el("section", { class: "card" }, el("h2", {}, "Assumed"), el("ul", {}, [...new Set(plan.assumptions)].map((text) => el("li", {}, text))));
+}

@@ -1,0 +1,110 @@
+// Serve: what users of a service see: the curve of latency against throughput, and requests through replicas.
+
+import { ask, facts } from "./api.js";
+import { chart } from "./charts.js";
+import { el, fill, table, tiles } from "./dom.js";
+import { counts, times } from "./form.js";
+import * as format from "./format.js";
+import { questionPage } from "./asked.js";
+
+const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
+const FIELDS = [
+  { key: "model", label: "Model", placeholder: "Llama-3.1-8B", suggestions: () => names("models") },
+  { key: "gpu", label: "GPU", placeholder: "l40s", suggestions: () => names("gpus") },
+  { key: "replicas", label: "Replicas", range: counts(1, 256) },
+  { key: "rate", label: "Requests a second", range: counts(0.1, 1000), hint: "Empty with a trace." },
+  { key: "input", label: "Tokens of a prompt", placeholder: "1024", hint: "1024, 200:800, lognormal:900:cv=1." },
+  { key: "output", label: "Tokens of an answer", placeholder: "256" },
+  { key: "duration", label: "Traffic of", range: times(10, 86400) },
+  { key: "ttft", label: "First token within", range: times(0.05, 30) },
+  { key: "tpot", label: "Each further token within", range: times(0.005, 0.5) },
+  { key: "autoscale", label: "Autoscaling", choices: [["", "fixed replicas"], ["concurrency", "by requests in flight"]] },
+  { key: "target", label: "In flight for each replica, where it scales", range: counts(1, 256) },
+];
+const START = { model: "Llama-3.1-8B", gpu: "l40s", rate: "2", input: "1024", output: "256", duration: "5min", ttft: "1s" };
+const TITLES = { ttft_s: "TTFT", tpot_s: "TPOT", itl_s: "between tokens", e2e_s: "whole request" };
+
+export function show(main) {
+  return questionPage(main, {
+    title: "Serve", noun: "simulate", fields: FIELDS, start: START, needs: (state) => state.model && state.gpu,
+    empty: [el("h2", {}, "What do users see?"), el("p", {}, "Choose a model and a GPU; requests are played through every engine step.")],
+    before: ({ state, change, files, drawForm }) => traceField(state, change, files, drawForm),
+    run: async (noun, question, how) => {
+      const asked = { ...question };
+      if (asked.autoscale) delete asked.replicas;
+      else delete asked.target;
+      const [run, curve] = await Promise.all([ask(noun, asked, how), latencyCurve(asked, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
+      return { run, curve };
+    },
+    draw: (found, place) => drawRun(found.run ?? found, found.curve ?? null, place),
+  });
+}
+
+function traceField(state, change, files, drawForm) {
+  function upload(file) {
+    if (!file) return;
+    file.text().then((text) => {
+      files["trace.csv"] = text;
+      for (const key of ["rate", "input", "output", "duration"]) delete state[key];
+      change("trace", "trace.csv");
+      drawForm();
+    });
+  }
+  const picker = el("input", { type: "file", accept: ".csv", "aria-label": "A trace of requests", onchange: () => upload(picker.files[0]) });
+  const drop = el("div", {
+    class: "drop field", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
+    ondrop: (e) => { e.preventDefault(); drop.classList.remove("over"); upload(e.dataTransfer.files[0]); },
+  }, "Or drop a trace (CSV: arrival_s, prompt_tokens, output_tokens): ", picker, state.trace ? el("p", { class: "note" }, files["trace.csv"] ? "In use; it is not part of the link." : "The link was made with a trace: choose it again.") : null);
+  return drop;
+}
+
+const OF_SERVE = ["model", "gpu", "tp", "pp", "ep", "dp", "weights", "kv_dtype", "engine", "input", "output"];
+
+/** The sweep of `flopwise serve --sweep concurrency`, for the same deployment. */
+function latencyCurve(question, how) {
+  const own = Object.fromEntries(Object.entries(question).filter(([key, value]) => OF_SERVE.includes(key) && !(["input", "output"].includes(key) && !/^\d+k?$/.test(value))));
+  return ask("serve", { ...own, sweep: "concurrency" }, how);
+}
+
+function drawRun(run, curve, place) {
+  const line = run.timeline;
+  const percent = (share) => (share === null || share === undefined ? null : format.percent(share));
+  const points = (curve?.points ?? []).filter((p) => p.fits);
+  fill(place,
+    el("section", { class: "card", "aria-label": "The run" }, tiles([
+      ["Answered", format.fixed(run.completed, 0), run.dropped ? `${format.fixed(run.dropped, 0)} dropped` : "none dropped"],
+      ["TTFT p95", run.ttft_s.p95 === null ? null : format.seconds(run.ttft_s.p95)], ["TPOT p95", run.tpot_s.p95 === null ? null : format.seconds(run.tpot_s.p95)],
+      ["Within all targets", percent(run.goodput_frac)], ["Busy", percent(run.utilisation_frac)], ["Cache at most", percent(run.kv_peak_frac)],
+      ["Replica-hours", format.plain(run.replica_hours)], ["Cost", run.cost_usd === null ? null : format.usd(run.cost_usd)],
+    ])),
+    el("section", { class: "card" }, el("h2", {}, "Percentiles"), table("As simulated", [
+      { title: "", cell: ([, name]) => name },
+      ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key]) => (run[key][p] === null ? "-" : format.seconds(run[key][p])) })),
+    ], Object.entries(TITLES))),
+    el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(line) : null, points.length > 1 ? throughput(points) : null),
+    run.assumptions?.length ? el("section", { class: "card" }, el("h2", {}, "Assumed"), el("ul", {}, run.assumptions.map((text) => el("li", {}, text)))) : null);
+}
+
+function timeline(line) {
+  const held = Object.entries({ running: "running", queue: "waiting", replicas: "replicas", blocks: "blocks of cache" }).filter(([key]) => line[key]);
+  return el("section", { class: "card" }, el("h2", {}, "Over time"),
+    chart("Requests that run and wait, replicas, and blocks of cache in use, over the time of the run", () => ({
+      legend: {}, tooltip: { trigger: "axis", valueFormatter: (v) => format.plain(v) },
+      xAxis: { type: "value", name: "time", axisLabel: { formatter: format.seconds } }, yAxis: [{ type: "value" }, { type: "value", splitLine: { show: false } }],
+      series: held.map(([key, name]) => ({ name, type: "line", symbol: "none", yAxisIndex: key === "blocks" ? 1 : 0, step: key === "replicas" ? "end" : false, data: line.time_s.map((t, i) => [t, line[key][i]]) })),
+    })));
+}
+
+function throughput(points) {
+  const rows = points.filter((p) => p.tpot_s > 0);
+  return el("section", { class: "card" }, el("h2", {}, "Latency against throughput"),
+    chart("Time of a token against output tokens a second; the table holds the same figures", () => ({
+      tooltip: { formatter: (p) => `${format.plain(p.value[0])} output tokens/s\n${format.seconds(p.value[1])} a token` },
+      xAxis: { type: "value", name: "output tokens/s" }, yAxis: { type: "value", axisLabel: { formatter: format.seconds } },
+      series: [{ type: "line", symbolSize: 8, data: rows.map((p) => [p.tokens_per_s, p.tpot_s]) }],
+    })),
+    table("One replica", [
+      { title: "at once", number: true, cell: (p) => format.plain(p.value) }, { title: "TTFT", number: true, cell: (p) => format.seconds(p.ttft_s) },
+      { title: "TPOT", number: true, cell: (p) => format.seconds(p.tpot_s) }, { title: "output tokens/s", number: true, cell: (p) => format.plain(p.tokens_per_s) },
+    ], rows));
+}

@@ -1,0 +1,387 @@
+"""The pages in a real browser: what a person does on them, and that the numbers are those of the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import ROOT_ARGUMENTS, need_browser
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from flopwise import cli, units
+from flopwise.cli.app import app
+from flopwise.web.guard import Access
+from flopwise.web.server import create_app, listen, server_of
+
+pytestmark = pytest.mark.browser
+expect.set_options(timeout=30_000)
+ROOT = Path(__file__).parents[2]
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+FINETUNE = "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
+LINE = "plan Llama-3.1-8B --task finetune --lora 16 --provider aws --gpu l40s --gpu l4 --max-gpus 4"
+SERVE = "workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
+FLEET = """name: small
+workloads:
+  - name: chat
+    task: serve
+    model: Llama-3.1-8B
+    traffic: {requests_per_s: 2}
+    targets: {ttft: {p95: 1s}}
+    constraints: {gpus: [l4], providers: [aws]}
+"""
+LONGEST_S = 180
+"""What a person who never opened a terminal may need for a plan."""
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A server of this process on a free port."""
+    with listen("127.0.0.1", 0) as bound:
+        server = server_of(create_app(app, Access.of("127.0.0.1", None)))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    path = need_browser()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ROOT_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser, address: str) -> Iterator[Page]:
+    """A page whose errors, messages and requests to other machines fail the test."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, base_url=address, accept_downloads=True)
+    context.set_default_timeout(20_000)
+    one = context.new_page()
+    wrong: list[str] = []
+    one.on("pageerror", lambda error: wrong.append(str(error)))
+    one.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    one.on(
+        "request", lambda asked: None if asked.url.startswith((address, "blob:", "data:")) else wrong.append(asked.url)
+    )
+    yield one
+    context.close()
+    assert not [text for text in wrong if not re.search(r"status of 4\d\d", text)]
+
+
+def _printed(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    cli.main([*line.split(), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def _serious(page: Page) -> list[str]:
+    """What axe-core finds that hinders people, by rule."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("() => axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']})")
+    assert len(found["passes"]) > 10
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:150]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def _settled(page: Page) -> None:
+    expect(page.locator("#results table").first).to_be_visible()
+    expect(page.locator("#results[aria-busy]")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("workload", "field"), [("Fine-tune", "Tokens of the run"), ("Real-time", "Requests a second")]
+)
+def test_a_person_plans_from_the_start_page(workload: str, field: str, page: Page) -> None:
+    begun = time.monotonic()
+    page.goto("/")
+    expect(page.get_by_text("What do you want to run?")).to_be_visible()
+    page.get_by_label("Model", exact=True).fill("Llama-3.1-8B")
+    page.get_by_label(workload, exact=True).check()
+    expect(page.get_by_label(field, exact=True)).not_to_have_value("")
+    page.get_by_label("Providers").fill("aws")
+    page.get_by_label("GPUs", exact=True).fill("l40s, l4")
+    expect(page.locator("#results")).to_contain_text("g6e.xlarge")
+    _settled(page)
+    expect(page.locator(".tree")).to_be_visible()
+    expect(page.locator(".chart[data-drawn]")).to_have_count(5)
+    assert "workload=Llama-3.1-8B" in page.url
+    assert "gpu=l40s&gpu=l4" in page.url
+    assert time.monotonic() - begun < LONGEST_S
+
+
+def test_a_changed_field_shows_what_the_command_line_prints(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto(f"/plan?{FINETUNE}")
+    _settled(page)
+    page.get_by_label("Tokens of the run", exact=True).fill("200M")
+    best = _printed(f"{LINE} --tokens 200M", capsys)["plans"][0]
+    row = page.locator("tr[data-rank='1']")
+    expect(row).to_contain_text(units.format_usd(best["cost_usd"]))
+    expect(row).to_contain_text(units.format_seconds(best["seconds"]))
+    expect(row).to_contain_text(best["instance"])
+    low, high = (units.format_usd(best[f"cost_usd_{end}"]) for end in ("low", "high"))
+    expect(page.locator("dl.figures").first).to_contain_text(f"80 % interval: {low} to {high}")
+    estimate = _printed(f"{best['reproduce'].removeprefix('flopwise ')}", capsys)
+    expect(page.locator("#chosen")).to_contain_text(units.format_gib(estimate["memory"]["per_gpu_bytes"]))
+    for part in estimate["breakdown"]:
+        if part["seconds"]:
+            expect(page.locator("#chosen")).to_contain_text(units.format_seconds(part["seconds"]))
+
+
+def test_a_slider_moves_the_numbers(page: Page) -> None:
+    page.goto(f"/plan?{FINETUNE}")
+    _settled(page)
+    before = page.locator("tr[data-rank='1']").inner_text()
+    slider = page.get_by_label("Tokens of the run, by slider")
+    slider.focus()
+    slider.press("End")
+    expect(page.get_by_label("Tokens of the run", exact=True)).to_have_value("20T")
+    expect(page.locator("#results")).not_to_contain_text(before)
+    assert "tokens=20T" in page.url
+
+
+def test_a_link_shows_the_same_view(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}&pick=2")
+    _settled(page)
+    expect(page.locator("input[name=pick][value='2']")).to_be_checked()
+    shown = page.locator("table").first.inner_text()
+    heading = page.locator("#chosen h2").first.inner_text()
+    page.reload()
+    _settled(page)
+    assert page.locator("table").first.inner_text() == shown
+    assert page.locator("#chosen h2").first.inner_text() == heading
+    assert heading.startswith("Plan 2:")
+    expect(page.get_by_label("Requests a second", exact=True)).to_have_value("2")
+
+
+def test_sorting_and_filtering_the_plans(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}")
+    _settled(page)
+    page.get_by_role("button", name="USD/h").click()
+    header = page.locator("th[aria-sort]")
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    rows = page.locator("tbody tr[data-rank]")
+    prices = [float(re.search(r"\$([\d.,]+)", text)[1].replace(",", "")) for text in rows.all_inner_texts()]  # type: ignore[index]
+    assert prices == sorted(prices)
+    page.get_by_label("Filter the plans").fill("g6.12xlarge")
+    assert all("g6.12xlarge" in text for text in rows.all_inner_texts())
+
+
+def test_an_infeasible_question_says_why_and_shows_the_nearest(page: Page) -> None:
+    page.goto(f"/plan?{SERVE.replace('ttft=1s', 'ttft=1ms')}")
+    expect(page.get_by_role("alert")).to_contain_text("No plan meets every target")
+    expect(page.get_by_role("alert")).to_contain_text("physics")
+    expect(page.locator("#results table").first).to_contain_text("Nearest misses")
+    assert not _serious(page)
+
+
+def test_an_error_says_what_was_wrong(page: Page) -> None:
+    page.goto("/plan?workload=Llama-3.1-8B&task=serve&rate=often")
+    expect(page.get_by_role("alert")).to_contain_text("--rate")
+    page.goto("/plan?workload=Lama-3.1-8Bx&task=serve&rate=1")
+    expect(page.get_by_role("alert")).to_contain_text("Llama-3.1-8B")
+    assert not _serious(page)
+
+
+def test_a_dropped_configuration_is_planned(page: Page) -> None:
+    page.goto(f"/plan?{FINETUNE.replace('workload=Llama-3.1-8B&', '')}")
+    page.get_by_label("A config.json").set_input_files(
+        {"name": "config.json", "mimeType": "application/json", "buffer": json.dumps(CONFIG).encode()}
+    )
+    _settled(page)
+    expect(page.locator("form").first).to_contain_text("it is not part of the link")
+
+
+def test_files_are_previewed_and_packed(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}")
+    _settled(page)
+    page.get_by_label("Export target").select_option("kubernetes")
+    page.locator("summary", has_text=".yaml").first.click()
+    expect(page.locator("details[open] pre").first).to_contain_text("apiVersion")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download as zip").click()
+    packed = zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes()))
+    assert packed.testzip() is None
+    assert any(name.endswith(".yaml") for name in packed.namelist())
+
+
+def test_why_not_another(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}")
+    _settled(page)
+    page.get_by_label("Instance or GPU").fill("t4")
+    page.get_by_role("button", name="Ask").click()
+    answer = page.locator("section", has_text="Why not").get_by_role("status")
+    expect(answer).to_contain_text(re.compile(r"meets the targets|no plan meets every target"))
+
+
+def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}")
+    _settled(page)
+    reached = set()
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "() => document.activeElement.getAttribute('name') || document.activeElement.textContent.slice(0, 30)"
+            )
+        )
+    assert {"workload", "task", "rate", "pick", "Skip to the page", "Catalog"} <= reached
+    page.locator("input[name=pick]").first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#chosen h2").first).to_contain_text("Plan 2:")
+
+
+@pytest.mark.parametrize(
+    ("path", "width"),
+    [
+        ("/plan", 390), (f"/plan?{SERVE}", 390), (f"/plan?{SERVE}", 2560), ("/catalog", 390),
+        ("/catalog?kind=instances", 2560), ("/serve", 390), ("/fleet", 390),
+    ],
+)  # fmt: skip
+def test_pages_suit_screens_and_people(path: str, width: int, page: Page) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme="dark" if width == 390 else "light")
+    page.goto(path)
+    expect(page.locator("h2, table").first).to_be_visible()
+    if "?workload" in path:
+        _settled(page)
+        expect(page.locator(".tree")).to_be_visible()
+    wide = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, "the page scrolls sideways"
+    assert not _serious(page)
+
+
+def test_the_catalog_holds_the_facts(page: Page) -> None:
+    page.goto("/catalog")
+    page.get_by_label("Find among GPUs").fill("h100-sxm")
+    row = page.locator("tbody tr", has_text="H100-SXM-80")
+    expect(row).to_contain_text("3.35 TB/s")
+    expect(row).to_contain_text("989 TFLOP/s")
+    page.get_by_role("link", name="Offers").click()
+    expect(page.locator(".chart[data-drawn]")).to_have_count(1)
+    page.get_by_label("Find among Offers").fill("nothing like this")
+    expect(page.get_by_text("Nothing of the Offers")).to_be_visible()
+
+
+def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s")
+    _settled(page)
+    run = _printed("simulate Llama-3.1-8B --gpu l40s --rate 2 --duration 1min --ttft 1s", capsys)
+    for figure in ("ttft_s", "tpot_s", "e2e_s"):
+        for value in run[figure].values():
+            expect(page.locator("#results")).to_contain_text(units.format_seconds(value))
+    expect(page.locator("#results")).to_contain_text(units.format_percent(run["utilisation_frac"]))
+    expect(page.locator(".chart[data-drawn]")).to_have_count(2)
+    page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
+    expect(page.locator("form")).to_contain_text("it is not part of the link")
+    expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
+    _settled(page)
+    assert not _serious(page)
+
+
+def test_a_fleet_is_assessed_as_on_the_command_line(
+    page: Page, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    begun = time.monotonic()
+    page.goto("/")
+    page.get_by_role("link", name="Fleet").click()
+    page.get_by_label("Fleet file (YAML)").fill(FLEET)
+    page.get_by_label("Draws of demand").fill("5")
+    page.get_by_role("button", name="Assess").click()
+    _settled(page)
+    assert time.monotonic() - begun < LONGEST_S
+    (tmp_path / "fleet.yaml").write_text(FLEET, encoding="utf-8")
+    found = _printed(f"assess {tmp_path / 'fleet.yaml'} --scenarios 5", capsys)
+    cost = found["usd_per_month"]
+    total = cost["total"] if cost["expected"] is None else cost["expected"]
+    expect(page.locator("dl.figures")).to_contain_text(units.format_usd(total))
+    for one in found["allocation"]:
+        expect(page.locator("#results")).to_contain_text(units.format_usd(one["usd_per_month"]))
+    expect(page.locator(".chart[data-drawn]")).to_have_count(1)
+    assert "#fleet=name" in page.url
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the report").click()
+    names = zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes())).namelist()
+    assert {"report.html", "report.md", "assessment.json"} <= set(names)
+    assert not _serious(page)
+    page.reload()
+    expect(page.get_by_label("Fleet file (YAML)")).to_have_value(FLEET)
+
+
+def test_a_fleet_file_that_is_wrong_is_answered_with_its_line(page: Page) -> None:
+    page.goto("/fleet")
+    page.get_by_role("button", name="Write an example").click()
+    field = page.get_by_label("Fleet file (YAML)")
+    field.fill(field.input_value().replace("task: serve", "task: srve"))
+    page.get_by_role("button", name="Assess").click()
+    expect(page.get_by_role("alert")).to_contain_text("fleet.yaml:")
+    expect(page.get_by_role("alert")).to_contain_text("serve")
+
+
+def test_the_theme_is_chosen_and_kept(page: Page) -> None:
+    page.goto("/catalog")
+    for theme in ("light", "dark"):
+        page.get_by_role("button", name="Theme").click()
+        expect(page.locator("html")).to_have_attribute("data-theme", theme)
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+NUMBERS = [
+    0.0, 0.5, 1.5, 2.5, 0.125, 0.375, 1e-9, 3.2e-4, 0.04999, 0.0995, 0.1, 0.9995, 1.005, 9.995, 10.05, 99.95, 100.5,
+    101.5, 119.9, 120.0, 999.4, 999.5, 1000.5, 1023.4, 1023.6, 7199.0, 7200.0, 86400.0, 172799.0, 172800.0, 1e6,
+    123456.789, 8.03e9, 9.995e11, 1.5e13, 3.35e12, 9.894e14, 85520809984.0, 1e15, 2.5e18, -3.5, -1234.5,
+]  # fmt: skip
+
+
+def test_numbers_are_written_as_the_command_line_writes_them(page: Page) -> None:
+    page.goto("/catalog")
+    written = page.evaluate(
+        """async (numbers) => {
+          const f = await import("/static/format.js");
+          const kinds = [f.bytes, f.gib, f.rate, f.count, f.flops, f.joules, f.percent, f.seconds, f.usd];
+          return numbers.map((n) => kinds.map((kind) => kind(n)));
+        }""",
+        NUMBERS,
+    )
+    kinds = (
+        units.format_bytes, units.format_gib, units.format_rate, units.format_count, units.format_flops,
+        units.format_joules, units.format_percent, units.format_seconds, units.format_usd,
+    )  # fmt: skip
+    assert written == [[kind(n) for kind in kinds] for n in NUMBERS]
+
+
+def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
+    token = "a-token-of-the-tests"  # noqa: S105 - of the tests
+    with listen("127.0.0.1", 0) as bound:
+        server = server_of(create_app(app, Access.of("127.0.0.1", token)))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        page = chromium.new_page()
+        page.goto(f"{address}/catalog")
+        expect(page.get_by_role("alert")).to_contain_text("Open the link that flopwise web printed", timeout=20_000)
+        page.goto("about:blank")
+        page.goto(f"{address}/catalog#token={token}")
+        expect(page.locator("table")).to_be_visible(timeout=20_000)
+        assert token not in page.url
+        page.close()
+        server.should_exit = True
+        thread.join(10)

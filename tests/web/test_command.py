@@ -1,0 +1,124 @@
+"""`flopwise web` as a process: it says where it is, answers, and goes without a trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import httpx
+import pytest
+
+from flopwise import cli
+from flopwise.cli.answering import MOST_MEMORY_BYTES
+from flopwise.cli.app import app
+from flopwise.cli.commands import web
+from flopwise.web.questions import nouns
+
+NOUN = nouns(app)["plan"]
+
+
+def test_without_the_extra_the_remedy_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "find_spec", lambda name: None if name == "uvicorn" else object())
+    assert cli.main(["web", "--no-open"]) == 2
+    assert capsys.readouterr().err == "error: uvicorn not installed: pip install 'flopwise[web]'\n"
+
+
+@pytest.mark.parametrize("token", ["short", "with\ttabs-and-more-than-16", "ünicode-is-not-of-headers"])
+def test_a_weak_token_is_refused(token: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["web", "--no-open", "--token", token]) == 2
+    assert "--token: give at least 16" in capsys.readouterr().err
+
+
+def test_an_address_that_cannot_be_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["web", "--no-open", "--host", "192.0.2.1", "--port", "0"]) == 2
+    assert "192.0.2.1:0" in capsys.readouterr().err
+
+
+def test_a_plan_is_shown_as_the_page_of_the_same_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    monkeypatch.setattr("flopwise.web.server.serve", lambda *_: None)
+    line = (
+        "plan Llama-3.1-8B --task serve --rate 500/min --ttft p99=1s --gpu l4 --gpu l40s --no-simulate --max-gpus 4"
+        " --provider aws"
+    )
+    assert cli.main([*line.split(), "--web"]) == 0
+    assert capsys.readouterr().out.strip() == shown[0]
+    path, _, query = shown[0].partition("?")
+    said = {key: values if len(values) > 1 else values[0] for key, values in parse_qs(query).items()}
+    assert re.fullmatch(r"http://localhost:\d+/plan", path)
+    asked = NOUN.question(said | {"provider": ["aws"]}).argv
+    expected = NOUN.question(NOUN.example(f"flopwise {line}") or {}).argv
+    assert sorted(asked) == sorted(expected)
+    assert cli.main(["plan", "work.yaml", "--web"]) == 2
+    assert cli.main([*line.split(), "--web", "--to", "vllm"]) == 2
+    assert "--to: not with --web" in capsys.readouterr().err
+
+
+def test_it_starts_within_a_second_answers_and_ends(tmp_path: Path) -> None:
+    line = [sys.executable, "-P", "-m", "flopwise", "web", "--no-open", "--port", "0"]
+    started = time.monotonic()
+    server = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
+    )
+    assert server.stdout is not None
+    try:
+        address = server.stdout.readline().strip()
+        assert re.fullmatch(r"http://localhost:\d+/", address)
+        assert '<script type="module" src="/static/app.js">' in httpx.get(f"{address}plan").text
+        assert time.monotonic() - started < 5  # the benchmark holds the second, on a quiet machine
+        assert httpx.get(f"{address}api/v1/gpus?name=h100", timeout=60).json()["name"] == "H100-SXM-80"
+        slow = {"model": "Llama-3.1-8B", "gpu": "h100", "rate": 8, "duration": "6d"}
+        for seed in range(10):  # nobody waits for these, 4 s of a processor each: they are stopped
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{address}api/v1/simulate", json=slow | {"seed": seed}, timeout=0.3)
+        assert httpx.get(f"{address}api/v1/gpus?vendor=AMD", timeout=10).status_code == 200
+        workers = _children(server.pid)
+        assert workers
+        for worker in workers:
+            assert re.search(rf"Max data size +{MOST_MEMORY_BYTES} ", Path(f"/proc/{worker}/limits").read_text())
+    finally:
+        server.send_signal(signal.SIGINT)
+        _, said = server.communicate(timeout=20)
+    assert server.returncode in (0, 130)
+    assert "Traceback" not in said
+    assert "gpus" not in said
+    for _ in range(100):
+        if not any(Path(f"/proc/{worker}").exists() for worker in workers):
+            return
+        time.sleep(0.05)
+    raise AssertionError("processes stay behind")
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in found.read_text().split()]
+
+
+def test_another_host_gets_a_token_that_no_log_sees(tmp_path: Path) -> None:
+    line = [sys.executable, "-P", "-m", "flopwise", "web", "--no-open", "--port", "0", "--host", "0.0.0.0"]  # noqa: S104
+    server = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
+    )
+    assert server.stdout is not None
+    try:
+        found = re.fullmatch(r"http://0\.0\.0\.0:(\d+)/#token=(\S{20,})", server.stdout.readline().strip())
+        assert found is not None
+        port, token = found.groups()
+        jobs = f"http://127.0.0.1:{port}/api/v1/jobs"
+        assert httpx.get(jobs).status_code == 401
+        assert httpx.get(jobs, headers={"Authorization": f"Bearer {token}"}).json() == []
+    finally:
+        server.send_signal(signal.SIGINT)
+        out, said = server.communicate(timeout=20)
+    assert token not in out + said
