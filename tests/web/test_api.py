@@ -63,7 +63,7 @@ def test_the_answer_is_what_the_command_line_prints(
 
 def test_numbers_and_lists_are_read_as_their_text(web: TestClient) -> None:
     texts = web.post("/api/v1/memory", json={"model": "gpt2", "gpu": "h100", "seq": "1k", "fsdp": False})
-    numbers = web.post("/api/v1/memory", json={"model": "gpt2", "gpu": "h100", "seq": 1000})
+    numbers = web.post("/api/v1/memory", json={"model": "gpt2", "gpu": "h100", "seq": 1024})
     assert texts.status_code == 200
     assert texts.json() == numbers.json()
 
@@ -164,7 +164,7 @@ def test_a_job_is_stopped_and_its_process_answers_again(web: TestClient) -> None
     assert web.delete(where).status_code == 204
     assert web.get("/api/v1/gpus/").status_code in (200, 404)
     assert web.get("/api/v1/gpus", params={"vendor": "Intel"}).status_code == 200
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60  # not the minutes of the run
 
 
 def test_an_export_is_listed_read_and_packed(web: TestClient) -> None:

@@ -22,7 +22,7 @@ from flopwise.web.guard import Access
 from flopwise.web.server import create_app, listen, server_of
 
 pytestmark = pytest.mark.browser
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=90_000)
 ROOT = Path(__file__).parents[2]
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 FINETUNE = "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
@@ -70,7 +70,7 @@ def chromium() -> Iterator[Browser]:
 def page(chromium: Browser, address: str) -> Iterator[Page]:
     """A page whose errors, messages and requests to other machines fail the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, base_url=address, accept_downloads=True)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(90_000)
     one = context.new_page()
     wrong: list[str] = []
     one.on("pageerror", lambda error: wrong.append(str(error)))
@@ -377,10 +377,10 @@ def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         page = chromium.new_page()
         page.goto(f"{address}/catalog")
-        expect(page.get_by_role("alert")).to_contain_text("Open the link that flopwise web printed", timeout=20_000)
+        expect(page.get_by_role("alert")).to_contain_text("Open the link that flopwise web printed", timeout=90_000)
         page.goto("about:blank")
         page.goto(f"{address}/catalog#token={token}")
-        expect(page.locator("table")).to_be_visible(timeout=20_000)
+        expect(page.locator("table")).to_be_visible(timeout=90_000)
         assert token not in page.url
         page.close()
         server.should_exit = True

@@ -20,6 +20,7 @@ from flopwise.options import FILE, Option
 LEFT_OUT = {
     "backtest": "reads measurement files of the machine it runs on",
     "calibrate": "writes profiles",
+    "completion": "is for shells",
     "observe": "connects to servers",
     "prices": "imports and removes files",
     "probe": "measures the machine it runs on",
