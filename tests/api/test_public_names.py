@@ -13,8 +13,12 @@ from flopwise.cli.app import COMMANDS
 ROWS = "id,model,format,bytes\nbert,bert-base-uncased,bf16,218964480\n"
 
 
-def test_every_command_is_a_function_of_the_same_name_but_the_server_of_all_of_them() -> None:
-    for name in (name for section in COMMANDS.values() for name in section if name != "web"):
+NOT_PYTHON = ("web", "completion")
+"""Commands that are no questions: the server of all of them, and what a shell is told."""
+
+
+def test_every_question_is_a_function_of_the_same_name() -> None:
+    for name in (name for section in COMMANDS.values() for name in section if name not in NOT_PYTHON):
         assert name in flopwise.__all__, f"flopwise.{name} is missing: add it to flopwise/__init__.py"
         assert callable(getattr(flopwise, name)), name
 
