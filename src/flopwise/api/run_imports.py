@@ -43,6 +43,7 @@ def import_runs(
     names = {name for spec in (ImportSpec, MachineSpec, SourceSpec) for name in defaults_of(spec)}
     about = {name: value for name, value in options.items() if name in names}
     said, machines, source = take(about, ImportSpec, MachineSpec, SourceSpec)
+    gpus, machines = gpus or machines.counted, replace(machines, counted=None)
     rest = {name: value for name, value in options.items() if name not in names and value is not None}
 
     def planned_run(one: FoundRun) -> PlannedRun:

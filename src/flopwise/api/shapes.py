@@ -8,6 +8,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take
+from flopwise.units import parse_context
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -23,7 +24,7 @@ def advise(
     task: Literal["train", "serve"] = "train",
     tp: int = 1,
     batch: int | None = None,
-    seq: int | None = None,
+    seq: int | str | None = None,
     ep: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
@@ -57,6 +58,7 @@ def advise(
     for name, value in (of_serving if task == "train" else of_training).items():
         if value is not None:
             raise OptionError(name, f"does not go with --task {task}")
+    seq = None if seq is None else parse_context(seq)
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
