@@ -366,7 +366,7 @@ def test_a_question_says_what_is_expected_and_leaving_it_is_an_event(store: Path
     assert sum(expected.terms.values()) == pytest.approx(step)
     assert expected.question.startswith("flopwise train Llama-3.1-8B --gpu h100")
     assert saved.run.model == "Llama-3.1-8B"
-    assert (saved.run.settings["seq"], saved.run.settings["global_batch"]) == (4000, 16)
+    assert (saved.run.settings["seq"], saved.run.settings["global_batch"]) == (4096, 16)
     assert saved.values("plan_deviation_frac")[-1] < -0.9  # a millisecond
     assert len(saved.texts("off_plan")) == 1
     assert saved.run.price_usd_per_hour == pytest.approx(8 * (answer.estimate.job.cluster.usd_per_gpu_hour or 0))

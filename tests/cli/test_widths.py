@@ -14,7 +14,7 @@ WIDTHS = (80, 100, 120, 200)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("name", [name for name in BASES if name != "web"])  # prints a JSON document
 def test_no_line_is_longer_than_the_terminal_and_nothing_is_cut(
     name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

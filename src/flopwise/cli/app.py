@@ -44,7 +44,9 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Pages": {"web": "The local web app and REST API: pages on which one plans, and the commands by HTTP."},
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
-    "Shell": {"completion": "The script that completes commands, options and names."},
+    "Shell": {
+        "completion": "The script that completes commands, options and names of models, GPUs, instances and providers."
+    },
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""
 

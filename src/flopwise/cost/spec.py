@@ -82,7 +82,7 @@ class MachineSpec(Spec):
         """
         if given is not None and self.counted not in (None, given):
             raise OptionError("gpus", f"{given:,}, but {self.counted:,}x{self.gpu} asks for {self.counted:,}; give one")
-        return given or self.counted or default
+        return self.counted or default if given is None else given
 
     @property
     def names_offer(self) -> bool:
