@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
 
@@ -21,14 +21,14 @@ class Result:
     table = ""
     """The key of the document that holds the rows of the main table; none: its plain figures are the rows."""
 
-    @property
-    def verdict(self) -> str:
-        """The answer in a sentence."""
-        return type(self).__name__
+    if TYPE_CHECKING:
 
-    def document(self) -> dict[str, Any]:
-        """The answer by key, its values as they are."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        @property
+        def verdict(self) -> str:
+            """The answer in a sentence."""
+
+        def document(self) -> dict[str, Any]:
+            """The answer by key, its values as they are."""
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints."""

@@ -37,6 +37,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: flopwise.roofline(flops=1e15, bytes=2e12, gpu="4xh100"),
         "roofline --flops 1e15 --bytes 2TB --gpu 4xh100",
     ),
+    "simulate": (
+        lambda: flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20),
+        "simulate Llama-3.1-8B --gpu h100 --rate 2 --requests 20",
+    ),
     "io": (lambda: flopwise.io("cosmoflow", gpu="8xv100"), "io cosmoflow --gpu 8xv100"),
     "plan": (
         lambda: flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="2xa100-80gb"),

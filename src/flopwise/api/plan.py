@@ -66,11 +66,6 @@ def plan(
     return msgspec.structs.replace(answer, if_you_port=ports(wanted, known, answer.plans[0].cost_usd))
 
 
-ONE_OF_SEVERAL = {
-    "gpu": "gpus", "provider": "providers", "region": "regions", "instance": "instances", "vendor": "vendors",
-    "weights": "weight_formats",
-}  # fmt: skip
-"""Options that may be given several times, by the name of a single one."""
 FILES = (".yaml", ".yml", ".json")
 
 
@@ -81,13 +76,16 @@ def _workload(source: str | Path | dict[str, Any] | Resolved, options: dict[str,
 
     if not isinstance(source, str | Path | dict):
         raise SpecError(f"{', '.join(options)}: the workload is read already; give its file, or a model")
-    named = {ONE_OF_SEVERAL.get(name, name): value for name, value in options.items() if value is not None}
-    known = {"lora", "qlora", *(name for spec in WORKLOAD_FILE.specs for name in options_of(spec))}
-    for name in named:
+    declared = {name: o for spec in WORKLOAD_FILE.specs for name, o in options_of(spec).items()}
+    flags = {flag.lstrip("-").replace("-", "_"): name for name, o in declared.items() for flag in o.flags}
+    known, named = {"lora", "qlora", *declared, *flags}, dict[str, Any]()
+    for name, value in options.items():
         if name not in known:
             raise SpecError(f"unknown argument {name!r}{nearest_hint(name, known)}")
-    several = {*ONE_OF_SEVERAL.values(), "exclude", "software", "purchase", "precision"}
-    named = {name: (value,) if name in several and isinstance(value, str) else value for name, value in named.items()}
+        field = name if name in ("lora", "qlora") else flags.get(name, name)
+        several = field in declared and declared[field].repeated and isinstance(value, str)
+        if value is not None:
+            named[field] = (value,) if several else value
     changes = as_in_file(named)
     if isinstance(source, dict) or str(source).lower().endswith(FILES):
         return workload(source, changes)

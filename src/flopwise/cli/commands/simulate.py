@@ -140,7 +140,7 @@ def command(**given: Any) -> None:
             yield from replay_lines(replayed.comparison, paper)
 
     def plain(answer: SimulateAnswer) -> dict[str, Any]:
-        found = (document(answer) if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
+        found = (answer.document() if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
         return found if replayed is None else found | {"comparison": replayed.comparison}
 
     options.answer(run, text, plain)
@@ -201,22 +201,6 @@ ENDS = ("low", "high")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 BINS = 12
 """Bars of the time until a queue is empty."""
-
-
-def document(answer: SimulateAnswer) -> dict[str, Any]:
-    """The run as the JSON that scripts rely on."""
-    medians = {f"{n}_p50_{end}": v for n, ends in answer.intervals.items() for end, v in zip(ENDS, ends, strict=True)}
-    figures = {name: value for name, value in answer.summary._asdict().items() if name not in TITLES}
-    return {
-        **attributes(answer, "model=job.model.name gpu=job.cluster.accelerator.name replicas"),
-        "num_gpus": answer.replicas * answer.gpus_per_replica,
-        **attributes(answer.summary, " ".join(TITLES)),
-        **medians,
-        **figures,
-        **attributes(answer, "cost_usd usd_per_million_output_tokens slo simulated.timeline"),
-        **_cache_document(answer),
-        **notes(answer),
-    }
 
 
 def lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
@@ -289,20 +273,6 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
     return [row for row in rows if row[1] is not None]
 
 
-def _cache_document(answer: SimulateAnswer) -> dict[str, Any]:
-    """What a cache of answers did; nothing without one."""
-    if answer.cache is None:
-        return {}
-    report = attributes(
-        answer.cache,
-        "hits hit_frac long_run_hit_frac=long_run_frac cost_usd=usd saved_usd attain fewest_replicas=fewest "
-        "fewest_replicas_without=fewest_without",
-    )
-    return {
-        "response_cache": report | {"without": attributes(answer.cache.without, "ttft_s goodput_frac utilisation_frac")}
-    }
-
-
 def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
     """What a cache of answers did; nothing without one."""
     report = answer.cache
@@ -332,7 +302,7 @@ def autoscale_document(found: AutoscaleAnswer) -> dict[str, Any]:
     """The run as the JSON of `flopwise simulate`, and what belongs to the autoscaler."""
     run = found.elastic
     times, rates = _arrivals(found)
-    return document(found.answer) | {
+    return found.answer.document() | {
         "autoscale": {
             "rule": attributes(run.rule, " ".join(run.rule.__slots__)) | {"target": run.rule.wanted_at},
             **attributes(run, "mean_replicas=mean most_replicas=most cold_starts=starts"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Any
 
 import numpy as np
 
-from flopwise.results import Result
+from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import least_tpot_s
 from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
@@ -33,6 +34,10 @@ class CacheReport:
     fewest: int | None  # replicas with it, None: no number holds the objective
     fewest_without: int | None
     saved_usd: float | None  # by the replicas that it makes needless, less its memory; None where not known
+
+
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "wait_s")
+"""Figures of a run by percentile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,6 +75,39 @@ class SimulateAnswer(Result):
             text += "; the replicas do not keep up"
         usd = format_cost(self.usd_per_million_output_tokens)
         return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
+
+    def document(self) -> dict[str, Any]:
+        """The run as the JSON that scripts rely on."""
+        medians = {
+            f"{n}_p50_{end}": v
+            for n, ends in self.intervals.items()
+            for end, v in zip(("low", "high"), ends, strict=True)
+        }
+        figures = {name: value for name, value in self.summary._asdict().items() if name not in LATENCIES}
+        return {
+            **attributes(self, "model=job.model.name gpu=job.cluster.accelerator.name replicas"),
+            "num_gpus": self.replicas * self.gpus_per_replica,
+            **attributes(self.summary, " ".join(LATENCIES)),
+            **medians,
+            **figures,
+            **attributes(self, "cost_usd usd_per_million_output_tokens slo simulated.timeline"),
+            **self.cache_document(),
+            **notes(self),
+        }
+
+    def cache_document(self) -> dict[str, Any]:
+        """What a cache of answers did; nothing without one."""
+        if self.cache is None:
+            return {}
+        report = attributes(
+            self.cache,
+            "hits hit_frac long_run_hit_frac=long_run_frac cost_usd=usd saved_usd attain fewest_replicas=fewest "
+            "fewest_replicas_without=fewest_without",
+        )
+        return {
+            "response_cache": report
+            | {"without": attributes(self.cache.without, "ttft_s goodput_frac utilisation_frac")}
+        }
 
     @property
     def usd_per_million_output_tokens(self) -> float | None:
