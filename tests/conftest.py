@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import shlex
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,16 @@ def _data_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOPWISE_PRICES", str(_PLACE / str(next(_COUNT))))
     monkeypatch.setenv("FLOPWISE_RUNS", str(_PLACE / f"{next(_COUNT)}.db"))
     monkeypatch.setenv("FLOPWISE_CALIBRATIONS", str(_PLACE / f"profiles {next(_COUNT)}"))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[[str], tuple[int, str, str]]:
+    """Runs a command line; its exit code, stdout and stderr."""
+    from flopwise import cli
+
+    def go(line: str) -> tuple[int, str, str]:
+        code = cli.main(shlex.split(line))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return go

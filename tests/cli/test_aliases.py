@@ -14,22 +14,11 @@ from typing import Any
 import click
 import pytest
 
-from flopwise import cli
 from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import COMMANDS, app
 from flopwise.cli.options import matching_names, with_own_names
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def go(line: str) -> tuple[int, str, str]:
-        code = cli.main(line.split())
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return go
 
 
 def options_of_all_commands() -> dict[str, set[str]]:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from flopwise import cli, units
+from flopwise import units
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def go(line: str) -> tuple[int, str, str]:
-        code = cli.main(shlex.split(line))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return go
 
 
 def answers(run: Run, line: str) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise import cli, units
+from flopwise import units
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -24,16 +24,6 @@ SERVE_KEYS = {
       for end in ("", "_low", "_high")),
     "max_concurrency", "kv_capacity_tokens", "bound", "usd_per_million_output_tokens",
 }  # fmt: skip
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def go(line: str) -> tuple[int, str, str]:
-        code = cli.main(line.split())
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return go
 
 
 @pytest.fixture

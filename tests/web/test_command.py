@@ -76,7 +76,7 @@ def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
         address = server.stdout.readline().strip()
         assert re.fullmatch(r"http://localhost:\d+/", address)
         assert '<script type="module" src="/static/app.js">' in httpx.get(f"{address}plan").text
-        assert time.monotonic() - started < 60  # the benchmark holds the second, on a quiet machine
+        assert time.monotonic() - started < 5  # the benchmark holds the second, on a quiet machine
         assert httpx.get(f"{address}api/v1/gpus?name=h100", timeout=60).json()["name"] == "H100-SXM-80"
         slow = {"model": "Llama-3.1-8B", "gpu": "h100", "rate": 8, "duration": "6d"}
         for seed in range(10):  # nobody waits for these, 4 s of a processor each: they are stopped
