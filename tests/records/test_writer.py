@@ -410,6 +410,31 @@ def test_a_run_that_is_deleted_meanwhile_stays_deleted(where: str, lines: Any) -
     assert "deleted" in lines()[0]
 
 
+def test_what_is_added_while_values_are_written_waits_for_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = list[int]()
+
+    def slow(store: Store, run_id: str, samples: Any, *args: Any, **kwargs: Any) -> None:
+        written.append(len(samples))
+        assert len(written) < 10
+        if len(written) > 1:
+            writer.add(float(len(written)), {"loss": 1.0})  # as a loop whose steps are quicker than a transaction
+        append(store, run_id, samples, *args, **kwargs)
+
+    append = Store.append
+    monkeypatch.setattr(Store, "append", slow)
+    monkeypatch.setattr(writing, "BATCH", 2)
+    writer = Writer(tmp_path / "runs.db", run := run_named("steady"), interval_s=1000.0)
+    for at_s in range(5):
+        writer.add(float(at_s), {"loss": 1.0})
+    writer._write_all()
+    assert written == [2, 2, 2]  # five values in batches of two; what came with the second filled the third
+    writer._write_all()
+    assert written == [2, 2, 2, 1]
+    assert open_store(tmp_path / "runs.db").summaries(run.run_id)["loss", ""].count == 7
+
+
 def test_a_defect_of_ours_costs_a_batch_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Any
 ) -> None:

@@ -56,8 +56,9 @@ class TrainedModel:
             return self.passes * batch * _sample_flops(self.model, seq, encoder)
         if "at" not in self._per_token:
             self._per_token["at"] = np.asarray(causal_forward_flops(self.model, 1, LENGTHS)) / LENGTHS
-        per_token = float(np.interp(seq, LENGTHS, self._per_token["at"]))
-        return self.passes * batch * seq * per_token
+        if self._per_token.get("seq") != seq:  # most loops have steps of one length
+            self._per_token.update(seq=seq, flops=float(np.interp(seq, LENGTHS, self._per_token["at"])))
+        return self.passes * batch * seq * self._per_token["flops"]
 
 
 @lru_cache(maxsize=4096)

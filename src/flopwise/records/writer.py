@@ -24,7 +24,7 @@ from flopwise.records.model import Event, Run, RunStatus, Sample
 if TYPE_CHECKING:
     from flopwise.records.store import Store
 
-INTERVAL_S = 2.0
+INTERVAL_S = 5.0
 """How often values are written; a process that is killed loses no more than this."""
 MOST_INTERVAL_S = 30.0
 """How long a store that fails is left alone at most."""
@@ -190,8 +190,9 @@ class Writer:
 
     def _write_all(self) -> None:
         try:
-            while self._write_batch():
-                pass
+            left = len(self._held) + (BATCH if self._batch else 0)  # what is added meanwhile waits for the next time
+            while self._write_batch() and left > BATCH:
+                left -= BATCH
             if self._ended is not None:
                 self._open_store().set_status(self.run_id, *self._ended)
                 self._ended = None
