@@ -9,16 +9,21 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from flopwise import cli
-from flopwise.cli.app import COMMANDS
+from flopwise.cli.app import COMMANDS, app
 from flopwise.fleet import spec
 from flopwise.records.model import Run, Sample
 from flopwise.records.store import open_store
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+ABBREVIATION = re.compile(r"(?<![\w./-])(?:[A-Z][A-Z0-9]*[A-Z0-9]s?|[a-z]{2,4}\d{1,2}|tp|pp|dp|ep|cp|sp)(?![\w/-])")
+"""TTFT, FLOPs, bf16, tp ..."""
+NAMES = {"AMD", "NVIDIA"}
+"""Of companies: no abbreviations to explain."""
 COMMAND_FILES = ROOT / "src" / "flopwise" / "cli" / "commands"
 
 
@@ -81,6 +86,43 @@ def test_every_key_of_a_fleet_is_on_its_page_and_says_what_it_is() -> None:
 def test_every_command_file_is_registered_and_every_command_has_its_file() -> None:
     files = {path.stem for path in COMMAND_FILES.glob("*.py")} - {"__init__"}
     assert files == {name for section in COMMANDS.values() for name in section}
+
+
+def _commands(command: click.Command, context: click.Context) -> Iterator[click.Command]:
+    """The command, its members and its forms."""
+    yield command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            member = command.get_command(context, name)
+            assert member is not None
+            yield from _commands(member, context)
+    yield from getattr(command, "forms", ())
+
+
+def test_every_abbreviation_of_the_help_is_in_the_glossary() -> None:
+    commands = list(_commands(app, click.Context(app, info_name="flopwise")))
+    parameters = [parameter for command in commands for parameter in command.params]
+    written = [f"{parameter.name} {parameter.metavar} {parameter.human_readable_name}" for parameter in parameters]
+    values = {word for text in written for word in re.findall(r"\w+", text.upper())}
+    texts = [command.help or "" for command in commands] + [
+        getattr(parameter, "help", None) or "" for parameter in parameters
+    ]
+    found = {word for text in texts for word in ABBREVIATION.findall(text)}
+    assert {"TTFT", "HSDP", "tp", "bf16", "GPU"} <= found
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^(?:### (.*)|\| ([^|]+) \| [^|]+ \|)$", page, re.MULTILINE)
+    terms = {term for entry in entries for part in entry for term in re.split(r"[ ,]+", part)}
+    missing = {word for word in found - values - NAMES if word.removesuffix("s") not in terms and word not in terms}
+    assert not missing, f"docs/glossary.md does not explain {sorted(missing)}"
+
+
+def test_every_term_of_the_glossary_is_explained_once() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^### (.*)\n\n((?:.+\n)+)", page, re.MULTILINE)
+    assert len(entries) == page.count("\n### ")
+    titles = [title for title, _ in entries]
+    assert len(set(titles)) == len(titles)
+    assert not [title for title, text in entries if len(text.split()) > 60]
 
 
 def test_every_page_is_reached_and_every_link_leads_somewhere() -> None:

@@ -128,7 +128,7 @@ def test_a_budget_that_stops_raises_and_says_so_before(store: Path) -> None:
     steps = 0
     with (  # noqa: PT012 - the loop is what raises
         pytest.raises(BudgetReachedError, match="used up after"),
-        record(store=store, price_usd_per_hour=3600, budget_usd=0.2, on_budget="stop") as run,
+        record(store=store, price_usd_per_hour=3600, budget_usd=1.0, on_budget="stop") as run,
     ):
         for _ in range(1000):
             busy(0.005)
@@ -137,8 +137,8 @@ def test_a_budget_that_stops_raises_and_says_so_before(store: Path) -> None:
     saved = Recorded.of(store)
     assert saved.run.status == "stopped"
     assert 0 < steps < 1000
-    assert saved.values("cost_usd")[-1] >= 0.2
-    assert saved.texts("budget")[-1].startswith("100 % of the budget is used up: $0.2")
+    assert saved.values("cost_usd")[-1] >= 1.0
+    assert saved.texts("budget")[-1].startswith("100 % of the budget is used up: $1.")
 
 
 def test_alerts_come_once_at_50_80_95_and_100_percent() -> None:

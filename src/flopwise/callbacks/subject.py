@@ -58,7 +58,8 @@ class TrainedModel:
             self._per_token["at"] = np.asarray(causal_forward_flops(self.model, 1, LENGTHS)) / LENGTHS
         if self._per_token.get("seq") != seq:  # most loops have steps of one length
             self._per_token.update(seq=seq, flops=float(np.interp(seq, LENGTHS, self._per_token["at"])))
-        return self.passes * batch * seq * self._per_token["flops"]
+        per_token: float = self._per_token["flops"]
+        return self.passes * batch * seq * per_token
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ offer that will do is an option, one instance a machine.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -64,7 +65,9 @@ OF_ONE = 3
 CHUNKS = 24
 """Parts of neighbouring searches that each process gets one after another."""
 WORTH_SHARING = 4
-"""Searches from which other processes are worth starting."""
+"""Parts of the searches from which other processes are worth starting."""
+LEAST_PARTS = 16
+"""Parts of the searches at least, however many are alike: processes end at about the same time."""
 
 
 def planned_workloads(
@@ -372,15 +375,26 @@ def run_searches(
     """
     wide = sum(len(search.facts.offers) > 1 for search in searches.values())  # not those of one kind of own machines
     kinds = None if wide <= MANY else times * max(LEAST_KINDS, KINDS_IN_ALL // wide, OF_SHARE * len(shares))
-    keys = sorted(searches, key=lambda key: searches[key].likeness)  # what they have in common is estimated once
-    todo = [searches[key] for key in keys]
+    parts = _alike_parts(searches)
     encode = msgspec.msgpack.encode  # between processes an answer is much smaller as bytes than as objects
-    data = run_forked(lambda number: encode(_answer(todo[number], kinds, shares)), len(todo), WORTH_SHARING)
+    data = run_forked(
+        lambda number: encode([_answer(searches[key], kinds, shares) for key in parts[number]]),
+        len(parts), WORTH_SHARING,
+    )  # fmt: skip
     answers: dict[bytes, SearchAnswer] = {}
-    for done, (key, answer) in enumerate(zip(keys, data, strict=True), start=1):
-        answers[key] = msgspec.msgpack.decode(answer, type=SearchAnswer)
-        advance(done, len(keys))
+    for part, answered in zip(parts, data, strict=True):
+        answers |= zip(part, msgspec.msgpack.decode(answered, type=list[SearchAnswer]), strict=True)
+        advance(len(answers), len(searches))
     return answers
+
+
+def _alike_parts(searches: Mapping[bytes, Search]) -> list[list[bytes]]:
+    """Keys of the searches in parts, the largest first: what those of a part have in common is estimated once."""
+    most = -(-len(searches) // LEAST_PARTS)
+    keys = sorted(searches, key=lambda key: searches[key].likeness)
+    alike = (list(group) for _, group in itertools.groupby(keys, key=lambda key: searches[key].likeness))
+    parts = (group[first : first + most] for group in alike for first in range(0, len(group), most))
+    return sorted(parts, key=len, reverse=True)
 
 
 def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchAnswer:
