@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from flopwise.api.backtest import backtest
+from flopwise.api.calibrate import calibrate
 from flopwise.cost.rates import rates
 from flopwise.facts.catalog import load_facts
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-FOLDERS = sorted(p.parent for p in (BENCHMARKS / "measurements").glob("*/raw.json"))
+MEASUREMENTS = BENCHMARKS / "measurements"
+TRAININGS = sorted(p.parent for p in MEASUREMENTS.glob("*/training.csv"))
+ENCODERS = sorted(MEASUREMENTS.glob("*/*-aside.csv"))
 
 
 def _run(script: str, *arguments: str) -> str:
@@ -72,13 +74,12 @@ def test_the_profiler_counts_what_is_alive(monkeypatch: pytest.MonkeyPatch) -> N
     assert peak_of(seen) == 3 << 20
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", TRAININGS, ids=lambda folder: folder.name)
 def test_committed_measurements_are_whole_and_predicted(folder: Path) -> None:
-    raw = json.loads((folder / "raw.json").read_text(encoding="utf-8"))
     for kind, column in (("training", "tokens_per_s_per_gpu"), ("memory", "peak_bytes")):
         with (folder / f"{kind}.csv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        assert len(rows) >= len(raw["measured"]) > 0
+        assert rows
         assert all(float(row[column]) > 0 for row in rows)
         done = backtest(kind, folder / f"{kind}.csv", facts=folder)
         assert done.summary.predicted_rows == len(rows)
@@ -86,6 +87,23 @@ def test_committed_measurements_are_whole_and_predicted(folder: Path) -> None:
         assert done.summary.median_abs_error < 0.25
 
 
-def test_there_is_a_committed_measurement() -> None:
-    assert FOLDERS
-    assert (BENCHMARKS / "measurements" / "README.md").is_file()
+@pytest.mark.parametrize("aside", ENCODERS, ids=lambda aside: f"{aside.parent.name}-{aside.stem}")
+def test_committed_encoders_are_predicted_as_their_report_says(aside: Path) -> None:
+    """Probes and half of the conditions make a profile; what it says of the other half is what was written down."""
+    folder, engine = aside.parent, aside.stem.removesuffix("-aside")
+    calibrate(*sorted(folder.glob("probe-*.json")), name="probed")
+    calibrate(folder / f"{engine}.csv", name="learned", facts=folder, calibration="probed")
+    done = backtest("serving", aside, facts=folder, calibration="learned").summary
+    assert done.predicted_rows == done.rows == 17
+    assert done.median_abs_error is not None
+    assert done.p90_abs_error is not None
+    assert done.coverage is not None
+    shown = " | ".join(f"{100 * part:.1f} %" for part in (done.median_abs_error, done.p90_abs_error, done.coverage))
+    _, _, of_engine = (folder / "REPORT.md").read_text(encoding="utf-8").partition(f"# {engine} ")
+    assert f"| calibrated | {shown} |" in of_engine.partition("\n# ")[0]
+
+
+def test_there_are_committed_measurements() -> None:
+    assert TRAININGS
+    assert ENCODERS
+    assert (MEASUREMENTS / "README.md").is_file()
