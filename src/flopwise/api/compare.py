@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import take
+from flopwise.keywords import takes
+from flopwise.options import DEGREE, take
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class CompareAnswer:
     assumptions: tuple[str, ...]
 
 
+@takes(DataSpec, TrainingSpec, MachineSpec, SourceSpec, gpus=DEGREE)
 def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, **options: Any) -> CompareAnswer:
     """Scaling of each way of spreading `model` on 1, 2, 4 ... `gpus` accelerators.
 

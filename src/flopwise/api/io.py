@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import take
+from flopwise.keywords import takes
+from flopwise.options import DEGREE, take
 from flopwise.storage.spec import SampleSpec, StorageRequest
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from flopwise.storage.samples import EstimatedRate, SampledWorkload
 
 
+@takes(SampleSpec, StorageRequest, MachineSpec, SourceSpec, gpus=DEGREE)
 def io(model: Model | str | None = None, *, gpus: int | None = None, **options: Any) -> StorageAnswer:
     """Storage bandwidth that training `model` needs, on `gpus` accelerators (one whole node where not given).
 

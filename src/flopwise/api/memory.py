@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import changed_options, defaults_of, take
+from flopwise.keywords import takes
+from flopwise.options import BATCH, CONTEXT, changed_options, defaults_of, take
+from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
-from flopwise.units import parse_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.serving.spec import ServingSpec
 
 
+@takes(DataSpec, TrainingSpec, ServingSpec, SourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)
 def memory(
     model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None, grad_accum: int = 1,
-    concurrency: int | None = None, context: int | str | None = None, **options: Any,
+    concurrency: int | None = None, context: int | None = None, **options: Any,
 ) -> MemoryAnswer:  # fmt: skip
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
 
+    `gpu`: what it has to fit; `grad_accum`: micro-batches of a training step of `micro_batch` sequences.
     Without a `task` options of serving alone, such as `context`, mean serving; else it is training.
 
     Of several GPUs (`gpu="8xh100"`), where no degree is given, training shards everything over all of them (FSDP), and
@@ -44,12 +46,10 @@ def memory(
 
     if task is None:
         task = "serve" if concurrency or context or _of_serving(options) else "train"
-    context = None if context is None else parse_context(context)
     if task == "train":
         data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
     elif task == "serve":
         from flopwise.serving.deployment import spread
-        from flopwise.serving.spec import ServingSpec
 
         deployment, source = take(options, ServingSpec, SourceSpec)
     else:
@@ -84,7 +84,6 @@ def _of_serving(options: Mapping[str, Any]) -> bool:
     further = {name: value for name, value in options.items() if name not in of_training and value is not None}
     if not further:
         return False
-    from flopwise.serving.spec import ServingSpec
 
     return any(name in defaults_of(ServingSpec) or isinstance(value, ServingSpec) for name, value in further.items())
 

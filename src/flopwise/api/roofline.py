@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flopwise import options as kinds
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
+from flopwise.keywords import takes
 from flopwise.options import take
 
 if TYPE_CHECKING:
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
 
 
+@takes(
+    MachineSpec, SourceSpec, flops=kinds.FLOPS, bytes=kinds.BYTES, gpus=kinds.DEGREE, batch=kinds.BATCH,
+    seq=kinds.TOKENS, efficiency=kinds.FRACTION,
+)  # fmt: skip
 def roofline(
     model: Model | str | None = None,
     *,
@@ -29,6 +35,8 @@ def roofline(
 ) -> RooflineAnswer:
     """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` devices.
 
+    A pass is over `seq` tokens of each sample, forward alone, or backward, too, with `training`; `dtype` is the format
+    that is multiplied.
     `efficiency` is the achieved fraction of the datasheet's rates, for both; without it the calibrated fractions hold.
     `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import changed_options, defaults_of, take
+from flopwise.keywords import takes
+from flopwise.options import DEGREE, changed_options, defaults_of, take
 from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ AXES = ("concurrency", "batch", "tp")
 """What `serve_sweep` goes along."""
 
 
+@takes(RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec, gpus=DEGREE)
 def serve(
     model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, **options: Any
 ) -> ServeAnswer:
@@ -30,7 +32,7 @@ def serve(
     `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
     load, too; with `requests` a run with an end, simulated. With `encode` each request is one pass over its input,
     without an answer. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context
-    holds.
+    holds. `static`: a fixed batch, all prompts first, then all answers.
     `options` are those of `RequestSpec` (`rate="5/s" ...`), `MachineSpec` (`gpu="h100", provider="aws" ...`),
     `ServingSpec` (`tp=8, weights="fp8" ...`), `TechniqueRequest` (`draft="Llama-3.2-1B" ...`), `StartSpec` and
     `SourceSpec`, or whole specs.

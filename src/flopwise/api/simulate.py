@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import take
-from flopwise.serving.spec import BatchRequest, ServingSpec, TechniqueRequest
+from flopwise.keywords import takes
+from flopwise.options import DEGREE, FRACTION, take
+from flopwise.serving.sim.source import Traffic
+from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.result import Slo
 
 
+@takes(Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, SourceSpec, replicas=DEGREE, attain=FRACTION)
 def simulate(
     model: Any,
     *,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import changed_options, take
+from flopwise.keywords import takes
+from flopwise.options import DEGREE, changed_options, take
 from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
 
 
+@takes(DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec, gpus=DEGREE)
 def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> TrainAnswer:
     """Training `model` on `gpus` accelerators (default: one): sequences of `seq` tokens, `global_batch` a step.
 

@@ -1,0 +1,94 @@
+"""Keywords of Python functions, from the declarations that the command line is made of.
+
+A function that takes the options of several specs has `**options`; `takes` gives it the signature and the docstring
+that name each of them, reads its own parameters with units, and understands the names of the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec, TypeVar
+
+from flopwise.errors import SpecError
+from flopwise.options import NEEDED, Option, ValueKind, defaults_of, options_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def takes(*specs: type, **own: ValueKind) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare that a function's `**` keywords are the options of `specs`; `own` parameters are read as these kinds."""
+
+    def declare(function: Callable[P, R]) -> Callable[P, R]:
+        shown = signature(function)
+        named = [p for p in shown.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        fields = _fields(specs, {p.name for p in named})
+        spelled = {_spelling(flag): name for name, one in fields.items() for flag in one.flags}
+
+        @wraps(function)
+        def call(*args: P.args, **said: P.kwargs) -> R:
+            values = {_field(name, spelled, {*fields, *shown.parameters}, said): value for name, value in said.items()}
+            for name in own.keys() & values.keys():
+                if values[name] is not None:
+                    values[name] = own[name].parse(values[name], name.replace("_", " "))
+            return function(*args, **values)  # type: ignore[arg-type] # the same keywords, read
+
+        named = [p.replace(annotation=f"{p.annotation} | str") if p.name in own else p for p in named]
+        extra = [_parameter(name, specs) for name in fields]
+        call.__signature__ = shown.replace(parameters=[*named, *extra])  # type: ignore[attr-defined] # inspect reads it
+        call.__doc__ = f"{function.__doc__ or ''}{_arguments(fields)}"
+        return call
+
+    return declare
+
+
+def _fields(specs: tuple[type, ...], taken: set[str]) -> dict[str, Option]:
+    """The options of the specs by name, without those that the function itself names."""
+    found: dict[str, Option] = {}
+    for spec in specs:
+        for name, one in options_of(spec).items():
+            if name not in taken:
+                found.setdefault(name, one)
+    return found
+
+
+def _spelling(flag: str) -> str:
+    """A flag as a Python name: `--kv-dtype` is kv_dtype, `--x/--no-x` is x."""
+    return flag.partition("/")[0].lstrip("-").replace("-", "_")
+
+
+def _field(name: str, spelled: Mapping[str, str], known: set[str], said: Mapping[str, Any]) -> str:
+    """The field that a keyword means: itself, or the one whose flag has this name."""
+    field = name if name in known else spelled.get(name, name)
+    if field != name and field in said:
+        raise SpecError(f"{name} and {field} are the same argument; give one of them")
+    return field
+
+
+def _parameter(name: str, specs: tuple[type, ...]) -> Parameter:
+    """A field as a parameter by keyword, with its default and its type."""
+    spec: Any = next(spec for spec in specs if name in options_of(spec))
+    default = defaults_of(spec)[name]
+    kind = spec.__dataclass_fields__[name].type
+    unsaid = Parameter.empty if default is NEEDED else default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=unsaid, annotation=_annotation(kind, options_of(spec)[name]))
+
+
+def _annotation(kind: Any, one: Option) -> str:
+    """The type of a field; a quantity may be text with its unit, too."""
+    text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    return f"{text} | str" if one.kind.words == "quantity" and "str" not in text else text
+
+
+def _arguments(fields: Mapping[str, Option]) -> str:
+    """The part of a docstring that says what each option is."""
+    if not fields:
+        return ""
+    lines = []
+    for name, one in fields.items():
+        other = next((_spelling(flag) for flag in one.flags if flag.startswith("--") and _spelling(flag) != name), "")
+        alias = f" (or {other})" if other.isidentifier() else ""
+        lines.append(f"        {name}{alias}: {one.help}")
+    return "\n".join(["\n    Keywords:", *lines, ""])

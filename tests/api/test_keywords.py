@@ -1,0 +1,82 @@
+"""Functions show, document and read the options of the command line, under its names and with its units."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+import flopwise
+from flopwise.cli.app import app
+from flopwise.cli.options import Flag
+from flopwise.errors import SpecError
+from flopwise.keywords import takes
+from flopwise.options import WHOLE
+from flopwise.training.spec import DataSpec
+
+FUNCTIONS = ("train", "serve", "memory", "simulate", "io", "roofline")
+OTHER_FUNCTIONS = """
+    autoscale min_replicas max_replicas min_by_hour target tick cold_start cool_down fallback replace_s
+    spot_interruptions queue workers checkpoint_every checkpoint_time deadline spot_price trials vertical replay
+"""
+OBJECTS = "response_cache cache_price cache_ttl distinct repeated skew latency tpot ttft"
+NOT_KEYWORDS = {
+    "train": {"compare", "weak", "explain"},  # another question; how the answer is shown
+    "serve": {"sweep", "explain"},
+    "memory": {"explain"},
+    "io": {"base", "explain"},
+    "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split()},  # `autoscale`, `batch`, `replay`; `slo=`, `cache=`
+}
+"""Flags that are no keywords: of another function, or of the text alone."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_signature_names_every_option_of_its_command(name: str) -> None:
+    shown = inspect.signature(getattr(flopwise, name))
+    assert not [p for p in shown.parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    command = app.get_command(click.Context(app), name)
+    assert command is not None
+    flags = {p.name for p in command.params if isinstance(p, Flag) and p.name}
+    documented = inspect.getdoc(getattr(flopwise, name)) or ""
+    missing = flags - shown.parameters.keys()
+    assert missing == NOT_KEYWORDS.get(name, set())
+    own = {p for p in flags & shown.parameters.keys() if f"    {p}" not in documented and f"`{p}`" not in documented}
+    assert not own
+
+
+def test_a_flag_is_a_keyword_and_units_are_read() -> None:
+    by_flag = flopwise.serve("Llama-3.1-8B", gpu="h100", input="2k", output="100")
+    by_field = flopwise.serve("Llama-3.1-8B", gpu="h100", input_tokens=2000, output_tokens=100)
+    assert by_flag.to_dict() == by_field.to_dict()
+    by_text = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", concurrency="4")
+    assert by_text.to_dict() == flopwise.memory("Llama-3.1-8B", gpu="h100", context=8000, concurrency=4).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: flopwise.serve("Llama-3.1-8B", input=1, input_tokens=2), "input and input_tokens are the same"),
+        (lambda: flopwise.memory("Llama-3.1-8B", context="8 potatoes"), "^context: unknown unit 'potatoes'"),
+        (lambda: flopwise.train("Llama-3.1-8B", gpu="h100", gpus="many"), "^gpus: "),
+        (lambda: flopwise.train("Llama-3.1-8B", gpu="h100", tokens="1 potato"), "^tokens: "),
+        (lambda: flopwise.roofline("Llama-3.1-8B", gpu="h100", batch=0), "^batch: "),
+    ],
+)
+def test_an_error_names_the_argument(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        call()
+
+
+def test_a_function_keeps_what_it_declares_itself() -> None:
+    @takes(DataSpec, count=WHOLE)
+    def asked(model: str, *, count: int = 1, seq: int = 7, **options: Any) -> tuple[Any, ...]:
+        return model, count, seq, options
+
+    assert asked("m", count="2k") == ("m", 2000, 7, {})  # type: ignore[arg-type] # text is read
+    shown = inspect.signature(asked).parameters
+    assert list(shown)[:3] == ["model", "count", "seq"]
+    assert shown["seq"].default == 7
+    assert shown["count"].annotation == "int | str"
