@@ -51,8 +51,8 @@ def test_a_flag_is_a_keyword_and_units_are_read() -> None:
     by_flag = flopwise.serve("Llama-3.1-8B", gpu="h100", input="2k", output="100")
     by_field = flopwise.serve("Llama-3.1-8B", gpu="h100", input_tokens=2000, output_tokens=100)
     assert by_flag.to_dict() == by_field.to_dict()
-    by_text = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", concurrency="4")
-    assert by_text.to_dict() == flopwise.memory("Llama-3.1-8B", gpu="h100", context=8000, concurrency=4).to_dict()
+    by_text = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", concurrency="4")  # of a context k is 1,024
+    assert by_text.to_dict() == flopwise.memory("Llama-3.1-8B", gpu="h100", context=8192, concurrency=4).to_dict()
 
 
 @pytest.mark.parametrize(

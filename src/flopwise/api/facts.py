@@ -11,7 +11,7 @@ from flopwise.facts.catalog import Resolution, load_facts, one_of
 from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
-from flopwise.units import split_count
+from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def gpus(
     vendor: str | None = None,
     architecture: str | None = None,
     kind: str | None = None,
-    min_hbm_bytes: float = 0.0,
+    min_hbm_bytes: float | str = 0.0,
     matching: str | None = None,
     facts: Path | str | None = None,
     calibration: str | None = None,
@@ -43,6 +43,7 @@ def gpus(
     """The accelerators that fit every given condition, in the order of the catalog; `matching`: part of the name.
 
     With a `name` the one that it stands for, in any common spelling, or else those that have it in theirs.
+    `min_hbm_bytes` may be text with a unit: "80GB".
 
     Raises:
         UnknownNameError: no accelerator has such a vendor, architecture or kind.
@@ -55,6 +56,7 @@ def gpus(
             rows = [a for a in rows if _matches(name, a.name)]
             if not rows:
                 raise
+    least_bytes = parse_bytes(min_hbm_bytes, "min_hbm_bytes")
     vendor = one_of("vendor", vendor, (a.vendor for a in rows))
     architecture = one_of("architecture", architecture, (a.architecture for a in rows))
     kind = one_of("kind of accelerator", kind, KINDS)
@@ -64,7 +66,7 @@ def gpus(
         if vendor in (None, a.vendor)
         and architecture in (None, a.architecture)
         and kind in (None, a.kind)
-        and a.hbm_bytes >= min_hbm_bytes
+        and a.hbm_bytes >= least_bytes
         and _matches(matching, a.name)
     )
 

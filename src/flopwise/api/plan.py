@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flopwise.errors import SpecError, nearest_hint
+from flopwise.keywords import takes
 from flopwise.options import options_of
+from flopwise.search.spec import WORKLOAD_FILE
 
 if TYPE_CHECKING:
     from flopwise.provenance import Figure
@@ -33,6 +35,7 @@ def workload(source: str | Path | dict[str, Any], changes: dict[str, Any] | None
     return parse_workload(read_text(source), str(source), changes)
 
 
+@takes(*WORKLOAD_FILE.specs)
 def plan(
     source: str | Path | dict[str, Any] | Resolved,
     *,
@@ -71,21 +74,18 @@ FILES = (".yaml", ".yml", ".json")
 
 def _workload(source: str | Path | dict[str, Any] | Resolved, options: dict[str, Any]) -> Resolved:
     """The workload of a file or of data with `options` laid over it, or of a model by its name."""
-    from flopwise.search.spec import WORKLOAD_FILE
     from flopwise.search.workload import as_in_file
 
     if not isinstance(source, str | Path | dict):
         raise SpecError(f"{', '.join(options)}: the workload is read already; give its file, or a model")
     declared = {name: o for spec in WORKLOAD_FILE.specs for name, o in options_of(spec).items()}
-    flags = {flag.lstrip("-").replace("-", "_"): name for name, o in declared.items() for flag in o.flags}
-    known, named = {"lora", "qlora", *declared, *flags}, dict[str, Any]()
+    known, named = {"lora", "qlora", *declared}, dict[str, Any]()
     for name, value in options.items():
         if name not in known:
             raise SpecError(f"unknown argument {name!r}{nearest_hint(name, known)}")
-        field = name if name in ("lora", "qlora") else flags.get(name, name)
-        several = field in declared and declared[field].repeated and isinstance(value, str)
+        several = name in declared and declared[name].repeated and isinstance(value, str)
         if value is not None:
-            named[field] = (value,) if several else value
+            named[name] = (value,) if several else value
     changes = as_in_file(named)
     if isinstance(source, dict) or str(source).lower().endswith(FILES):
         return workload(source, changes)
