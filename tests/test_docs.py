@@ -63,6 +63,11 @@ def test_the_rules_and_metrics_of_watch_are_on_its_page() -> None:
     assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
 
 
+def test_the_stub_has_the_signatures_that_the_functions_have() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "stub.py"))
+    assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
+
+
 def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "rules.py"))["page"]()
     assert (ROOT / "docs" / "rules-of-thumb.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
+from keyword import iskeyword
+from re import sub
 from typing import Any, ParamSpec, TypeVar
 
 from flopwise.errors import SpecError
@@ -25,7 +27,7 @@ def takes(*specs: type, **own: ValueKind) -> Callable[[Callable[P, R]], Callable
         shown = signature(function)
         named = [p for p in shown.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
         fields = _fields(specs, {p.name for p in named})
-        spelled = {_spelling(flag): name for name, one in fields.items() for flag in one.flags}
+        spelled = _spellings(fields, {p.name for p in named})
 
         @wraps(function)
         def call(*args: P.args, **said: P.kwargs) -> R:
@@ -38,7 +40,8 @@ def takes(*specs: type, **own: ValueKind) -> Callable[[Callable[P, R]], Callable
         named = [p.replace(annotation=f"{p.annotation} | str") if p.name in own else p for p in named]
         extra = [_parameter(name, specs) for name in fields]
         call.__signature__ = shown.replace(parameters=[*named, *extra])  # type: ignore[attr-defined] # inspect reads it
-        call.__doc__ = f"{function.__doc__ or ''}{_arguments(fields)}"
+        call.specs, call.spelled = specs, spelled  # type: ignore[attr-defined] # the stub is made from them
+        call.__doc__ = f"{function.__doc__ or ''}{_arguments(fields, spelled)}"
         return call
 
     return declare
@@ -54,9 +57,15 @@ def _fields(specs: tuple[type, ...], taken: set[str]) -> dict[str, Option]:
     return found
 
 
-def _spelling(flag: str) -> str:
-    """A flag as a Python name: `--kv-dtype` is kv_dtype, `--x/--no-x` is x."""
-    return flag.partition("/")[0].lstrip("-").replace("-", "_")
+def _spellings(fields: Mapping[str, Option], taken: set[str]) -> dict[str, str]:
+    """The fields that go by another name on the command line, by that name: `--kv-dtype` is kv_dtype."""
+    found = dict[str, str]()
+    for name, one in fields.items():
+        for flag in one.flags:
+            spelling = flag.partition("/")[0].removeprefix("--").replace("-", "_")
+            if spelling.isidentifier() and not iskeyword(spelling) and spelling not in {*fields, *taken}:
+                found.setdefault(spelling, name)
+    return found
 
 
 def _field(name: str, spelled: Mapping[str, str], known: set[str], said: Mapping[str, Any]) -> str:
@@ -79,16 +88,19 @@ def _parameter(name: str, specs: tuple[type, ...]) -> Parameter:
 def _annotation(kind: Any, one: Option) -> str:
     """The type of a field; a quantity may be text with its unit, too."""
     text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-    return f"{text} | str" if one.kind.words == "quantity" and "str" not in text else text
+    text = sub(r"tuple\[(.*?), \.\.\.\]", r"Sequence[\1]", text)
+    return (
+        text if "str" in text or not one.kind.words.removeprefix("list of ").startswith("quantity") else f"{text} | str"
+    )
 
 
-def _arguments(fields: Mapping[str, Option]) -> str:
+def _arguments(fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:
     """The part of a docstring that says what each option is."""
     if not fields:
         return ""
     lines = []
     for name, one in fields.items():
-        other = next((_spelling(flag) for flag in one.flags if flag.startswith("--") and _spelling(flag) != name), "")
-        alias = f" (or {other})" if other.isidentifier() else ""
+        others = ", ".join(other for other, field in spelled.items() if field == name)
+        alias = f" (or {others})" if others else ""
         lines.append(f"        {name}{alias}: {one.help}")
     return "\n".join(["\n    Keywords:", *lines, ""])

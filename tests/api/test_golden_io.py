@@ -61,7 +61,7 @@ def test_an_achieved_rate_that_is_given_is_taken() -> None:
 
 def test_checkpoints_are_weights_master_weights_and_two_states() -> None:
     """AdamW keeps two states of 4 bytes beside fp32 weights: 12 bytes for each parameter, once."""
-    asked = {"checkpoint_interval_s": 1200.0, "checkpoint_stall_frac": 0.1, "restore_within_s": 40.0}
+    asked: dict[str, Any] = {"checkpoint_interval_s": 1200.0, "checkpoint_stall_frac": 0.1, "restore_within_s": 40.0}
     saved = llama(**asked).checkpoints
     assert saved is not None
     assert saved.nbytes == pytest.approx(12 * PARAMETERS)
@@ -106,7 +106,13 @@ def test_writes_of_all_nodes_together_are_bounded() -> None:
 
 def test_training_on_slow_storage_keeps_its_share_of_the_pace() -> None:
     """500 MB/s for eight devices of 125 MB/s: half; with a pinned cache of 60 % later epochs need 400 MB/s."""
-    asked = {"flops_per_sample": 1e12, "sample_bytes": 1e6, "gpu": "v100", "gpus": 8, "achieved_flops_per_s": 125e12}
+    asked: dict[str, Any] = {
+        "flops_per_sample": 1e12,
+        "sample_bytes": 1e6,
+        "gpu": "v100",
+        "gpus": 8,
+        "achieved_flops_per_s": 125e12,
+    }
     found = flopwise.io(**asked, storage_bytes_per_s=500e6)
     assert found.read_bytes_per_s_per_node == pytest.approx(1e9)
     assert found.deliveries[0].first_epoch_frac == pytest.approx(0.5)
@@ -121,7 +127,8 @@ def test_an_interval_of_an_estimated_rate_and_none_of_a_given_one() -> None:
     found = flopwise.io("resnet50", gpu="a100", gpus=8)
     assert found.band is not None
     low, high = found.band.interval(found.read_bytes_per_s_per_gpu)
-    assert (found.low, found.high) == (pytest.approx(float(low)), pytest.approx(float(high)))
+    assert found.low == pytest.approx(float(low))
+    assert found.high == pytest.approx(float(high))
     assert flopwise.io("resnet50", gpu="a100", gpus=8, efficiency=0.2).low is None
 
 

@@ -1,6 +1,7 @@
 """What a question says of its machines, and what is told when they do not come out even."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,18 @@ def test_a_node_that_is_not_full_is_told(gpus: int, per_node: int, rest: int) ->
 
 def test_a_power_limit_is_that_of_a_row_with_less_power(tmp_path: Path) -> None:
     (tmp_path / "accelerators.csv").write_text("name,tdp_w,source,date\nH100-SXM-80,500,our cluster,2026-10-01\n")
-    asked = {"gpu": "H100-SXM-80", "gpus": 8, "fsdp": True, "tokens": 1e9}
+    asked: dict[str, Any] = {"gpu": "H100-SXM-80", "gpus": 8, "fsdp": True, "tokens": 1e9}
     plain = flopwise.train("Llama-3.1-8B", **asked)
     limited = flopwise.train("Llama-3.1-8B", **asked, power_limit=500.0)
     own = flopwise.train("Llama-3.1-8B", **asked, facts=tmp_path)
     whole = flopwise.train("Llama-3.1-8B", **asked, power_limit=700.0)
     assert limited.estimate.step_s == own.estimate.step_s > plain.estimate.step_s == whole.estimate.step_s
-    runs = [found.estimate.run for found in (limited, plain)]
-    assert runs[0].energy_joules < runs[1].energy_joules
+    ours, theirs = limited.estimate.run, plain.estimate.run
+    assert ours is not None
+    assert theirs is not None
+    assert ours.energy_joules is not None
+    assert theirs.energy_joules is not None
+    assert ours.energy_joules < theirs.energy_joules
     assert any("power limit of 500 W" in told for told in limited.assumptions)
     for watts in (10.0, 701.0, "0.8kW"):
         with pytest.raises(SpecError, match="allowed: 175 to 700 W"):
@@ -38,7 +43,14 @@ def test_a_power_limit_is_that_of_a_row_with_less_power(tmp_path: Path) -> None:
 
 def test_software_of_before_flash_attention_writes_its_scores() -> None:
     """Narayanan et al. 2021 (arXiv:2104.04473) section 5.1: GPT-3 on 1,024 A100, 300 billion tokens: 34 days."""
-    asked = {"gpu": "A100-SXM-80", "gpus": 1024, "tp": 8, "pp": 8, "recompute": "full", "global_batch": 1536}
+    asked: dict[str, Any] = {
+        "gpu": "A100-SXM-80",
+        "gpus": 1024,
+        "tp": 8,
+        "pp": 8,
+        "recompute": "full",
+        "global_batch": 1536,
+    }
     found = flopwise.train("GPT-3-175B", **asked, stack="megatron-2021")
     assert found.estimate.job.recipe.attention == "eager"
     assert 300e9 / found.estimate.tokens_per_s / 86400 == pytest.approx(34, rel=0.1)

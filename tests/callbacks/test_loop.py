@@ -350,7 +350,9 @@ def test_ranks_but_the_first_record_nothing(store: Path, monkeypatch: pytest.Mon
 
 
 def test_a_question_says_what_is_expected_and_leaving_it_is_an_event(store: Path) -> None:
-    question = {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "seq": "4k", "global_batch": 16, "tokens": "1G"}
+    question: dict[str, Any] = {
+        "model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "seq": "4k", "global_batch": 16, "tokens": "1G",
+    }  # fmt: skip
     answer = flopwise.train(**question)
     step = answer.estimate.step_s
     with record(store=store, question=question) as run:

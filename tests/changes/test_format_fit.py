@@ -7,6 +7,7 @@ import pytest
 import flopwise
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.serving.memory_answer import ServingMemoryAnswer
 from flopwise.units import GIB
 from named import FACTS
 
@@ -22,6 +23,7 @@ def test_weights_cache_and_longest_context_are_those_of_the_layers() -> None:
     plain, small = found.formats
     assert (plain.weights, small.weights) == ("bf16", "awq")
     assert plain.weights_bytes == pytest.approx(2 * PARAMETERS, rel=1e-4)
+    assert plain.memory.usable_bytes is not None
     room = plain.memory.usable_bytes - plain.memory.per_gpu_bytes + dict(plain.memory.items)["KV cache"]
     assert plain.longest_context * KV_BYTES == pytest.approx(room, rel=0.01)
     assert plain.longest_context < 131_072 / 2 < small.longest_context
@@ -113,6 +115,7 @@ def test_counted_accelerators_are_one_replica_of_a_service_and_all_of_a_run() ->
     assert dict(sharded.items)["weights"] == pytest.approx(4 * PARAMETERS / 8, rel=1e-3), "fp32 over eight (FSDP)"
     spread = flopwise.memory("Llama-3.3-70B", gpu="2xa100-80gb", context="32k")
     assert dict(spread.items)["weights"] / GIB == pytest.approx(70_553_706_496 * 2 / 2 / GIB, rel=1e-3)
+    assert isinstance(spread, ServingMemoryAnswer)
     assert spread.context == 32_768
     for question in (flopwise.serve, flopwise.fit):
         with pytest.raises(SpecError, match="3 accelerators do not hold whole replicas of 2"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import flopwise
@@ -20,7 +22,7 @@ from named import FACTS
     ],
     ids=str,
 )  # fmt: skip
-def test_heads_experts_layers_and_gpus_allow_each_change(model: str, how: dict[str, int]) -> None:
+def test_heads_experts_layers_and_gpus_allow_each_change(model: str, how: dict[str, Any]) -> None:
     job = flopwise.train(model, gpu="h100", seq=1024, **how).estimate.job
     gpus, seen = int(job.layout.num_gpus), set()
     for name, recipe, layout in training_changes(TrainingSetup(job.model, job.recipe, job.layout, FACTS), CHANGES):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import flopwise
@@ -38,7 +40,7 @@ def test_calibrated_fractions_are_those_of_large_kernels() -> None:
 
 
 @pytest.mark.parametrize(("work", "share"), [({"flops": 1e18}, 0.95), ({"bytes": 1e15}, 0.65)])
-def test_cost_and_energy_of_whole_nodes(work: dict[str, float], share: float) -> None:
+def test_cost_and_energy_of_whole_nodes(work: dict[str, Any], share: float) -> None:
     """Two nodes of eight for ten devices; a device draws 95 % of its limit in compute, 65 % in memory (Latif et al.
     2024, Patel et al. 2023), its host half of the limit, and the site 1.2 times that."""
     place = MachineSpec(gpu="h100", gpus_per_node=8, price=3.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
     assert load_facts(tmp_path).spot("aws", "L4") == FACTS.spot("aws", "L4"), (
         "the shipped row of the accelerator stands"
     )
-    asked = {"gpu": "h100", "gpus": 8, "fsdp": True, "seq": 2048, "tokens": 1e9, "facts": tmp_path}
+    asked: dict[str, Any] = {"gpu": "h100", "gpus": 8, "fsdp": True, "seq": 2048, "tokens": 1e9, "facts": tmp_path}
     run = flopwise.train("Llama-3.1-8B", failures="ours", **asked).estimate.run
     assert run is not None
     assert run.mtbf_s == pytest.approx(512 * 5 * 86400 / 8)

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,7 +209,7 @@ def test_of_several_loads_whole_ones_are_left_out(job: ServeJob) -> None:
         assert found.spread[name] > 1.6
 
 
-HOW = {"gpu": "EPYC 9R45", "engine": "vllm", "max_batch": 64}
+HOW: dict[str, Any] = {"gpu": "EPYC 9R45", "engine": "vllm", "max_batch": 64}
 Fitted = tuple[Path, Path, CalibrationProfile]
 
 
@@ -250,7 +251,7 @@ def test_a_closed_loop_is_known_from_the_load_generators_file(
     requests = measured_requests(told)
     write_observation(tmp_path / "seen", *observation(None, requests))
 
-    def values(path: Path, **more: int) -> list[float]:
+    def values(path: Path, **more: Any) -> list[float]:
         made = flopwise.calibrate(path, model="Qwen3-0.6B", name="svc", dry_run=True, **HOW, **more)
         return [one.after for one in made.constants]
 
@@ -263,9 +264,10 @@ def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path, fitted: 
     values = {c.name: c.after for c in made.constants}
     facts = load_facts(None, "here")
     assert facts.engines["vllm"].request_s == pytest.approx(values["request_s"], rel=1e-3)
+    profiles: tuple[dict[str, Any], ...] = ({}, {"calibration": "here"})
     before, after = (
         flopwise.simulate("Qwen3-0.6B", rate=3.0, requests=60, input_tokens=200, output_tokens=50, **HOW, **more)
-        for more in ({}, {"calibration": "here"})
+        for more in profiles
     )
     assert after.job.engine.step_s == pytest.approx(values["step_s"], rel=1e-3)
     low, high = after.intervals["tpot_s"]

@@ -335,7 +335,13 @@ def test_the_slowdown_of_an_emulated_cache_is_that_of_published_runs() -> None:
 
     Source: argonne-lcf/LLM-Inference-Bench, Plots/Fig_3/A100_H100_quant_all_results.csv (benchmarks/truth/serving.csv).
     """
-    how = {"gpu": "a100-80gb", "engine": "vllm", "input_tokens": 1024, "output_tokens": 1024, "concurrency": 64}
+    how: dict[str, Any] = {
+        "gpu": "a100-80gb",
+        "engine": "vllm",
+        "input_tokens": 1024,
+        "output_tokens": 1024,
+        "concurrency": 64,
+    }
     sixteen, eight = (flopwise.serve("Llama-3-8B", kv_dtype=kv, **how).estimate for kv in ("bf16", "fp8"))
     assert sixteen.output_tokens_per_s is not None
     assert eight.output_tokens_per_s is not None

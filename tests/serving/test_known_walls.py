@@ -1,11 +1,13 @@
 """What any model of serving must get right: memory that starves a replica, and links that make more GPUs useless."""
 
+from typing import Any
+
 import pytest
 
 import flopwise
 
 
-def tokens_per_s(**how: object) -> float:
+def tokens_per_s(**how: Any) -> float:
     found = flopwise.serve(**how).estimate.output_tokens_per_s
     assert found is not None
     return float(found.value)

@@ -1,6 +1,7 @@
 """Techniques of serving: none of them changes nothing, more never hurts, and published figures where there are any."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,7 +174,13 @@ def test_speculation_pays_less_as_the_batch_grows() -> None:
 
 def test_one_block_on_an_h100_lies_near_what_sglang_publishes() -> None:
     """SGLang's page on EAGLE-3: 373 against 158 tokens/s, one stream of the 8B; its trees accept 4 to 6 tokens."""
-    how = {"gpu": "h100", "engine": "sglang", "concurrency": 1, "input_tokens": 100, "output_tokens": 300}
+    how: dict[str, Any] = {
+        "gpu": "h100",
+        "engine": "sglang",
+        "concurrency": 1,
+        "input_tokens": 100,
+        "output_tokens": 300,
+    }
     slow = flopwise.serve("Llama-3.1-8B", **how).estimate
     fast = flopwise.serve("Llama-3.1-8B", draft="eagle", acceptance=0.8, draft_tokens=5, **how).estimate
     assert 1 / tpot_s(slow) == pytest.approx(158, rel=0.2)
@@ -223,7 +230,14 @@ def test_prompts_elsewhere_leave_decoding_alone_and_more_of_them_shorten_the_wai
 
 def test_a_slow_network_delays_first_tokens_by_the_transfer() -> None:
     def ttft(network: float) -> float:
-        how = {"gpu": "h100", "tp": 8, "prefill_gpus": 8, "gpus_per_node": 8, "concurrency": 1, "input_tokens": 8000}
+        how: dict[str, Any] = {
+            "gpu": "h100",
+            "tp": 8,
+            "prefill_gpus": 8,
+            "gpus_per_node": 8,
+            "concurrency": 1,
+            "input_tokens": 8000,
+        }
         return float(flopwise.serve("Llama-3.1-8B", network=network, **how).estimate.ttft_s.value)
 
     nbytes = float(transfer_bytes(LLAMA, 8000, "bf16", 8))

@@ -136,7 +136,7 @@ def test_caches_help_later_epochs_only() -> None:
 
 
 def test_checkpoints_and_loading() -> None:
-    asked = {"checkpoint_interval_s": 1800.0, "restore_within_s": 60.0, "load_within_s": 10.0}
+    asked: dict[str, Any] = {"checkpoint_interval_s": 1800.0, "restore_within_s": 60.0, "load_within_s": 10.0}
     found = flopwise.io("Llama-3.1-8B", gpu="h100", gpus=16, seq=4096, storage=["lustre"], **asked)
     saved = found.checkpoints
     assert saved is not None

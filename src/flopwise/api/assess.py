@@ -15,9 +15,21 @@ if TYPE_CHECKING:
 Advance = Callable[[str, int, int], None]
 
 
-def assess(fleet: str | Path | dict[str, Any], **options: Any) -> Assessment:
-    """The assessment of a fleet: where each workload runs and what a month costs; `options` as `assess_with_plans`."""
-    return assess_with_plans(fleet, **options).assessment
+def assess(
+    fleet: str | Path | dict[str, Any],
+    *,
+    facts: str | Path | None = None,
+    calibration: str | None = None,
+    scenarios: int = 1000,
+    seed: int = 0,
+    today: str | None = None,
+    advance: Advance | None = None,
+) -> Assessment:
+    """The assessment of a fleet: where each workload runs and what a month costs; keywords as `assess_with_plans`."""
+    whole = assess_with_plans(
+        fleet, facts=facts, calibration=calibration, scenarios=scenarios, seed=seed, today=today, advance=advance
+    )
+    return whole.assessment
 
 
 def assess_with_plans(

@@ -10,7 +10,8 @@ from flopwise.facts.accelerators import KINDS, Accelerator
 from flopwise.facts.catalog import Resolution, load_facts, one_of
 from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import take
+from flopwise.keywords import takes
+from flopwise.options import BATCH, CONTEXT, take
 from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ def _matches(part: str | None, *names: str) -> bool:
     return part is None or any(part.lower().replace(" ", "-") in name.lower().replace(" ", "-") for name in names)
 
 
+@takes(SourceSpec, batch=BATCH, seq=CONTEXT)
 def model(spec: str, *, batch: int | None = None, seq: int | None = None, **options: Any) -> ModelCard:
     """What is known of the model that `spec` names; with `batch` and `seq` its operations too.
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import take
-from flopwise.units import parse_context
+from flopwise.keywords import takes
+from flopwise.options import CONTEXT, NAMES, take
+from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
 
 
+@takes(MachineSpec, ServingSpec, SourceSpec, context=CONTEXT, output=CONTEXT)
 def fit(
-    model: Model | str, *, context: int | str | None = None, output: int | str | None = None,
+    model: Model | str, *, context: int | None = None, output: int | None = None,
     formats: str | Sequence[str] | None = None, **options: Any,
 ) -> FitAnswer:  # fmt: skip
     """What fits in which weight format, on all GPUs that are given as one replica: `fit("...", gpu="2xa100-80gb")`.
@@ -32,15 +34,12 @@ def fit(
         MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.changes.format_fit import FitAnswer
-    from flopwise.options import NAMES
     from flopwise.serving.deployment import spread
-    from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
 
     machines, spec, source = take(options, MachineSpec, ServingSpec, SourceSpec)
     found = source.model_with_layers(model)
     spec = spread(spec, found, machines, source.catalog)
     names = None if formats is None else NAMES.parse(formats, "formats")
     tokens = min(DEFAULT_CONTEXT, found.max_position or DEFAULT_CONTEXT) if context is None else context
-    tokens = parse_context(tokens)
-    made = min(DEFAULT_OUTPUT, max(1, tokens // 4)) if output is None else parse_context(output, "output")
+    made = min(DEFAULT_OUTPUT, max(1, tokens // 4)) if output is None else output
     return FitAnswer.of(found, spec, machines, source, names, context=tokens, output_tokens=made)

@@ -39,6 +39,8 @@ def workload(source: str | Path | dict[str, Any], changes: dict[str, Any] | None
 def plan(
     source: str | Path | dict[str, Any] | Resolved,
     *,
+    model: str | None = None,
+    task: str | None = None,
     facts: str | Path | None = None,
     calibration: str | None = None,
     assume_family: str | None = None,
@@ -48,8 +50,9 @@ def plan(
 ) -> Plan:
     """Plan a workload over all offers: a file, plain data, one already read, or a model with the workload in `options`.
 
-    `options` are those of the command line by name: `plan("Llama-3.1-8B", task="finetune", lora=16, tokens="50M",
-    gpu="8xh100")`, `plan("Llama-3.1-8B", task="serve", rate="2/s", ttft="1s")`; over a file they change what it says.
+    `task` and `options` are those of the command line by name: `plan("Llama-3.1-8B", task="finetune", lora=16,
+    tokens="50M", gpu="8xh100")`, `plan("Llama-3.1-8B", task="serve", rate="2/s", ttft="1s")`; over a file they change
+    what it says, `model` its model.
     The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done,
     whole)` is called as the search goes, `on_compile` before the simulator is compiled for the first time.
 
@@ -61,6 +64,7 @@ def plan(
     from flopwise.search.plan import plan as search_plan
     from flopwise.search.porting import ports
 
+    options |= {name: value for name, value in {"model": model, "task": task}.items() if value is not None}
     wanted = _workload(source, options) if isinstance(source, str | Path | dict) or options else source
     known = load_facts(facts, calibration)
     answer = search_plan(wanted, known, advance, assume_family=assume_family, on_compile=on_compile)

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
+from flopwise.facts.spec import SourceSpec
+from flopwise.keywords import takes
 from flopwise.options import take
+from flopwise.probes.spec import ProbeSpec
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from flopwise.probes.file import Probe, ProbedDevice
 
 
+@takes(ProbeSpec, SourceSpec)
 def probe(progress: Callable[[float, float, str], object] | None = None, **options: Any) -> Probe:
     """Measure this machine: through PyTorch where it is installed, else the processor through NumPy.
 
@@ -27,10 +31,8 @@ def probe(progress: Callable[[float, float, str], object] | None = None, **optio
     from dataclasses import replace
     from pathlib import Path
 
-    from flopwise.facts.spec import SourceSpec
     from flopwise.probes.kinds import KINDS
     from flopwise.probes.measure import ProbeRunner
-    from flopwise.probes.spec import ProbeSpec
 
     spec, source = take(options, ProbeSpec, SourceSpec)
     backends, machine, notes = _backends(spec)

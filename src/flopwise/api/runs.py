@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flopwise.keywords import takes
+from flopwise.options import take
+from flopwise.records.spec import RunFilter
+
 if TYPE_CHECKING:
     from flopwise.records.model import RecordedRun
 
 
+@takes(RunFilter)
 def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
     """The runs in a store with the summaries of their metrics, without events; the one that began last first.
 
@@ -20,10 +25,8 @@ def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
     Raises:
         SpecError: the store cannot be read, or one that was named is not there.
     """
-    from flopwise.options import take
     from flopwise.records.database import store_address
     from flopwise.records.model import RecordedRun
-    from flopwise.records.spec import RunFilter
     from flopwise.records.store import open_store
 
     (chosen,) = take(which, RunFilter)

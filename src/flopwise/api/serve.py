@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 AXES = ("concurrency", "batch", "tp")
 """What `serve_sweep` goes along."""
 
+SERVED = (RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec)
 
-@takes(RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec, gpus=DEGREE)
+
+@takes(*SERVED, gpus=DEGREE)
 def serve(
     model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, **options: Any
 ) -> ServeAnswer:
@@ -82,6 +84,7 @@ class ServeSweep:
     first: ServeAnswer
 
 
+@takes(*SERVED, gpus=DEGREE)
 def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None = None, **options: Any) -> ServeSweep:
     """Estimates along `axis`: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import OptionError, take
-from flopwise.units import parse_context
+from flopwise.keywords import takes
+from flopwise.options import BATCH, CONTEXT, DEGREE, OptionError, take
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -18,13 +18,14 @@ DEFAULT_BATCH = {"train": 1, "serve": 32}
 """Sequences of a pass where none are given."""
 
 
+@takes(MachineSpec, SourceSpec, tp=DEGREE, batch=BATCH, seq=CONTEXT, ep=DEGREE)
 def advise(
     model: Model | str,
     *,
     task: Literal["train", "serve"] = "train",
     tp: int = 1,
     batch: int | None = None,
-    seq: int | str | None = None,
+    seq: int | None = None,
     ep: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
@@ -58,7 +59,6 @@ def advise(
     for name, value in (of_serving if task == "train" else of_training).items():
         if value is not None:
             raise OptionError(name, f"does not go with --task {task}")
-    seq = None if seq is None else parse_context(seq)
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.options import DEGREE, FRACTION, take
+from flopwise.options import BATCH, DEGREE, FRACTION, take, whole
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.request import ResponseCache, SimulationRequest
     from flopwise.serving.sim.result import Slo
 
+QUEUE = whole(high=10**12)
+SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, SourceSpec)
 
-@takes(Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, SourceSpec, replicas=DEGREE, attain=FRACTION)
+
+@takes(*SIMULATED, replicas=DEGREE, attain=FRACTION)
 def simulate(
     model: Any,
     *,
@@ -53,6 +56,7 @@ def simulate(
     return fixed_answer(request, replicas, slo or Slo(), attain, on_compile)
 
 
+@takes(*SIMULATED, attain=FRACTION)
 def autoscale(
     model: Any,
     *,
@@ -85,6 +89,7 @@ def autoscale(
     )  # fmt: skip
 
 
+@takes(*SIMULATED, replicas=DEGREE)
 def vertical(
     model: Any,
     *,
@@ -114,6 +119,7 @@ def vertical(
     return replica_sizes(request_at, keywords.get("tp") or whole.tp, replicas, rule, slo or Slo(), on_compile)
 
 
+@takes(BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec, requests=QUEUE, concurrency=BATCH)
 def batch(
     model: Any,
     requests: int | None = None,

@@ -6,10 +6,15 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from flopwise.keywords import takes
+from flopwise.options import take
+from flopwise.telemetry.spec import WatchSpec
+
 if TYPE_CHECKING:
     from flopwise.telemetry.watcher import Watcher, WatchStatus
 
 
+@takes(WatchSpec)
 def watch(**options: Any) -> WatchStatus:
     """One look at what the options name (see `WatchSpec`): this machine's GPUs, `prometheus=URL` or `run=NAME`.
 
@@ -23,6 +28,7 @@ def watch(**options: Any) -> WatchStatus:
         watcher.close()
 
 
+@takes(WatchSpec)
 def watch_live(**options: Any) -> Iterator[WatchStatus]:
     """A status for each reading, for as long as the source has some; options and errors as of `watch`."""
     watcher = watcher_of(**options)
@@ -37,8 +43,6 @@ def watch_live(**options: Any) -> Iterator[WatchStatus]:
 
 def watcher_of(**options: Any) -> Watcher:
     """What does the looking. Raises SpecError as `watch`."""
-    from flopwise.options import take
-    from flopwise.telemetry.spec import WatchSpec
     from flopwise.telemetry.watcher import Watcher
 
     (spec,) = take(options, WatchSpec)
