@@ -159,6 +159,8 @@ def format_value(figure: Figure) -> str:
     if unit.startswith("J/") and 0 < abs(value) < 1e-6:
         return f"{plain_number(value * 1e12)} p{unit}"
     number = f"{value:,.0f}" if whole else units.format_count(value) if abs(value) >= 1e7 else plain_number(value)
+    if number == "1" and len(unit) > 1 and unit.isalpha():  # 1 GPU, 2 GPUs
+        unit = unit.removesuffix("s")
     return f"{number} {unit}".rstrip()
 
 

@@ -49,16 +49,7 @@ class Result:
             pandas = import_module("pandas")
         except ImportError:
             raise SpecError("to_frame needs pandas: pip install pandas") from None
-        return pandas.DataFrame(self._rows())
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """The records of the main table."""
-        document = self.to_dict()
-        if self.table:
-            return list(document[self.table])
-        return [
-            {"name": n, "value": v} for n, v in document.items() if n != "verdict" and not isinstance(v, dict | list)
-        ]
+        return pandas.DataFrame(records(self.to_dict(), self.table))
 
     def __repr__(self) -> str:
         """The sentence, with the settings that it holds for."""
@@ -67,7 +58,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The sentence and the main table, for notebooks."""
-        rows, shown = self._rows(), [f"<p><strong>{html.escape(self.verdict)}</strong></p>"]
+        rows, shown = records(self.to_dict(), self.table), [f"<p><strong>{html.escape(self.verdict)}</strong></p>"]
         if rows:
             heads = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
             cells = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
@@ -77,6 +68,22 @@ class Result:
                 lines.append(f"<tr>{cells}</tr>")
             shown.append(f"<table>{''.join(lines)}</table>")
         return "\n".join(shown)
+
+
+def records(document: Any, table: str | None = "") -> list[dict[str, Any]]:
+    """The rows of the main table of a document: those under the key `table`, or the document where it is a list.
+
+    Without a `table` the first list of objects is it; where there is none, or `table` is None, the plain figures with
+    their names.
+    """
+    if isinstance(document, list):
+        return [row if isinstance(row, dict) else {"value": row} for row in document]
+    if table:
+        return list(document[table])
+    for value in () if table is None else document.values():
+        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            return value
+    return [{"name": n, "value": v} for n, v in document.items() if n != "verdict" and not isinstance(v, dict | list)]
 
 
 def _shown(value: Any) -> str:

@@ -28,7 +28,7 @@ def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_processor_through_numpy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "QUICK_MOST_S", 2.0)
+    monkeypatch.setattr(measure, "QUICK_MOST_S", 6.0)  # what a busy machine needs to come to products in fp32
     file = tmp_path / "probe.json"
     line = ["probe", "--quick", "--only", "matmul", "--only", "memory", "--only", "launch", "--only", "loops"]
     assert cli.main([*line, "-o", str(file)]) == 0

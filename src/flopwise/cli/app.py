@@ -112,7 +112,7 @@ class LazyGroup(click.Group):
         except BrokenPipeError as gone:
             raise _ReaderGoneError from gone
         except InfeasibleError as failure:
-            if ctx.meta.get("flopwise.json") and not ctx.meta.get("flopwise.emitted"):
+            if ctx.meta.get("flopwise.form") == "json" and not ctx.meta.get("flopwise.emitted"):
                 from flopwise.cli.jsonout import write_json
 
                 write_json({"feasible": False, "message": str(failure), "reasons": list(failure.reasons)})
@@ -132,7 +132,7 @@ class _ReaderGoneError(click.exceptions.Exit):
     invoke_without_command=True,
     name="flopwise",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Every command takes --json and --help. Exit codes: 0 answered, 1 no feasible answer, 2 bad input.",
+    epilog="Every command takes --json, --csv, --markdown and --help. Exit codes: 0 answered, 1 no feasible answer, 2 bad input.",
 )
 @click.version_option(flopwise.__version__, "-V", "--version", message="flopwise %(version)s")
 @click.pass_context

@@ -87,7 +87,7 @@ def chart(series: Sequence[Series], x: Axis, y: Axis, to: Screen | None = None, 
     lines.append(f"{' ' * margin} └{'─' * columns}")
     lines.append(" " * (margin + 2) + _ruler(x, left, right, columns, paper))
     lines.append(" " * (margin + 2) + "   ".join([plain_text(x.label), *_legend(series, paper)]))
-    return "\n".join(lines)
+    return paper.verbatim("\n".join(lines))
 
 
 def _drawable(value: float, axis: Axis) -> bool:

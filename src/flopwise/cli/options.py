@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flopwise import options
+from flopwise import options, results
 from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import LazyGroup
 from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.errors import SpecError
 from flopwise.options import FLAG, Option, OptionError, ValueKind, name
-from flopwise.results import Result
+from flopwise.results import Result, records
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -29,6 +29,14 @@ else:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 V = TypeVar("V")
+
+
+FORMS = {
+    "json": "One JSON document on stdout, nothing else.",
+    "csv": "The main table as CSV, its columns named as in the JSON.",
+    "markdown": "The answer in Markdown.",
+}
+"""Forms of an answer besides text for people, each asked for by an option of its name."""
 
 
 class Value(_ParamType):
@@ -166,8 +174,10 @@ class QuestionCommand(click.Command):
         self.forms: tuple[
             QuestionCommand, ...
         ] = ()  # what else its first argument may make of it, with options of their own
-        text = "One JSON document on stdout, nothing else."
-        self.params.append(click.Option(["--json"], is_flag=True, expose_value=False, callback=_note_json, help=text))
+        for form, text in FORMS.items():
+            self.params.append(
+                click.Option([f"--{form}"], is_flag=True, expose_value=False, callback=_note_form, help=text)
+            )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, aliases as what they mean; `--qlora 16` is `--qlora --lora 16`."""
@@ -234,15 +244,25 @@ class QuestionGroup(LazyGroup, QuestionCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments as the group and its command take them."""
-        if args in ([], ["--json"]):
+        if {*args} <= {f"--{form}" for form in FORMS}:
             args = [self.list_commands(ctx)[0], *args]
         return super().parse_args(ctx, args)
 
 
-def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Remember that JSON was asked for: `answer` and the end of the run look there."""
-    del param
-    ctx.meta["flopwise.json"] = value or ctx.meta.get("flopwise.json", False)
+def _note_form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Remember the form that was asked for: `answer` and the end of the run look there."""
+    if not value:
+        return
+    form, before = param.name, ctx.meta.get("flopwise.form")
+    if before not in (None, form):
+        raise click.UsageError(f"--{before} and --{form}: an answer has one form; give one of them", ctx)
+    ctx.meta["flopwise.form"] = form
+
+
+def form_asked() -> str | None:
+    """The form of `FORMS` that the running command line asks for; None: text."""
+    form: str | None = click.get_current_context().meta.get("flopwise.form")
+    return form
 
 
 def command(title: str, *examples: str) -> Callable[[Callable[..., None]], QuestionCommand]:
@@ -303,20 +323,28 @@ def answer(
     *,
     verdict: Callable[[V], str] | None = None,
     further: Mapping[str, str] | None = None,
+    main: str | None = "",
 ) -> None:
-    """Give the answer of the running command: blocks of `text`, or as JSON where `--json` asked for it.
+    """Give the answer of the running command: blocks of `text`, or in the form that was asked for.
 
     `document` makes the JSON, else the `value` is it, or its own document. `figure`: where the figures come from, shown
     at the end. `verdict`: the answer in one sentence, which comes first, where it is not that of a `Result`. `further`:
-    lines that go deeper, by what they answer.
+    lines that go deeper, by what they answer. `main`: the key of the document whose rows are the main table; None: its
+    plain figures are.
     """
-    context = click.get_current_context()
+    context, form = click.get_current_context(), form_asked()
     if isinstance(value, Result):
         verdict, document = verdict or (lambda _: value.verdict), document or (lambda _: value.document())
-    if context.meta.get("flopwise.json"):
+        main = value.table if main == "" else main
+    if form in ("json", "csv"):
+        plain: Any = value if document is None else document(value)
+        if form == "csv":
+            from flopwise.cli.csvout import write_csv
+
+            write_csv(records(results.plain(plain), main))
+            return
         from flopwise.cli.jsonout import write_json
 
-        plain: Any = value if document is None else document(value)
         if figure is not None:
             from flopwise.provenance import to_json
 
@@ -324,18 +352,20 @@ def answer(
         write_json(plain if verdict is None else {"verdict": verdict(value), **plain})
         context.meta["flopwise.emitted"] = True
         return
-    paper = screen()
+    paper = replace(screen(), width=None, color=False, markdown=True) if form == "markdown" else screen()
     blocks = [] if verdict is None else [heading(verdict(value), paper)]
     blocks += text(value, paper)
     if figure is not None:
         blocks += [heading("Where the figures come from", paper), tree(figure(value), paper)]
-    blocks += [f"{question}:\n  {line}" for question, line in (further or {}).items()]
+    blocks += [f"{question}:\n{paper.verbatim(f'  {line}')}" for question, line in (further or {}).items()]
     write(*blocks, to=paper)
 
 
 def command_line(*words: str) -> str:
     """The command line that asks `words` (`explain`, `train`) with the arguments of the running command."""
-    return shlex.join(["flopwise", *words, *click.get_current_context().meta["flopwise.args"]])
+    forms = {f"--{form}" for form in FORMS}
+    said = [arg for arg in click.get_current_context().meta["flopwise.args"] if arg not in forms]
+    return shlex.join(["flopwise", *words, *said])
 
 
 def say_age(notes: Sequence[str]) -> None:

@@ -40,6 +40,7 @@ class Screen:
     width: int | None = None
     unicode: bool = True
     color: bool = False
+    markdown: bool = False
 
     def paint(self, text: str, style: str) -> str:
         """`text` in a style of `_SGR` (bold, dim, red ...) where there is colour."""
@@ -48,6 +49,10 @@ class Screen:
     def spell(self, text: str) -> str:
         """`text` in characters that the encoding has."""
         return text if self.unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+    def verbatim(self, text: str) -> str:
+        """What is drawn with characters, or typed: as it is, whatever the page makes of text."""
+        return f"```\n{text}\n```" if self.markdown and text else text
 
     @property
     def columns(self) -> int:
@@ -116,6 +121,8 @@ def table(
     """
     paper = to or screen()
     cells = [[paper.spell(cell(value)) for value in row] for row in rows]
+    if paper.markdown:
+        return _markdown_table(headers, cells)
     kept = list(range(len(headers)))
     widths = [max(map(len, column)) for column in zip(map(_title, headers), *cells, strict=True)]
     for least in spare:
@@ -130,6 +137,13 @@ def table(
     head = [paper.paint(line, "bold") for line in _table_row(titles, fitted, right)]
     rule = paper.paint("  ".join("─" * width for width in fitted), "dim")
     return "\n".join([*head, rule, *(line for row in cells for line in _table_row(row, fitted, right))])
+
+
+def _markdown_table(headers: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown, a line for each row."""
+    rules = ["---:" if header.startswith(">") else "---" for header in headers]
+    rows = [[text.replace("|", "\\|") for text in row] for row in [[*map(_title, headers)], *cells]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], rules, *rows[1:]])
 
 
 def _title(header: str) -> str:
@@ -180,6 +194,8 @@ def pairs(rows: Iterable[tuple[str, Any]], to: Screen | None = None) -> str:
     """Names and values, one a line, the values aligned and wrapped to the screen; long names are wrapped, too."""
     paper = to or screen()
     shown = [(paper.spell(plain_text(name)), paper.spell(cell(value))) for name, value in rows]
+    if paper.markdown:
+        return _markdown_table(["", ""], shown)
     longest = max((len(name) for name, _ in shown), default=0)
     name_width = longest if paper.width is None else min(longest, (paper.width - 2) // 2)
     room = None if paper.width is None else paper.width - name_width - 2
@@ -194,14 +210,15 @@ def pairs(rows: Iterable[tuple[str, Any]], to: Screen | None = None) -> str:
 
 def heading(text: str, to: Screen | None = None) -> str:
     """A line above a block."""
-    return (to or screen()).paint(plain_text(text), "bold")
+    paper = to or screen()
+    return f"### {plain_text(text)}" if paper.markdown else paper.paint(plain_text(text), "bold")
 
 
 def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) -> str:
     """Where a figure comes from, wrapped to the terminal."""
     paper = to or screen()
     drawn = render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode)
-    return "\n".join(map(plain_text, drawn.split("\n")))
+    return paper.verbatim("\n".join(map(plain_text, drawn.split("\n"))))
 
 
 def _origin(figure: Figure) -> str:
@@ -264,7 +281,7 @@ def bars(rows: Sequence[tuple[str, float, str]], to: Screen | None = None, *, co
     for name, (_, size, label) in zip(names, rows, strict=True):
         bar = _bar(size / largest * columns if largest > 0 and size > 0 else 0.0, paper.unicode)
         lines.append(f"{name.ljust(width)}  {label.rjust(label_width)}  {paper.paint(bar, 'cyan')}".rstrip())
-    return "\n".join(lines)
+    return paper.verbatim("\n".join(lines))
 
 
 def _bar(length: float, eighths: bool) -> str:

@@ -44,7 +44,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 0
     except BaseException as failure:  # noqa: BLE001 - the last line of defence: each kind has its exit code below
-        return _ending(failure)
+        return _ending(failure, "--json" in (sys.argv[1:] if argv is None else argv))
     return ended if isinstance(ended, int) else 0
 
 
@@ -82,12 +82,18 @@ def ending(failure: BaseException) -> Ending:
     return Ending(EXIT_BAD_INPUT, "error", message)
 
 
-def _ending(failure: BaseException) -> int:
-    """Print the one message that `failure` deserves; the exit code."""
+def _ending(failure: BaseException, as_json: bool) -> int:
+    """Print the one message that `failure` deserves, as a document, too, where that was asked for; the exit code."""
     ended = ending(failure)
     full = isinstance(failure, OSError) and failure.filename is None and failure.errno in NO_ROOM
     if full or ended.code == EXIT_BROKEN_PIPE:
         _forget_stdout()
+    if as_json and ended.kind and not full and not isinstance(failure, InfeasibleError):  # that has its document
+        from flopwise.cli.jsonout import write_json
+
+        with contextlib.suppress(OSError):
+            write_json({"error": {"kind": ended.kind, "message": ended.message, "exit_code": ended.code}})
+            sys.stdout.flush()
     if ended.kind:
         _complain(ended.kind, ended.message, [f"  - {reason}" for reason in ended.details])
     return ended.code

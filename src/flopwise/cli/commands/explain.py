@@ -105,9 +105,8 @@ command.forms = (shapes,)
 def _forward(other: options.QuestionCommand, arguments: list[str]) -> None:
     """Run another command on what stands after `explain`."""
     here = click.get_current_context()
-    wants_json = here.meta.get("flopwise.json")
     with other.make_context("explain", arguments, parent=here.parent) as context:
-        context.meta["flopwise.json"] = wants_json or context.meta.get("flopwise.json")
+        context.meta["flopwise.form"] = here.meta.get("flopwise.form") or context.meta.get("flopwise.form")
         other.invoke(context)
 
 
@@ -117,9 +116,7 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
 
     module = import_module(f"flopwise.cli.commands.{question}")
     here = click.get_current_context()
-    wants_json = here.meta.get("flopwise.json")
     with module.command.make_context(question, list(arguments), parent=here) as context:
-        here.meta["flopwise.json"] = wants_json
         options.refuse(NOT_EXPLAINED, "has no single answer that could be explained; leave it out")
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
         found = explanation(module.question(**given))

@@ -49,7 +49,7 @@ def command(*, name: str | None, family: str | None, kind: str | None, facts: Pa
             raise
         options.answer(rows, lambda found, paper: [_matching(name), _listing(found, paper)])
         return
-    options.answer(card, _detail, document)
+    options.answer(card, _detail, document, main=None)
 
 
 def _matching(part: str) -> str:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from flopwise.cli import options
-from flopwise.cli.options import add, flags, usage_error
+from flopwise.cli.options import add, flags, form_asked, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, pairs, plain_text, screen, table
 from flopwise.options import FLAG, name, whole
@@ -49,7 +49,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
 
         context = click.get_current_context()
         named = [key for key in context.params if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
-        if set(named) - {"rules", "as_json", "json"}:
+        if set(named) - {"rules", "json", "csv", "markdown"}:
             raise usage_error("--rules stands alone: it looks at nothing")
         options.answer(RULES, lambda rows, paper: [_rule_table(rows, paper)])
         return
@@ -65,8 +65,8 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
             click.echo(f"metrics are served at http://{listen}:{page.port}/metrics", err=True)
         if once or not watcher.live:
             fired = _look(watcher)
-        elif click.get_current_context().meta.get("flopwise.json"):
-            raise usage_error("--json is one document: give --once too")
+        elif form := form_asked():
+            raise usage_error(f"--{form} is one answer: give --once too")
         else:
             fired = _follow(watcher, page)
     finally:

@@ -88,7 +88,7 @@ def run_server(
     with listen(host, port) as socket:
         shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{socket.getsockname()[1]}{path}"
-        if click.get_current_context().meta.get("flopwise.json"):
+        if options.form_asked() == "json":
             options.answer({"url": address, "token": token}, lambda *_: ())
         else:
             click.echo(address + (f"#token={token}" if token else ""))

@@ -1,0 +1,50 @@
+"""The main table of an answer as CSV on stdout."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the begin of a formula."""
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of JSON's types: a line of column names, then a line for each row.
+
+    A column of objects becomes one for each of their keys (`layout.tp`), a list of words one cell (`a; b`), None an
+    empty cell. Text that a spreadsheet would compute is marked as text.
+    """
+    flat = [dict(_cells(row)) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    if not columns:
+        return
+    sheet = csv.DictWriter(sys.stdout, columns, restval="", lineterminator="\n")
+    sheet.writeheader()
+    sheet.writerows(flat)
+
+
+def _cells(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The names and values of a row's cells."""
+    for name, value in row.items():
+        match value:
+            case dict():
+                yield from _cells(value, f"{above}{name}.")
+            case list() if any(isinstance(one, dict | list) for one in value):
+                yield above + name, json.dumps(value)
+            case list():
+                yield above + name, _text("; ".join(map(str, value)))
+            case bool():
+                yield above + name, "true" if value else "false"
+            case str():
+                yield above + name, _text(value)
+            case _:
+                yield above + name, value
+
+
+def _text(text: str) -> str:
+    """`text` as a spreadsheet leaves it."""
+    return f"'{text}" if text.startswith(FORMULA) and text != "-" else text
