@@ -31,8 +31,8 @@ This page is made from the targets' own lines by `python docs/generate.py`.
 HEAD = """# The command line
 
 Every command answers on stdout and complains on stderr, in one line. `--json` gives one JSON document and nothing else
-(of an error, too: `{"error": {"kind", "message", "exit_code"}}`), `--csv` the main table for a spreadsheet, `--markdown`
-the answer for a page or an issue.
+(of an error, too: `{"error": {"kind", "message", "exit_code"}}`), `--csv` the main table for a spreadsheet and
+`--markdown` the answer for a page or an issue.
 Quantities take units: `80GB` (decimal), `80GiB` (binary), `2T` tokens, `500ms`, `30d`, `20/s`, `$5k`. Accelerators and
 models go by any common spelling; a wrong name is answered with the nearest known ones. `8xh100` is eight of them. A
 context length is named as models are: `--context 32k` is 32,768 tokens. Options of vLLM, SGLang, Megatron and others

@@ -29,6 +29,7 @@ atexit.register(shutil.rmtree, _PLACE, ignore_errors=True)
 # no test sees prices that the person who runs it has imported, nor imports any there
 os.environ["FLOPWISE_PRICES"] = str(_PLACE / "none")  # before any test module loads facts
 os.environ["FLOPWISE_RUNS"] = str(_PLACE / "none.db")
+os.environ["FLOPWISE_CONFIG"] = ""  # nobody's own settings
 os.environ["FLOPWISE_CALIBRATIONS"] = str(_PLACE / "no profiles")
 
 

@@ -148,7 +148,7 @@ WHOLE = whole()
 WHOLE_OR_ZERO = whole(low=0)
 BATCH = whole(high=10**7)
 TOKENS = whole(high=10**8)
-CONTEXT = ValueKind("n", units.parse_context, "quantity", {"type": ["number", "string"]})
+CONTEXT = ValueKind("n", partial(units.parse_whole, high=10**8, k=1024), "quantity", {"type": ["number", "string"]})
 """Tokens of a sequence as models are named by them: 32k is 32,768."""
 DEGREE = whole(high=10**6)
 WHOLES = ValueKind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})

@@ -66,27 +66,18 @@ def parse_count(value: object, what: str = "count") -> float:
     return _scaled_value(value, _COUNT | _BINARY, what, "2T, 7B or 300k")
 
 
-def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int = 10**15) -> int:
+def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int = 10**15, k: int = 1000) -> int:
     """A whole number within [low, high]; takes the suffixes of `parse_count`.
 
-    Raises:
-        SpecError: not whole, or out of range.
-    """
-    return _whole(parse_count(value, what), value, what, low, high)
-
-
-def parse_context(value: object, what: str = "context", *, high: int = 10**8) -> int:
-    """Tokens of one sequence; `k` is 1,024 and `m` its square, as context lengths are named: `32k` is 32,768.
+    With a `k` of 1,024, and `m` its square, as context lengths are named: `32k` is 32,768 tokens.
 
     Raises:
         SpecError: not whole, or out of range.
     """
-    tokens = _scaled_value(value, {**_COUNT, **_BINARY, "k": 2.0**10, "m": 2.0**20}, what, "8192 or 32k")
-    return _whole(tokens, value, what, 1, high)
-
-
-def _whole(number: float, value: object, what: str, low: int, high: int) -> int:
-    """`number` as a whole one within [low, high]; `value`: as it is written."""
+    if k == 1000:
+        number = parse_count(value, what)
+    else:
+        number = _scaled_value(value, {**_COUNT, **_BINARY, "k": float(k), "m": float(k) ** 2}, what, "8192 or 32k")
     if number != int(number):
         raise SpecError(f"{what}: {value} is not a whole number")
     if not low <= number <= high:

@@ -13,7 +13,7 @@ import pytest
 from bad_inputs import BASES, GOOD_FILES, Case, commands
 
 from flopwise import cli
-from flopwise.cli.csvout import write_csv
+from flopwise.cli.output import write_document
 from flopwise.results import records
 
 Run = Callable[[str], tuple[int, str, str]]
@@ -53,18 +53,17 @@ def test_cells_are_the_figures_of_the_document(run: Run) -> None:
 
 def test_objects_are_columns_and_text_is_no_formula(capsys: pytest.CaptureFixture[str]) -> None:
     layout: dict[str, Any] = {"tp": 2, "said": None}
-    write_csv(
-        [
-            {"name": "=1+1", "layout": layout, "why": ["a", "b"], "on": True},
-            {"name": "a,b", "layout": {"tp": 4}, "parts": [{"n": 1}], "low": -1.5},
-        ]
-    )
+    rows: list[dict[str, Any]] = [
+        {"name": "=1+1", "layout": layout, "why": ["a", "b"], "on": True},
+        {"name": "a,b", "layout": {"tp": 4}, "parts": [{"n": 1}], "low": -1.5},
+    ]
+    write_document(rows, table=True)
     assert capsys.readouterr().out.splitlines() == [
         "name,layout.tp,layout.said,why,on,parts,low",
         "'=1+1,2,,a; b,true,,",
         '"a,b",4,,,,"[{""n"": 1}]",-1.5',
     ]
-    write_csv([])
+    write_document([], table=True)
     assert capsys.readouterr().out == ""
 
 

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from flopwise.cli.app import app
+from flopwise.cli.options import SET_COMMANDS
 from flopwise.cli.progress import LISTENER
 from flopwise.cli.run import EXIT_BAD_INPUT, Ending, ending
+from flopwise.cli.settings import FIXED, read_settings
 
 LENGTH = struct.Struct(">I")
 MOST_MEMORY_BYTES = 3 * 2**30
@@ -100,6 +102,7 @@ def main(source: BinaryIO, sink: BinaryIO, places: Sequence[str]) -> None:
         sink.write(LENGTH.pack(len(data)) + data)
         sink.flush()
 
+    FIXED.set(read_settings(SET_COMMANDS))
     guard = FileGuard(places)
     _run(WARM_UP, send)
     send({"ready": True})

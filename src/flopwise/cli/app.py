@@ -113,9 +113,9 @@ class LazyGroup(click.Group):
             raise _ReaderGoneError from gone
         except InfeasibleError as failure:
             if ctx.meta.get("flopwise.form") == "json" and not ctx.meta.get("flopwise.emitted"):
-                from flopwise.cli.jsonout import write_json
+                from flopwise.cli.output import write_document
 
-                write_json({"feasible": False, "message": str(failure), "reasons": list(failure.reasons)})
+                write_document({"feasible": False, "message": str(failure), "reasons": list(failure.reasons)})
                 ctx.meta["flopwise.emitted"] = True
             raise
 
@@ -132,7 +132,8 @@ class _ReaderGoneError(click.exceptions.Exit):
     invoke_without_command=True,
     name="flopwise",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Every command takes --json, --csv, --markdown and --help. Exit codes: 0 answered, 1 no feasible answer, 2 bad input.",
+    epilog="Every command takes --json, --csv, --markdown and --help. Exit codes: 0 answered, 1 no feasible answer, "
+    "2 bad input.",
 )
 @click.version_option(flopwise.__version__, "-V", "--version", message="flopwise %(version)s")
 @click.pass_context

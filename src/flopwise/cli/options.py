@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flopwise import options, results
+from flopwise import options
 from flopwise.cli.aliases import ALIASES
-from flopwise.cli.app import LazyGroup
+from flopwise.cli.app import COMMANDS, LazyGroup
 from flopwise.cli.render import Screen, heading, screen, tree, write
+from flopwise.cli.settings import GENERAL, read_settings
 from flopwise.errors import SpecError
 from flopwise.options import FLAG, Option, OptionError, ValueKind, name
-from flopwise.results import Result, records
+from flopwise.results import Result
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -31,6 +32,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 V = TypeVar("V")
 
 
+SET_COMMANDS = tuple(name for section in COMMANDS.values() for name in section)
+"""The commands that a file of settings may have a table for."""
 FORMS = {
     "json": "One JSON document on stdout, nothing else.",
     "csv": "The main table as CSV, its columns named as in the JSON.",
@@ -191,7 +194,40 @@ class QuestionCommand(click.Command):
         for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
             if args[place + 1].isdecimal():
                 args[place + 1 : place + 1] = ["--lora"]
-        return super().parse_args(ctx, args)
+        settings = self._settings(ctx)
+        ctx.default_map = {name: value for name, (value, _) in settings.items()}
+        left = super().parse_args(ctx, args)
+        source = click.core.ParameterSource.DEFAULT_MAP
+        ctx.meta["flopwise.settings"] = {
+            p.name: (settings[p.name][1], f"{spelling(p)} {_shown(ctx.params[p.name])}")
+            for p in self.params if p.name in settings and ctx.get_parameter_source(p.name) == source
+        }  # fmt: skip
+        return left
+
+    def _settings(self, ctx: click.Context) -> dict[str, tuple[Any, str]]:
+        """What files of settings say of the command's options, by their parameters, with the file that says it."""
+        above = ctx.parent.command.name if ctx.parent else None
+        said = read_settings(SET_COMMANDS).of(next((n for n in (self.name, above) if n in SET_COMMANDS), ""))
+        found: dict[str, tuple[Any, str]] = {}
+        if not said:
+            return found
+        for param in self.params:
+            setting = said.get(max(param.opts, key=len).removeprefix("--")) if isinstance(param, Flag) else None
+            if setting is None or not isinstance(param, Flag) or param.name is None:
+                continue
+            value, kind = setting.value, param.declared.kind
+            if isinstance(value, list) and not param.multiple:
+                if setting.table == GENERAL:  # a command that takes one of them decides by itself
+                    continue
+                raise SpecError(f"{setting.where} {spelling(param)}: it takes one value, not a list")
+            if kind.is_flag != isinstance(value, bool):
+                raise SpecError(f"{setting.where} {spelling(param)}: {'true or false' if kind.is_flag else 'a value'}, "
+                                f"not {value!r}")  # fmt: skip
+            several = value if isinstance(value, list) else [value]
+            for one in [] if kind.is_flag else several:
+                kind.parse(one, f"{setting.where} {spelling(param)}")
+            found[param.name] = several if param.multiple else value, setting.file
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; options that do not go together are named as they are spelled."""
@@ -285,11 +321,33 @@ to_flag = add(
 force_flag = add("--force", FLAG, "Replace exported files that are there.", default=False)
 
 
-def spellings(context: click.Context) -> dict[str, str]:
-    """The options that the command line says, with their spellings, by the names of their parameters."""
-    source = click.core.ParameterSource.COMMANDLINE
+def spellings(context: click.Context, *, settings: bool = False) -> dict[str, str]:
+    """The options that the command line says, with their spellings, by the names of their parameters.
+
+    With `settings` those of `flopwise.toml`, too.
+    """
+    source = click.core.ParameterSource
+    sources = {source.COMMANDLINE, *([source.DEFAULT_MAP] if settings else [])}
     params = [p for p in context.command.params if isinstance(p, Flag)]
-    return {p.name: max(p.opts, key=len) for p in params if p.name and context.get_parameter_source(p.name) == source}
+    return {p.name: spelling(p) for p in params if p.name and context.get_parameter_source(p.name) in sources}
+
+
+def ignore_settings(*, but: Iterable[str]) -> None:
+    """Let the answer hold without what `flopwise.toml` says, but of these parameters."""
+    used = click.get_current_context().meta["flopwise.settings"]
+    for field in used.keys() - {*but}:
+        del used[field]
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _say_settings(context: click.Context) -> None:
+    """Say on stderr which options are those of a file of settings."""
+    used = context.meta.get("flopwise.settings", {}).values()
+    for file in dict.fromkeys(file for file, _ in used):
+        click.echo(f"note: {file}: {', '.join(text for one, text in used if one == file)}", err=True)
 
 
 def refuse(names: Iterable[str], why: str) -> None:
@@ -333,23 +391,22 @@ def answer(
     plain figures are.
     """
     context, form = click.get_current_context(), form_asked()
+    _say_settings(context)
     if isinstance(value, Result):
         verdict, document = verdict or (lambda _: value.verdict), document or (lambda _: value.document())
         main = value.table if main == "" else main
     if form in ("json", "csv"):
         plain: Any = value if document is None else document(value)
+        from flopwise.cli.output import write_document
+
         if form == "csv":
-            from flopwise.cli.csvout import write_csv
-
-            write_csv(records(results.plain(plain), main))
+            write_document(plain, table=True, main=main)
             return
-        from flopwise.cli.jsonout import write_json
-
         if figure is not None:
             from flopwise.provenance import to_json
 
             plain = {**plain, "provenance": [to_json(figure(value))]}
-        write_json(plain if verdict is None else {"verdict": verdict(value), **plain})
+        write_document(plain if verdict is None else {"verdict": verdict(value), **plain})
         context.meta["flopwise.emitted"] = True
         return
     paper = replace(screen(), width=None, color=False, markdown=True) if form == "markdown" else screen()

@@ -89,10 +89,10 @@ def _ending(failure: BaseException, as_json: bool) -> int:
     if full or ended.code == EXIT_BROKEN_PIPE:
         _forget_stdout()
     if as_json and ended.kind and not full and not isinstance(failure, InfeasibleError):  # that has its document
-        from flopwise.cli.jsonout import write_json
+        from flopwise.cli.output import write_document
 
         with contextlib.suppress(OSError):
-            write_json({"error": {"kind": ended.kind, "message": ended.message, "exit_code": ended.code}})
+            write_document({"error": {"kind": ended.kind, "message": ended.message, "exit_code": ended.code}})
             sys.stdout.flush()
     if ended.kind:
         _complain(ended.kind, ended.message, [f"  - {reason}" for reason in ended.details])

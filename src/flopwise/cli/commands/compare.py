@@ -129,7 +129,7 @@ def command(
     traffic = MonthlyTraffic(
         tokens_per_month=volume, input_tokens=prompt, output_tokens=answer, growth_frac=growth_frac, peak=peak or 1.0
     )
-    said = options.spellings(click.get_current_context())
+    said = options.spellings(click.get_current_context(), settings=True)
     wanted = as_in_file({name: given[name] for name in OF_WORKLOADS if name in said})
     others = options.values({name: value for name, value in given.items() if name not in OF_WORKLOADS})
     ways = others.pop("ways") or KINDS

@@ -90,7 +90,7 @@ def command(
         options.values({name: given.pop(name) for name in names})
         for names in (("assume_family", "facts", "calibration"), ("address", "workers"))
     )
-    changes, runner = _changes(given)
+    changes, runner = _changes(given, from_file or workload)
     how |= {} if runner is None else {"engine": runner}
     many = _points(workload, changes) if workload is not None and from_file is None else None
     if many is not None:
@@ -123,11 +123,17 @@ def command(
         raise InfeasibleError("no plan meets every target", reasons(answer))
 
 
-def _changes(given: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """What the command line says of the workload, as a file would say it; and what is to run a sweep."""
+def _changes(given: dict[str, Any], source: Path | str | None) -> tuple[dict[str, Any], str | None]:
+    """What the command line says of the workload, as a file would say it; and what is to run a sweep.
+
+    Settings hold for a model as `source`, not for a file: that says all of it.
+    """
     from flopwise.search.workload import as_in_file
 
-    spelled = options.spellings(click.get_current_context())
+    in_file = str(source or "").lower().endswith((*WORKLOAD_ENDINGS, ".json"))
+    if in_file:
+        options.ignore_settings(but=("facts", "calibration"))
+    spelled = options.spellings(click.get_current_context(), settings=not in_file)
     named = {name: value for name, value in given.items() if name in spelled}
     engines = named.pop("engine", ())
     runners = [name for name in engines if name in SWEEP_ENGINES]

@@ -39,11 +39,11 @@ def command(*, openapi: bool, **settings: Any) -> None:
     """
     if openapi:
         options.refuse(settings, "not with --openapi, which starts no server")
-        from flopwise.cli.jsonout import write_json
+        from flopwise.cli.output import write_document
         from flopwise.web.openapi import document
         from flopwise.web.questions import nouns
 
-        write_json(document(nouns(app)))
+        write_document(document(nouns(app)))
         return
     run_server(**settings)
 
@@ -56,7 +56,7 @@ def _said_in_address() -> str:
     options.refuse(NOT_SHOWN, "not with --web")
     arguments = [param.name or "" for param in context.command.params if isinstance(param, click.Argument)]
     found: list[tuple[str, str]] = []
-    for field, spelled in (dict.fromkeys(arguments, "") | options.spellings(context)).items():
+    for field, spelled in (dict.fromkeys(arguments, "") | options.spellings(context, settings=True)).items():
         value = context.params[field]
         for one in value if isinstance(value, tuple | list) else (value,):
             text = ",".join(f"{k}={v}" for k, v in one.items()) if isinstance(one, dict) else str(one)

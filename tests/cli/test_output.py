@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from flopwise.cli.jsonout import write_json
+from flopwise.cli.output import write_document
 from flopwise.results import plain
 
 
@@ -47,7 +47,7 @@ def test_any_result_is_json(value: object, document: object) -> None:
 
 
 def test_exactly_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    write_json({"µ": [1, float("nan")]})
+    write_document({"µ": [1, float("nan")]})
     out = capsys.readouterr().out
     assert json.loads(out) == {"µ": [1, None]}
     assert out.isascii()

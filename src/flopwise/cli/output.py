@@ -1,27 +1,35 @@
-"""The main table of an answer as CSV on stdout."""
+"""One document on stdout: JSON, or a table as CSV."""
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from flopwise.results import plain, records
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the begin of a formula."""
 
 
-def write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of JSON's types: a line of column names, then a line for each row.
+def write_document(value: Any, *, table: bool = False, main: str | None = "") -> None:
+    """Write `value` to stdout as the run's one document: JSON, or its main table (`records`) as CSV.
 
-    A column of objects becomes one for each of their keys (`layout.tp`), a list of words one cell (`a; b`), None an
-    empty cell. Text that a spreadsheet would compute is marked as text.
+    A table is a line of column names, then a line for each row. A column of objects becomes one for each of their keys
+    (`layout.tp`), a list of words one cell (`a; b`), None an empty cell. Text that a spreadsheet would compute is
+    marked as text.
     """
+    if not table:
+        sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+        return
+    rows = records(plain(value), main)
     flat = [dict(_cells(row)) for row in rows]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     if not columns:
         return
+    import csv
+
     sheet = csv.DictWriter(sys.stdout, columns, restval="", lineterminator="\n")
     sheet.writeheader()
     sheet.writerows(flat)
