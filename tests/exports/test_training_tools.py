@@ -12,13 +12,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_training import arguments_of
-from tools import RefusedError, accepted, need
+from tools import RefusedError, need
 from training_samples import DATA_PARALLEL, FINETUNE, FULL, PRETRAIN, deployment_of, spread
 
 from flopwise.exports.deployment import Deployment
@@ -48,12 +49,60 @@ commit 000c4ac24f61159c138b0975def722c65245983c, of Megatron-Core 0.16."""
 
 def taken(reader: str, document: dict[str, Any]) -> dict[str, Any]:
     """What a library of the group `training` understands of a document."""
-    program = str(Path(__file__).with_name("training_readers.py"))
     for library in ("accelerate", "datasets", "deepspeed", "megatron", "peft", "torchtitan", "triton"):
         need(importlib.util.find_spec(library) is not None, library, "make exports")
-    printed = accepted([sys.executable, program, reader], json.dumps(document))
-    understood: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+    process = reading_process(next(modules for readers, modules in MODULES.items() if reader in readers))
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps({"reader": reader, "document": document}) + "\n")
+    process.stdin.flush()
+    stop = threading.Timer(300, process.kill)
+    stop.start()
+    line = process.stdout.readline()
+    stop.cancel()
+    assert line, f"the process of {reader} ended"
+    answer = json.loads(line)
+    if not answer["taken"]:
+        raise RefusedError(f"{reader}: {answer['understood']}")
+    understood: dict[str, Any] = answer["understood"]
     return understood
+
+
+MODULES = {
+    ("arguments", "accelerate", "peft", "quantization", "weights"): (
+        "transformers.training_args", "transformers.models.auto.modeling_auto", "accelerate.commands.config.config_args",
+        "peft",
+    ),
+    ("deepspeed",): ("deepspeed.runtime.config",),
+    ("megatron", "stages"): (
+        "megatron.core.transformer.transformer_config", "megatron.core.transformer.pipeline_parallel_layer_layout",
+    ),
+    ("torchtitan",): ("torchtitan.config", "torchtitan.models.llama3", "torchtitan.models.qwen3"),
+}  # fmt: skip
+"""What the process of some readers loads first."""
+
+
+PROCESSES: dict[tuple[str, ...], subprocess.Popen[str]] = {}
+"""Those that read, by the modules that they have loaded."""
+
+
+def reading_process(modules: tuple[str, ...]) -> subprocess.Popen[str]:
+    """The process that reads with these modules loaded; it ends with the tests of this file."""
+    if modules not in PROCESSES:
+        program = str(Path(__file__).with_name("training_readers.py"))
+        PROCESSES[modules] = subprocess.Popen(
+            [sys.executable, program, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    return PROCESSES[modules]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    while PROCESSES:
+        _, process = PROCESSES.popitem()
+        with process:  # its input ends, and so does it
+            pass
 
 
 def written(made: Exported, folder: Path) -> Path:

@@ -1,15 +1,19 @@
-"""What training libraries make of exported files; a program of its own: `training_readers.py NAME`.
+"""What training libraries make of exported files; a program of its own: `training_readers.py MODULE...`.
 
-What is read comes as JSON on standard input, what was understood goes as JSON to standard output. A library that
-refuses ends the program with its complaint.
+It loads the modules, which takes seconds, and then answers lines of JSON with lines of JSON: the name of a reader and
+what it reads; whether it was taken, and what was understood or complained of. Each is read in a process forked for it,
+so that nothing that one leaves behind reaches the next.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
+import tempfile
+import traceback
 import types
 import typing
 from pathlib import Path
@@ -137,7 +141,40 @@ def weights(document: dict[str, Any]) -> dict[str, Any]:
 
 READERS = (arguments, accelerate, deepspeed, peft, quantization, megatron, stages, torchtitan, weights)
 
+
+def answered(question: dict[str, Any]) -> dict[str, Any]:
+    """What the reader of a question understood, or what it complained of, read in a process of its own."""
+    with tempfile.TemporaryFile("w+") as understood, tempfile.TemporaryFile("w+") as complaint:
+        child = os.fork()
+        if not child:
+            os.dup2(complaint.fileno(), 1)
+            os.dup2(complaint.fileno(), 2)
+            try:
+                reader = next(reader for reader in READERS if reader.__name__ == question["reader"])
+                json.dump(reader(question["document"]), understood)
+                understood.flush()
+                os._exit(0)
+            except BaseException:  # noqa: BLE001 - whatever a library complains with
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        for file in (understood, complaint):
+            file.seek(0)
+        taken = os.waitstatus_to_exitcode(status) == 0
+        return {"taken": taken, "understood": json.load(understood) if taken else complaint.read()}
+
+
+def main(modules: list[str]) -> None:
+    """Answer the lines of standard input; what the libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for module in modules:
+        importlib.import_module(module)
+    for line in sys.stdin:
+        answers.write(json.dumps(answered(json.loads(line))) + "\n")
+        answers.flush()
+
+
 if __name__ == "__main__":
-    chosen = next(reader for reader in READERS if reader.__name__ == sys.argv[1])
-    answer = chosen(json.load(sys.stdin))
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    main(sys.argv[1:])
