@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
+from flopwise.pictures import Picture
 
 
 class Result:
@@ -29,6 +30,9 @@ class Result:
 
         def document(self) -> dict[str, Any]:
             """The answer by key, its values as they are."""
+
+        def picture(self) -> Picture:
+            """What `plot` draws. SpecError where nothing is there to be drawn."""
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints."""
@@ -50,6 +54,14 @@ class Result:
         except ImportError:
             raise SpecError("to_frame needs pandas: pip install pandas") from None
         return pandas.DataFrame(records(self.to_dict(), self.table))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the answer with matplotlib, on `axes` where some are given; returns the axes.
+
+        Raises:
+            SpecError: matplotlib is not installed, or there is nothing to be drawn.
+        """
+        return self.picture().plot(axes)
 
     def __repr__(self) -> str:
         """The sentence, with the settings that it holds for."""

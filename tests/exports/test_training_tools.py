@@ -70,8 +70,8 @@ def taken(reader: str, document: dict[str, Any]) -> dict[str, Any]:
 
 MODULES = {
     ("arguments", "accelerate", "peft", "quantization", "weights"): (
-        "transformers.training_args", "transformers.models.auto.modeling_auto", "accelerate.commands.config.config_args",
-        "peft",
+        "transformers.training_args", "transformers.models.auto.modeling_auto", "peft",
+        "accelerate.commands.config.config_args",
     ),
     ("deepspeed",): ("deepspeed.runtime.config",),
     ("megatron", "stages"): (

@@ -16,6 +16,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.software import PLAIN_FORMATS
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.types import Ints
+from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes
 from flopwise.serving.deployment import on_its_engine, replica_of
 from flopwise.serving.estimate import estimate
@@ -23,6 +24,7 @@ from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingMemory, generates, serving_memory
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
+from flopwise.units import GIB
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
 """Formats that people choose among."""
@@ -114,6 +116,13 @@ class FitAnswer(Result):
             "settings": dict(self.settings),
             "assumptions": self.assumptions,
         }
+
+    def picture(self) -> Picture:
+        """The memory of each accelerator in each format, and what may be used of it."""
+        rows = [(row.weights, row.memory.per_gpu_bytes / GIB) for row in self.formats]
+        usable = self.formats[0].memory.usable_bytes
+        limit = None if usable is None else ("may be used", usable / GIB)
+        return BarPicture(title=self.verdict, unit="GiB with one request", rows=rows, limit=limit)
 
     @classmethod
     def of(

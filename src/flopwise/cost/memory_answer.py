@@ -11,9 +11,10 @@ from flopwise.cost.quick import QuickFormula
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
-from flopwise.units import format_gib, format_interval
+from flopwise.units import GIB, format_gib, format_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,12 @@ class MemoryAnswer(Result):
     max_concurrency: float | None = None
     max_whole_contexts: float | None = None
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
+
+    def picture(self) -> Picture:
+        """The items, and what may be used of the device."""
+        usable = None if self.usable_bytes is None else ("may be used", self.usable_bytes / GIB)
+        rows = [(name, nbytes / GIB) for name, nbytes in self.items if nbytes] + [("total", self.per_gpu_bytes / GIB)]
+        return BarPicture(title=self.verdict, unit="GiB", rows=rows, limit=usable)
 
     @property
     def margin_bytes(self) -> float | None:

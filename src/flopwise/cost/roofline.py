@@ -12,6 +12,7 @@ from flopwise.cost.precisions import PRECISIONS
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
+from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes
 from flopwise.units import format_percent, format_price, format_seconds
 
@@ -114,6 +115,20 @@ class RooflineAnswer(Result):
         used = f"{format_percent(self.utilisation_frac)} of peak compute"
         moved = f"{format_percent(self.bandwidth_frac)} of memory bandwidth"
         return f"{limit.capitalize()}{time} on {where}, bound by {self.bound}: {used}, {moved}."
+
+    def picture(self) -> Picture:
+        """The roof of the accelerators together, and the work below it. SpecError without bytes or without FLOP."""
+        here = self.intensity_flops_per_byte
+        if not here or not self.utilisation_frac:
+            raise SpecError("a roofline needs both operations and bytes; give them, or a model")
+        achieved, ridge = self.flops / self.seconds, self.ridge_flops_per_byte
+        peak = achieved / self.utilisation_frac
+        across = (min(here, ridge) / 30, ridge, max(here, ridge) * 30)
+        roof = [(x, peak * min(1.0, x / ridge)) for x in across]
+        series = {self.what: [(here, achieved)], "datasheet": roof}
+        return PointPicture(
+            title=self.verdict, x="FLOP a byte", y="FLOP/s", series=series, lines=("datasheet",), log=True,
+        )  # fmt: skip
 
     def document(self) -> dict[str, Any]:
         """The answer by key."""

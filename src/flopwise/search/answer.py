@@ -10,7 +10,8 @@ import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.facts.spot_prices import SpotCoverage
-from flopwise.results import Result, plain
+from flopwise.pictures import Picture, PointPicture
+from flopwise.results import Result
 from flopwise.units import HOUR_S, format_interval, format_seconds, format_usd
 
 OTHER_GPUS = 3
@@ -210,6 +211,8 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""  # of a fleet
 
 
+RUNS = ("pretrain", "finetune", "batch")
+"""Tasks that end; a service is paid by the month."""
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 """How targets of latency are called in text."""
 
@@ -259,7 +262,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
             far = f", whose {LATENCIES.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
             return f"No plan meets every target. The nearest is {machines}{far}."
-        runs = self.task in ("pretrain", "finetune", "batch")
+        runs = self.task in RUNS
         cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"
         paid, time = best.ends("cost_usd"), best.ends("seconds")
         if paid is not None and paid[0] != paid[1]:
@@ -272,10 +275,28 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         """The plan by key."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """The plans, or the nearest misses."""
-        rows: list[dict[str, Any]] = plain(self.plans or self.misses)
-        return rows
+    @property
+    def table(self) -> str:  # type: ignore[override] # the plans, or the nearest misses
+        """The key of the rows of `to_frame`."""
+        return "plans" if self.plans else "misses"
+
+    def picture(self) -> Picture:
+        """Cost against time of the plans, those that nothing beats in both joined. SpecError where there is none."""
+        rows = self.plans or self.misses
+        if not rows:
+            raise SpecError("there is no plan to be drawn")
+        runs, front = self.task in RUNS, list[tuple[float, float]]()
+        for cost, seconds in sorted((c.cost_usd, c.seconds) for c in rows):
+            if not front or seconds < front[-1][1]:
+                front.append((cost, seconds))
+        series = {
+            "nothing is cheaper and faster": front,
+            "plans" if self.plans else "nearest misses": [(c.cost_usd, c.seconds) for c in rows],
+        }
+        return PointPicture(
+            title=self.verdict, x="USD" if runs else "USD a month", y="seconds" if runs else "seconds of a request",
+            series=series, lines=[*series][:1], log=True,
+        )  # fmt: skip
 
     def price_dates(self, top: int | None = None) -> list[tuple[str, str]]:
         """(what is priced, day of the price) of the first `top` candidates, or of the nearest misses."""

@@ -17,6 +17,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.weights import weight_bytes
 from flopwise.options import OptionError
+from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
@@ -130,6 +131,11 @@ class ServeAnswer(Result):
         seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
         rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")
         return f"{where} {verb} {rate}: {seen}{paid}."
+
+    def picture(self) -> Picture:
+        """The parts of one step with its average share of prefill."""
+        rows = [(name, seconds * 1e3) for name, seconds in self.estimate.breakdown if seconds > 0]
+        return BarPicture(title=self.verdict, unit="ms of a step", rows=rows)
 
     def document(self) -> dict[str, Any]:
         """The answer by key, as scripts rely on it; throughput of all replicas."""

@@ -13,6 +13,7 @@ from flopwise.facts import defaults
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
+from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, interval
 from flopwise.storage.samples import DeviceRate, RatedWorkload, SampledWorkload
 from flopwise.storage.spec import StorageRequest
@@ -87,6 +88,12 @@ class StorageAnswer(Result):
         least = min(enough, key=lambda delivery: delivery.read_bytes_per_s)
         count = f"{len(enough)} of {len(self.deliveries)} kinds of storage keep up"
         return f"{text}: {count}, the slowest of them {least.name} ({format_rate(least.read_bytes_per_s)})."
+
+    def picture(self) -> Picture:
+        """What kinds of storage deliver to a node, and what it needs."""
+        rows = [(delivery.name, delivery.read_bytes_per_s / 1e9) for delivery in self.deliveries]
+        need = ("needed", self.read_bytes_per_s_per_node / 1e9)
+        return BarPicture(title=self.verdict, unit="GB/s", rows=rows, limit=need)
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:

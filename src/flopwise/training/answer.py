@@ -13,6 +13,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.software import PARALLELISM
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters
+from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
 from flopwise.training.corpus import Corpus
@@ -102,6 +103,11 @@ class TrainAnswer(Result):
             "quick": [rule.document() for rule in self.quick],
             **notes(self),
         }
+
+    def picture(self) -> Picture:
+        """The parts of a step."""
+        rows = [(name.replace("_", " "), seconds) for name, seconds in self.estimate.breakdown if seconds > 0]
+        return BarPicture(title=self.verdict, unit="seconds of a step", rows=rows)
 
     def run_document(self) -> dict[str, Any] | None:
         """The run as JSON; nothing without a length."""

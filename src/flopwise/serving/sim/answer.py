@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import least_tpot_s
 from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving_band
@@ -94,6 +95,14 @@ class SimulateAnswer(Result):
             **self.cache_document(),
             **notes(self),
         }
+
+    def picture(self) -> Picture:
+        """What shares of the requests stay within which time."""
+        series = {
+            title: [(float(name[1:]), p) for name, p in times._asdict().items() if isfinite(p)]
+            for title, times in (("first token", self.summary.ttft_s), ("each further token", self.summary.tpot_s))
+        }
+        return PointPicture(title=self.verdict, x="percentile", y="seconds", series=series, lines=tuple(series))
 
     def cache_document(self) -> dict[str, Any]:
         """What a cache of answers did; nothing without one."""

@@ -1,0 +1,75 @@
+"""The notebook of examples runs from its first cell to its last, and its calls have the types that the stub says."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flopwise
+from flopwise.changes.format_fit import FitAnswer
+from flopwise.search.answer import Plan
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "questions.ipynb"
+
+
+def _cells() -> list[str]:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_every_cell_runs() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    pytest.importorskip("pandas")
+    matplotlib.use("Agg")
+    names: dict[str, Any] = {}
+    shown = []
+    for text in _cells():
+        tree = ast.parse(text)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "cell", "exec"), names)  # noqa: S102 - the project's own notebook
+        if isinstance(last, ast.Expr):
+            shown.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))  # noqa: S307 - as above
+    assert isinstance(names["fits"], FitAnswer)
+    assert isinstance(names["plan"], Plan)
+    assert all(value is not None for value in shown[:-1])
+    assert sum(hasattr(value, "get_xlabel") for value in shown) == 3
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+@pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
+def test_its_types_are_those_of_the_stub(checker: str, tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    right.write_text("\n".join(_cells()), encoding="utf-8")
+    mistakes = 'import flopwise\nflopwise.train("gpt2", gpu=8)\nflopwise.plan("gpt2", tsk="serve")\n'
+    wrong.write_text(mistakes, encoding="utf-8")
+    source = Path(flopwise.__file__).parents[1]
+    arguments = {
+        "mypy": ["--no-incremental", "--ignore-missing-imports", "--follow-imports", "silent"],
+        "basedpyright": ["--level", "error", "--pythonpath", sys.executable],
+    }[checker]
+    if checker == "basedpyright":
+        settings = {"typeCheckingMode": "standard", "extraPaths": [str(source)]}
+        (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    def complaints(file: Path) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", checker, *arguments, str(file)],
+            capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "MYPYPATH": str(source)},
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = complaints(right)
+    assert code == 0, said
+    code, said = complaints(wrong)
+    assert code != 0
+    assert "gpu" in said
+    assert "tsk" in said
