@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle programs assets exports demo plans test test-all test-exports fuzz house accuracy mutants lint types imports release bench clean help
+.PHONY: setup dev oracle programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -155,6 +155,9 @@ test-all: ## the same with the oracle tests, for which torch and transformers ar
 
 test-exports: exports ## exported files before the tools that read them
 	CI=true $(BIN)/python -P -m pytest -n 2 tests/exports
+
+site: dev ## the documentation as a site of pages, in build/site; a link that leads nowhere ends it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 house: ## how simple the package is to live in: circles, names, far helpers, long rooms
 	@python3 tests/house.py

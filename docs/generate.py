@@ -132,6 +132,8 @@ if __name__ == "__main__":
     calibration["PAGE"].write_text(calibration["page"](), encoding="utf-8")
     stub = runpy.run_path(str(PAGE.parent / "stub.py"))
     stub["PAGE"].write_text(stub["page"](), encoding="utf-8")
+    tutorial = runpy.run_path(str(PAGE.parent / "tutorial_page.py"))
+    tutorial["PAGE"].write_text(tutorial["page"](), encoding="utf-8")
     keys = runpy.run_path(str(PAGE.parent / "file_keys.py"))
     keys["PAGE"].write_text(keys["page"](), encoding="utf-8")
     for kind, schema in {"fleet": fleet_schema, "sweep": sweep_schema, "workload": workload_schema}.items():

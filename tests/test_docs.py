@@ -6,6 +6,8 @@ import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,9 +40,23 @@ def _blocks(language: str) -> Iterator[tuple[str, str, str]]:
             yield page.name, found[1].strip(), found[2]
 
 
-def _examples() -> Iterator[tuple[str, str, int, str]]:
-    """(page, command line, exit code, expected output) of each flopwise line in a console block; ```console exit=1."""
+def _examples() -> list[tuple[str, str, int, str]]:
+    """(page, command line, exit code, expected output) of each flopwise line in a console block; ```console exit=1.
+
+    A line that stands on several pages is run once, for one of those that show its output.
+    """
+    found: dict[str, tuple[str, str, int, str]] = {}
+    for page, line, code, output in _lines():
+        if line not in found or output.strip():
+            found[line] = (page, line, code, output)
+    return list(found.values())
+
+
+def _lines() -> Iterator[tuple[str, str, int, str]]:
+    """As `_examples`, each as often as it stands somewhere; the tutorial's are run when it is made."""
     for page, said, text in _blocks("console"):
+        if page == "tutorial.md":
+            continue
         code = int(said.removeprefix("exit=")) if said else 0
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             line, _, output = part.partition("\n")
@@ -66,6 +82,28 @@ def test_the_rules_and_metrics_of_watch_are_on_its_page() -> None:
 def test_the_stub_has_the_signatures_that_the_functions_have() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "stub.py"))
     assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
+
+
+def test_the_tutorial_shows_what_its_commands_print() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "tutorial_page.py"))
+    assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
+
+
+def test_the_six_questions_are_answered_by_who_reads_the_tutorial_alone() -> None:
+    """Each question's command stands below it, and the first line that it prints is the answer."""
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    found = re.findall(r"^## \d\. (.+)\n(?:.*\n)*?```console\n\$ (flopwise \w+).*\n(.+)$", page, re.MULTILINE)
+    answers = {question: (command, first) for question, command, first in found}
+    assert len(answers) == 6
+    for question, words in {
+        "Does it fit?": "holds? [\\d,]+ request",
+        "What takes the memory, and what would make it fit?": "GiB of .* chance .* would fit with",
+        "How fast does it answer?": "TTFT .* TPOT .* per million output tokens",
+        "How long does the training take, and what does it cost?": r"days .* and \$",
+        "Which machines are the cheapest for it?": r"\d+ x .*: \$.* chance to meet every target",
+        "Fine-tune, train from scratch, or call an API?": r"Cheapest: .* less than .* chance",
+    }.items():
+        assert re.search(words, answers[question][1]), (question, answers[question])
 
 
 def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
@@ -150,7 +188,7 @@ def _recorded() -> None:
 
 
 @pytest.mark.usefixtures("_recorded")
-@pytest.mark.parametrize("example", list(_examples()), ids=lambda example: example[1])
+@pytest.mark.parametrize("example", _examples(), ids=lambda example: example[1])
 def test_examples_run_and_say_what_the_page_shows(
     example: tuple[str, str, int, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,3 +209,22 @@ def test_python_examples_run(page: str, text: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != "FLOPWISE_FACTS"})
     exec(compile(text, page, "exec"), {})  # noqa: S102 - that the page's code runs is what is tested
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Strict: a link or an anchor that leads nowhere, a page that no menu names, or a broken docstring ends it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    made = {path.relative_to(tmp_path / "site").as_posix(): path for path in (tmp_path / "site").rglob("*.html")}
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages <= made.keys()
+    functions = made["python-functions.html"].read_text(encoding="utf-8")
+    assert "global_batch" in functions, "keywords are those of the stub"
+    assert "<math" in made["how-it-works.html"].read_text(encoding="utf-8")
+    for name, path in made.items():
+        assert "https://fonts" not in (text := path.read_text(encoding="utf-8")), name
+        assert not re.search(r'(?:src|href)="https?://(?:cdn|unpkg|fonts)', text), name

@@ -11,6 +11,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.options import add, flags
+from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.errors import SpecError
@@ -167,6 +168,7 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
     volume = found.tokens_per_month
     growth = f", {units.format_percent(found.growth_frac)} more each month" if found.growth_frac else ""
     read, written = units.format_count(volume["input"]), units.format_count(volume["output"])
+    yield heading(_sentence(found.verdict), paper)
     yield heading(
         f"{found.model}: {read} tokens in and {written} out a month{growth}, over {found.months} months", paper
     )
@@ -188,16 +190,22 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
     yield "Assumed:\n" + "\n".join(f"  - {text}" for text in [*found.assumptions, *_billing_notes(feasible), *notes])
 
 
-def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
-    """The answer in a sentence, how it comes about, and what would change it."""
+def _sentence(made: Verdict) -> str:
+    """The answer in a sentence."""
     text = f"Cheapest: {made.cheapest}"
     if made.saves_usd is not None and made.against is not None:
         saves = _with_ends(made, "saves_usd", units.format_usd)
         text += f", {saves} less than {made.against}"
     if made.chance is not None:
         sure = "settled" if made.settled else "not settled"
-        text += f"; so in {100 * made.chance:.0f} % of cases by measured errors: {sure}"
-    yield "\n".join([text + ".", *(f"  - {why}" for why in made.because)])
+        text += f"; {100 * made.chance:.0f} % chance by measured errors: {sure}"
+    return f"{text}."
+
+
+def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
+    """How the answer comes about, and what would change it."""
+    if made.because:
+        yield bullets("Because:", made.because)
     if made.turns:
         yield "What would change it, the nearest first:\n" + table(
             ("input", ">now", ">turns at", ">times", "then cheaper", "beside"), [_turn(t) for t in made.turns], paper
