@@ -82,7 +82,7 @@ Prices carry their dates; `flopwise prices` says how old they are, and imports o
 | you want | go to |
 |---|---|
 | a whole platform: many workloads, several clouds, one bill | [fleet](questions/fleet.md) |
-| to know how far to trust a figure | [how it works](how-it-works.md), [where a figure comes from](questions/origin.md) |
+| to know how far to trust a figure | [how it works](how-it-works.md), [its origin](questions/origin.md) |
 | sliders instead of options | `flopwise web`, [in a browser](questions/web.md) |
 | the same from Python or a notebook | [Python](questions/python.md) |
 | to see what your run really did | [record](questions/record.md), [watch](questions/watch.md) |
