@@ -9,6 +9,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 from browser import ROOT_ARGUMENTS, need_browser
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+import flopwise
 from flopwise import cli, units
+from flopwise.callbacks import record
 from flopwise.cli.app import app
 from flopwise.web.guard import Access
 from flopwise.web.server import create_app, listen, server_of
@@ -45,9 +48,9 @@ CONFIG = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A server of this process on a free port."""
+@contextmanager
+def _served() -> Iterator[str]:
+    """The address of a server of this process on a free port."""
     with listen("127.0.0.1", 0) as bound:
         server = server_of(create_app(app, Access.of("127.0.0.1", None)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -55,6 +58,12 @@ def address() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         server.should_exit = True
         thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with _served() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -385,3 +394,38 @@ def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
         page.close()
         server.should_exit = True
         thread.join(10)
+
+
+def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
+    chromium: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server of its own: its processes read the runs that this test records."""
+    question = {"model": "gpt2", "gpu": "l4", "seq": 512, "global_batch": 8, "tokens": "1M"}
+    with _served() as address:
+        page = chromium.new_page(base_url=address)
+        page.set_default_timeout(90_000)
+        page.goto("/runs")
+        expect(page.get_by_text("No run is kept on this machine yet.")).to_be_visible()
+        with record(question=question, name="tonight") as run:
+            for step in range(20):
+                time.sleep(0.01)
+                run.step(loss=4 - step / 10, tokens=4096)
+            deadline = time.monotonic() + 60
+            while not flopwise.runs() or not flopwise.runs()[0].summaries:  # the first flush
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            page.goto("/runs")
+            page.get_by_role("link", name="tonight").click()
+            expect(page.get_by_role("status")).to_have_text(re.compile("^Live, read at "))
+        expect(page.get_by_role("status")).to_have_text(re.compile("^finished, "))
+        document = _printed("runs show tonight", capsys)
+        expect(page.get_by_role("heading", level=2).first).to_have_text(document["verdict"])
+        row = page.get_by_role("row", name=re.compile("^step_s"))
+        figures = {one["metric"]: one for one in document["figures"]}
+        expect(row).to_contain_text(units.format_seconds(figures["step_s"]["measured"]))
+        expect(row).to_contain_text(units.format_seconds(figures["step_s"]["expected"]))
+        expect(page.locator('[data-drawn="true"]')).to_have_count(1 + len(document["series"]))
+        assert _serious(page) == []
+        page.goto("/runs?run=no-such-run")
+        expect(page.get_by_text("no-such-run").last).to_be_visible()
+        page.close()

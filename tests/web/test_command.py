@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import httpx
 import pytest
@@ -63,6 +63,48 @@ def test_a_plan_is_shown_as_the_page_of_the_same_question(
     assert cli.main(["plan", "work.yaml", "--web"]) == 2
     assert cli.main([*line.split(), "--web", "--to", "vllm"]) == 2
     assert "--to: not with --web" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "page", "query", "behind"),
+    [
+        ("simulate gpt2 --gpu l4 --rate 2/s --input 1k --duration 1min", "serve",
+         {"model": "gpt2", "gpu": "l4", "rate": "2.0", "input": "1000", "duration": "60.0"}, {}),
+        ("runs show last-night", "runs", {"run": "last-night"}, {}),
+        ("runs", "runs", {}, {}),
+        ("assess fleet.yaml --scenarios 20", "fleet", {"scenarios": "20"}, {"fleet": "name: a & b\n"}),
+    ],
+)  # fmt: skip
+def test_every_page_is_reached_from_the_command_of_its_question(
+    line: str, page: str, query: dict[str, str], behind: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    monkeypatch.setattr("flopwise.web.server.serve", lambda *_: None)
+    monkeypatch.setenv(web.TOKEN, "a-token-of-the-test & more")
+    monkeypatch.chdir(tmp_path)
+    Path("fleet.yaml").write_text("name: a & b\n", encoding="utf-8")
+    assert cli.main([*line.split(), *(["list"] if line == "runs" else []), "--web"]) == 0
+    address = urlsplit(shown[0])
+    assert address.path == f"/{page}"
+    assert dict(parse_qsl(address.query)) == query
+    parts = dict(part.split("=", 1) for part in address.fragment.split("&"))
+    expected = {"token": "a-token-of-the-test & more"} | behind
+    assert {key: unquote(text) for key, text in parts.items()} == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["simulate gpt2 --gpu l4 --trace t.csv", "runs list --task serve", "assess fleet.yaml -o report"]
+)
+def test_what_a_page_does_not_hold_is_refused(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fleet.yaml").write_text("name: a\n", encoding="utf-8")
+    Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n", encoding="utf-8")
+    assert cli.main([*line.split(), "--web"]) == 2
+    said = capsys.readouterr().err
+    assert any(option in said for option in ("--trace", "--task", "--output"))
 
 
 def test_it_starts_answers_and_ends(tmp_path: Path) -> None:

@@ -51,6 +51,14 @@ def readable_places() -> tuple[str, ...]:
     return (*SYSTEM, *(place for place in own if place not in ("/", str(Path.home()))))
 
 
+def run_files() -> tuple[str, ...]:
+    """The file of recorded runs, with those that SQLite keeps beside it; none where a server has them."""
+    from flopwise.records.database import store_address
+
+    store = store_address(None)
+    return tuple(f"{store}{end}" for end in ("", "-wal", "-shm", "-journal")) if isinstance(store, Path) else ()
+
+
 def _hub() -> str:
     """The folder of the hub's client."""
     return os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
@@ -68,17 +76,18 @@ class FileGuard:
 
     def __init__(self, places: Sequence[str]) -> None:
         """Nothing is refused before `reading_below` is entered."""
-        self._places, self._folder = tuple(places), ""
+        self._places, self._folder, self._also = tuple(places), "", tuple[str, ...]()
         sys.addaudithook(self)
 
     @contextlib.contextmanager
-    def reading_below(self, folder: str) -> Iterator[None]:
-        """While a question is answered whose files lie in `folder`."""
+    def reading_below(self, folder: str, also: Sequence[str] = ()) -> Iterator[None]:
+        """While a question is answered whose files lie in `folder`; `also`: further files that may be read."""
+        self._also = tuple(map(os.path.realpath, also))
         self._folder = os.path.realpath(folder)
         try:
             yield
         finally:
-            self._folder = ""
+            self._folder, self._also = "", ()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """What Python calls before it opens a file or starts a program."""
@@ -90,7 +99,8 @@ class FileGuard:
             return
         asked = os.fsdecode(arguments[0])
         path = os.path.realpath(asked)
-        if not any(path == place or path.startswith(f"{place}/") for place in (self._folder, *self._places)):
+        places = (self._folder, *self._places, *self._also)
+        if not any(path == place or path.startswith(f"{place}/") for place in places):
             raise PermissionError(1, "files of the server are not read; send the file with the question", asked)
 
 
@@ -128,7 +138,7 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
             (Path(folder) / name).write_text(text, encoding="utf-8")
         os.chdir(folder)
         try:
-            with guard.reading_below(folder):
+            with guard.reading_below(folder, run_files() if question["argv"][:1] == ["runs"] else ()):
                 reply = _run(question["argv"], send)
             results = Path(folder) / RESULTS
             found = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_symlink())

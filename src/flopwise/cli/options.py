@@ -318,6 +318,9 @@ to_flag = add(
     "--to", name("target"), "Export to this target, too: kubernetes, skypilot ... (`flopwise export --list`).",
     repeated=True,
 )  # fmt: skip
+web_flag = add(
+    "--web", FLAG, "Show the same question in a browser instead, as a page of `flopwise web`.", default=False
+)
 force_flag = add("--force", FLAG, "Replace exported files that are there.", default=False)
 
 

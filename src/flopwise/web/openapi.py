@@ -153,7 +153,9 @@ def _answers(noun: Noun, *kinds: str) -> Json:
     if noun.name in WRITERS:
         text[FILES_TYPE] = {"schema": {"$ref": "#/components/schemas/Files"}}
         text["application/zip"] = {"schema": {"type": "string", "contentMediaType": "application/zip"}}
-    found: Json = {"200": {"description": f"The document of `flopwise {noun.name} --json`.", "content": text}}
+    found: Json = {
+        "200": {"description": f"The document of `flopwise {' '.join(noun.words)} --json`.", "content": text}
+    }
     by_status: dict[int, list[str]] = {}
     for kind in ("bad-input", "unauthorized", "forbidden", "infeasible", "defect", "busy", "too-long", *kinds):
         by_status.setdefault(KINDS[kind].status, []).append(kind)

@@ -24,11 +24,14 @@ LEFT_OUT = {
     "observe": "connects to servers",
     "prices": "imports and removes files",
     "probe": "measures the machine it runs on",
-    "runs": "reads and deletes a person's recorded runs",
     "watch": "connects to servers",
     "web": "is this",
 }
 """Commands that are no nouns, and why."""
+MEMBERS = {"runs": {"runs": "list", "run": "show"}}
+"""Groups of commands, and the nouns that are members of them: those that read and nothing else."""
+LIVE = tuple(noun for members in MEMBERS.values() for noun in members)
+"""Nouns whose answers change by themselves."""
 OPTIONS_LEFT_OUT = {
     "plan.address": "connects to a cluster",
     "calibration": "is a file of the server",
@@ -38,8 +41,9 @@ OPTIONS_LEFT_OUT = {
     "output_file": "is asked for by the Accept header",
     "output_folder": "is asked for by the Accept header",
     "replay": "is a folder",
+    "store": "is a file of the server, or another server",
     "to": "is the noun `export`",
-    "plan.web": "is this",
+    "web": "is this",
     "plan.workers": "is about the server's processes",
 }
 """Options that no noun has, or that a noun has not, by their parameters, and why."""
@@ -68,6 +72,7 @@ class Noun:
     name: str
     command: click.Command  # whose parameters are taken
     summary: str
+    words: tuple[str, ...]  # that ask the command
 
     @cached_property
     def parameters(self) -> dict[str, click.Parameter]:
@@ -108,11 +113,11 @@ class Noun:
                 if place.startswith("-"):
                     raise SpecError(f"{param.name}: {place[:60]!r} starts like an option")
                 places.append(place)
-        return Question(self.name, (self.name, *places, *words, "--json"), dict(files or {}))
+        return Question(self.name, (*self.words, *places, *words, "--json"), dict(files or {}))
 
     def example(self, line: str) -> dict[str, Any] | None:
         """What an example, a whole command line, says by key; None where it has what a noun has not, or files."""
-        args = shlex.split(line)[2:]
+        args = shlex.split(line)[1 + len(self.words) :]
         context = click.Context(self.command, info_name=self.name)
         opts, _, order = self.command.make_parser(context).parse_args(args=args)
         names = {param.name: key for key, param in self.parameters.items()}
@@ -131,8 +136,14 @@ def nouns(group: click.Group) -> dict[str, Noun]:
             continue
         _, command, _ = group.resolve_command(context, [name])
         assert command is not None
+        if isinstance(command, click.Group):
+            for noun, member in MEMBERS[name].items():
+                _, one, _ = command.resolve_command(context, [member])
+                assert one is not None
+                found[noun] = Noun(noun, one, one.get_short_help_str(200), (name, member))
+            continue
         forms: Sequence[click.Command] = getattr(command, "forms", ())
-        found[name] = Noun(name, forms[0] if forms else command, command.get_short_help_str(200))
+        found[name] = Noun(name, forms[0] if forms else command, command.get_short_help_str(200), (name,))
     return found
 
 

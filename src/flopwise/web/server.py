@@ -35,10 +35,10 @@ from flopwise.web.jobs import AnswerJob, Jobs, events
 from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, document
 from flopwise.web.pool import BusyError, LostError, Pool, Progress, Reply, TimeLimitError
 from flopwise.web.problems import MEDIA_TYPE, ProblemError
-from flopwise.web.questions import FACTS, WRITERS, Noun, Question, nouns
+from flopwise.web.questions import FACTS, LIVE, WRITERS, Noun, Question, nouns
 
 STATIC = Path(__file__).parent / "static"
-PAGES = ("plan", "serve", "fleet", "catalog")
+PAGES = ("plan", "serve", "fleet", "runs", "catalog")
 """Pages, by their paths; the first is the start page."""
 MOST_CONNECTIONS = 256
 IDLE_S = 15
@@ -76,7 +76,7 @@ class Answers:
 
     def keep(self, question: Question, reply: Reply) -> None:
         """Keep a reply that is not too large; the ones not asked for the longest go."""
-        if question.files or reply.files or reply.code not in (0, 1):
+        if question.files or question.noun in LIVE or reply.files or reply.code not in (0, 1):
             return
         if question.argv in self._kept:
             self._bytes -= len(self._kept.pop(question.argv)[1].document)

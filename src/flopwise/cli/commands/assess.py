@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 @options.force_flag
 @flags(SharedSpec, "seed")
 @flags(SourceSpec, "facts calibration")
-def command(**given: Any) -> None:
+@options.web_flag
+def command(*, web: bool, **given: Any) -> None:
     """The GPU strategy of a platform: many workloads, one bill.
 
     FLEET is a YAML file of workloads and policies (docs/questions/fleet.md). With -o a folder gets report.html,
@@ -51,6 +52,12 @@ def command(**given: Any) -> None:
     from flopwise.folders import check_folder
     from flopwise.report.write import read_assessment, with_plan_files, write_report
 
+    if web:
+        from flopwise.cli.commands.web import run_server
+        from flopwise.search.workload_file import read_text
+
+        run_server("fleet", text=read_text(given["fleet"]))
+        return
     if given["output"] is not None:
         check_folder(given["output"])
     elif given["to"]:

@@ -19,7 +19,7 @@ from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import DEGREE, FILE, FLAG, name, options_of, whole
+from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.results import plain
 from flopwise.search.answer import LATENCIES
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
@@ -62,7 +62,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @options.force_flag
 @add("--address", name("address"), "Sweep on Ray: the cluster's address (default: RAY_ADDRESS, or auto).")
 @add("--workers", DEGREE, "Sweep in processes: how many at once (default: all cores).")
-@add("--web", FLAG, "Show the same question in a browser instead, as a page of `flopwise web`.", default=False)
+@options.web_flag
 @flags(SourceSpec, "assume_family facts calibration")
 @options.explain_flag
 def command(

@@ -93,7 +93,8 @@ NOT_QUEUED = {
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
-def command(**given: Any) -> None:
+@options.web_flag
+def command(*, web: bool, **given: Any) -> None:
     """What users see: requests through replicas, step by step.
 
     Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is played
@@ -108,6 +109,11 @@ def command(**given: Any) -> None:
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.request import ResponseCache
 
+    if web:
+        from flopwise.cli.commands.web import run_server
+
+        run_server("serve")
+        return
     check_option_groups(given["purchase"])
     model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
     if given["queue"] is not None:

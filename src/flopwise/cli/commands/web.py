@@ -7,20 +7,24 @@ import secrets
 import sys
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from flopwise.cli import options
 from flopwise.cli.app import app
-from flopwise.cli.options import add, usage_error
+from flopwise.cli.options import Flag, add, usage_error
 from flopwise.errors import MissingFactError
-from flopwise.options import FLAG, name, whole
+from flopwise.options import FILE, FLAG, name, whole
 
 NEEDS = ("starlette", "uvicorn")
 TOKEN = "FLOPWISE_WEB_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST_TOKEN = 16
-NOT_SHOWN = ("output_file", "from_file", "compare", "to", "force", "address", "workers", "facts", "calibration")
-"""Options that pages do not have."""
+NOT_SHOWN = (
+    "output_file", "output", "from_file", "old", "compare", "to", "force", "address", "workers", "facts", "calibration",
+    "store",
+)  # fmt: skip
+"""Options that pages do not have, besides those that name a file."""
 
 
 @options.command("web", "flopwise web --openapi")
@@ -48,13 +52,17 @@ def command(*, openapi: bool, **settings: Any) -> None:
     run_server(**settings)
 
 
-def _said_in_address() -> str:
+def _said_in_address(without_argument: bool = False) -> str:
     """The argument and options that the running command line says, as the address of its page has them."""
     from urllib.parse import urlencode
 
     context = click.get_current_context()
-    options.refuse(NOT_SHOWN, "not with --web")
-    arguments = [param.name or "" for param in context.command.params if isinstance(param, click.Argument)]
+    params = context.command.params
+    files = [p.name or "" for p in params if isinstance(p, Flag) and p.declared.kind is FILE]
+    options.refuse({*NOT_SHOWN, *files}, "not with --web")
+    arguments = [p.name or "" for p in params if isinstance(p, click.Argument) and context.params[p.name or ""]]
+    if without_argument:
+        arguments = []
     found: list[tuple[str, str]] = []
     for field, spelled in (dict.fromkeys(arguments, "") | options.spellings(context, settings=True)).items():
         value = context.params[field]
@@ -67,9 +75,12 @@ def _said_in_address() -> str:
 
 
 def run_server(
-    page: str = "", *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True
-) -> None:
+    page: str = "", *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True,
+    text: str | None = None,
+) -> None:  # fmt: skip
     """Serve until interrupted; the start page is printed and opened, or `page` with what the running command says.
+
+    `text`: the fleet file that stands on the page.
 
     Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
     """
@@ -79,7 +90,8 @@ def run_server(
     from flopwise.web.guard import Access, is_loopback
     from flopwise.web.server import listen, serve
 
-    path = f"/{page}?{_said_in_address()}" if page else "/"
+    said = _said_in_address(text is not None) if page else ""
+    path = f"/{page}{f'?{said}' if said else ''}"
     token = token or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
@@ -88,13 +100,16 @@ def run_server(
     with listen(host, port) as socket:
         shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{socket.getsockname()[1]}{path}"
+        parts = {"token": token, "fleet": text}
+        behind = "&".join(f"{key}={quote(part, safe='')}" for key, part in parts.items() if part)
+        behind = f"#{behind}" if behind else ""
         if options.form_asked() == "json":
             options.answer({"url": address, "token": token}, lambda *_: ())
         else:
-            click.echo(address + (f"#token={token}" if token else ""))
+            click.echo(address + behind)
         sys.stdout.flush()
         if opens:
             import webbrowser
 
-            webbrowser.open(address + (f"#token={token}" if token else ""))
+            webbrowser.open(address + behind)
         serve(socket, app, Access.of(host, token))

@@ -31,7 +31,8 @@ RUN_KEYS = (
 )  # fmt: skip
 @flags(RunFilter)
 @flags(StoreSpec)
-def command(*, store: str | None, **which: str | None) -> None:
+@options.web_flag
+def command(*, store: str | None, web: bool, **which: str | None) -> None:
     """The runs that are kept, the latest first.
 
     Rates are means over the run, loss and cost the last of it. A run that was killed stays `running`: the time since
@@ -39,6 +40,12 @@ def command(*, store: str | None, **which: str | None) -> None:
     """
     from flopwise.api.runs import runs
 
+    if web:
+        from flopwise.cli.commands.web import run_server
+
+        options.refuse(which, "the page lists every run; look for it there")
+        run_server("runs")
+        return
     found = runs(store=store, **options.values(which))
     options.answer(found, _lines, lambda all_of: [document(one) for one in all_of])
 

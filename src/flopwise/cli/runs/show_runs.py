@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 20
 DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
-"""Metrics of which a chart is drawn in the terminal."""
+"""Metrics of which a chart is drawn."""
 
 
 @options.command(
@@ -36,7 +36,8 @@ DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
 @options.argument("run")
 @add("-o --output", FILE, "Write it as one HTML page, too.")
 @flags(StoreSpec)
-def command(*, run: str, output: Path | None, store: str | None) -> None:
+@options.web_flag
+def command(*, run: str, output: Path | None, store: str | None, web: bool) -> None:
     """What was measured in a run, beside what was expected.
 
     RUN is an id, its first digits (four or more), or a name: the latest run of it. First whether it is on plan; then
@@ -47,6 +48,11 @@ def command(*, run: str, output: Path | None, store: str | None) -> None:
     from flopwise.api.run_reports import explain_run
     from flopwise.api.runs import recorded_run
 
+    if web:
+        from flopwise.cli.commands.web import run_server
+
+        run_server("runs")
+        return
     found = recorded_run(run, store=store)
     why = explain_run(found.run.run_id, store=store, page=output)
     options.answer(
@@ -109,7 +115,9 @@ def _events(found: RecordedRun, paper: Screen) -> Iterator[str]:
 
 
 def _explained_document(found: ExplainedRun) -> dict[str, Any]:
-    """The explanation as JSON."""
+    """The explanation as JSON; `series`: metrics over the run, thinned out to medians, by step, request or second."""
+    from flopwise.records.page import chart_points
+
     why, steady = found.explanation, found.measured.steady
     return {
         "verdict": why.verdict,
@@ -123,6 +131,7 @@ def _explained_document(found: ExplainedRun) -> dict[str, Any]:
             for one in why.outcomes
         ],
         "terms": [attributes(one, "name expected_s measured_s difference_s basis") for one in why.terms],
+        "series": {name: points for name in DRAWN if len(points := chart_points(found.measured, name)) > 1},
         "causes": list(why.causes),
         "steady": None
         if steady is None

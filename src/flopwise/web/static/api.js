@@ -5,10 +5,10 @@ const TOKEN = "flopwise-token";
 
 /** The token of a printed link is kept for this tab, and leaves the address; whether there was one. */
 export function keepToken() {
-  const found = /^#token=(.+)$/.exec(location.hash);
+  const found = /^#token=([^&]+)(?:&(.*))?$/s.exec(location.hash);
   if (!found) return false;
   sessionStorage.setItem(TOKEN, decodeURIComponent(found[1]));
-  history.replaceState(null, "", location.pathname + location.search);
+  history.replaceState(null, "", location.pathname + location.search + (found[2] ? `#${found[2]}` : ""));
   return true;
 }
 

@@ -4,7 +4,7 @@ import { keepToken } from "./api.js";
 import { redraw } from "./charts.js";
 import { el, fill } from "./dom.js";
 
-const PAGES = { plan: "Plan", serve: "Serve", fleet: "Fleet", catalog: "Catalog" };
+const PAGES = { plan: "Plan", serve: "Serve", fleet: "Fleet", runs: "Runs", catalog: "Catalog" };
 const THEMES = ["system", "light", "dark"];
 
 keepToken();

@@ -1,0 +1,151 @@
+// Runs: what was recorded, each beside what was expected of it; one that goes on is read again every few seconds.
+
+import { ask } from "./api.js";
+import { chart, palette } from "./charts.js";
+import { band, el, fill, fresh, table, tiles } from "./dom.js";
+import { fromAddress, toAddress } from "./form.js";
+import * as format from "./format.js";
+import { failed } from "./plan.js";
+
+const AGAIN_MS = 5000;
+const at = (moment) => (moment === null ? "-" : new Date(moment * 1000).toLocaleString());
+const taken = (value) => (value ? format.seconds(value) : "0 s");
+const known = (value, text) => (value === null || value === undefined ? "-" : text(value));
+const machines = (run) => [run.gpus, run.gpu].filter((part) => part !== null).join(" x ") || "-";
+
+export async function show(main) {
+  const { run } = fromAddress(new Set());
+  await (run ? one(main, run) : all(main));
+}
+
+async function all(main) {
+  const state = fromAddress(new Set());
+  const status = el("p", { class: "status busy", role: "status" }, "Loading runs …");
+  fill(main, el("h1", {}, "Runs"), status);
+  let rows;
+  try {
+    rows = await ask("runs", {});
+  } catch (problem) {
+    fill(main, el("h1", {}, "Runs"), failed(problem));
+    return;
+  }
+  if (!rows.length) {
+    fill(main, el("h1", {}, "Runs"), el("div", { class: "empty" },
+      el("p", {}, "No run is kept on this machine yet."),
+      el("p", {}, "Record one from any PyTorch loop, and it appears here while it runs:"),
+      el("pre", {}, "from flopwise.callbacks import record\n\nwith record(model) as run:\n    for batch in batches:\n        ...  # the step\n        run.step(loss=loss, tokens=batch.numel())"),
+      el("p", {}, "Trainer and Lightning have callbacks, ", el("code", {}, "flopwise runs import"), " reads the logs of past runs.")));
+    return;
+  }
+  const place = el("div");
+  const id = fresh("find");
+  const search = el("input", { type: "search", id, value: state.find ?? "", oninput: () => { toAddress({ find: search.value }); draw(); } });
+  const columns = [
+    { title: "name", cell: (r) => el("a", { href: `/runs?run=${r.run_id}` }, r.name || r.run_id.slice(0, 8)) },
+    { title: "task", cell: (r) => r.task }, { title: "model", cell: (r) => r.model ?? "-" }, { title: "machines", cell: machines },
+    { title: "began", cell: (r) => at(r.started_at_s) }, { title: "took", number: true, cell: (r) => known(r.seconds, format.seconds) },
+    { title: "status", cell: (r) => r.status }, { title: "tokens/s", number: true, cell: (r) => known(r.metrics.tokens_per_s, format.count) },
+    { title: "MFU", number: true, cell: (r) => known(r.metrics.mfu_frac, format.percent) }, { title: "cost", number: true, cell: (r) => known(r.metrics.cost_usd, format.usd) },
+  ];
+  function draw() {
+    const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = rows.filter((r) => wanted.every((word) => `${r.name} ${r.task} ${r.model} ${r.status} ${machines(r)}`.toLowerCase().includes(word)));
+    fill(place, found.length ? table(`${found.length} of ${rows.length} runs, the latest first`, columns, found) : el("p", { class: "empty" }, `No run holds “${search.value}”.`));
+    status.classList.remove("busy");
+    status.textContent = `${found.length} of ${rows.length}`;
+  }
+  fill(main, el("h1", {}, "Runs"), el("div", { class: "field" }, el("label", { for: id }, "Find among runs"), search), status, el("section", { class: "card" }, place));
+  draw();
+}
+
+async function one(main, run) {
+  const head = el("h1", {}, "Run");
+  const status = el("p", { class: "status busy", role: "status" }, "Loading the run …");
+  const place = el("div");
+  fill(main, el("p", {}, el("a", { href: "/runs" }, "All runs")), head, status, place);
+  for (;;) {
+    let found;
+    try {
+      found = await ask("run", { run });
+    } catch (problem) {
+      status.classList.remove("busy");
+      fill(place, failed(problem));
+      status.textContent = "";
+      return;
+    }
+    head.textContent = `Run ${found.name || found.run_id.slice(0, 8)}`;
+    draw(place, found);
+    status.classList.toggle("busy", found.status === "running");
+    status.textContent = found.status === "running" ? `Live, read at ${new Date().toLocaleTimeString()}` : `${found.status}, ${at(found.started_at_s)} to ${at(found.ended_at_s)}`;
+    if (found.status !== "running") return;
+    await new Promise((later) => { setTimeout(later, AGAIN_MS); });
+    if (!place.isConnected) return;
+  }
+}
+
+function draw(place, run) {
+  const budget = run.budget_usd === null ? null : `of ${format.usd(run.budget_usd)}`;
+  fill(place,
+    el("section", { class: "card" }, el("h2", {}, run.verdict),
+      tiles([
+        ["task", run.task], ["model", run.model], ["machines", machines(run)], ["took", known(run.seconds, format.seconds)],
+        ["tokens/s", known(run.metrics.tokens_per_s, format.count)], ["MFU", known(run.metrics.mfu_frac, format.percent)],
+        ["energy", known(run.metrics.energy_joules, format.joules)], ["cost", known(run.metrics.cost_usd, format.usd), budget],
+      ].filter(([, value]) => value !== "-"))),
+    el("div", { class: "cards" }, terms(run), ...Object.entries(run.series).map(([metric, points]) => line(run, metric, points))),
+    figures(run), causes(run), events(run),
+    run.expected ? el("section", { class: "card" }, el("h2", {}, "What was expected"), el("p", { class: "note" }, `By flopwise ${run.expected.version}, of this question:`), el("pre", {}, JSON.stringify(run.expected.question, null, 1))) : null);
+}
+
+function terms(run) {
+  if (!run.terms.length) return null;
+  const rows = [...run.terms].reverse();
+  return el("section", { class: "card" }, el("h2", {}, "Where the time goes"),
+    chart("Seconds of each term, expected and measured; the table holds the same figures", () => ({
+      legend: {}, tooltip: { formatter: (p) => `${p.name}, ${p.seriesName}: ${format.seconds(p.value)}` },
+      xAxis: { type: "value", axisLabel: { formatter: taken } }, yAxis: { type: "category", data: rows.map((term) => term.name) },
+      series: [["expected", "expected_s", 3], ["measured", "measured_s", 0]].map(([name, key, hue]) => ({ name, type: "bar", data: rows.map((term) => term[key]), itemStyle: { color: palette()[hue] } })),
+    })),
+    table("Terms", [
+      { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },
+      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "longer by", number: true, cell: (t) => taken(t.difference_s) },
+      { title: "how it is known", cell: (t) => t.basis },
+    ], run.terms));
+}
+
+function line(run, metric, points) {
+  const planned = run.figures.find((figure) => figure.metric === metric && figure.expected !== null);
+  const text = (value) => format.figure(metric, value);
+  const marks = planned && { silent: true, symbol: "none", label: { formatter: "expected" }, data: [{ yAxis: planned.expected }] };
+  const area = planned && planned.low !== null && { silent: true, itemStyle: { opacity: 0.12 }, data: [[{ yAxis: planned.low }, { yAxis: planned.high }]] };
+  return el("section", { class: "card" }, el("h2", {}, `${metric} over the run`),
+    chart(`${metric} over the run; its median stands in the table`, () => ({
+      tooltip: { trigger: "axis", formatter: ([p]) => `${format.plain(p.value[0])}: ${text(p.value[1])}` },
+      xAxis: { type: "value", min: "dataMin", max: "dataMax" }, yAxis: { type: "value", scale: true, axisLabel: { formatter: text } },
+      series: [{ type: "line", showSymbol: false, data: points, markLine: marks || undefined, markArea: area || undefined }],
+    })));
+}
+
+function figures(run) {
+  const text = (figure, value) => known(value, (held) => format.figure(figure.metric, held));
+  if (!run.figures.length) return null;
+  return el("section", { class: "card" }, el("h2", {}, "Measured beside expected"), table("Figures with their 80 % interval", [
+    { title: "metric", cell: (f) => f.metric }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
+    { title: "expected", number: true, cell: (f) => text(f, f.expected) },
+    { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [`${text(f, f.low)} to ${text(f, f.high)}`, f.measured === null ? null : band(f.low, f.measured, f.high)]) },
+    { title: "off by", number: true, cell: (f) => known(f.difference, (held) => `${held > 0 ? "+" : ""}${format.percent(held)}`) },
+    { title: "place", cell: (f) => f.place || "not measured" },
+  ], run.figures));
+}
+
+function causes(run) {
+  if (!run.causes.length) return null;
+  return el("section", { class: "card" }, el("h2", {}, "Likely causes"), el("ul", {}, run.causes.map((cause) => el("li", {}, `${cause.name}: ${cause.evidence}; ${cause.lever}`))));
+}
+
+function events(run) {
+  if (!run.events.length) return null;
+  return el("section", { class: "card" }, el("h2", {}, "What happened"), table("Events, the last twenty", [
+    { title: "when", cell: (e) => at(e.at_s) }, { title: "step", number: true, cell: (e) => e.step ?? "-" }, { title: "what", cell: (e) => e.kind }, { title: "text", cell: (e) => e.text },
+  ], run.events.slice(-20)));
+}
