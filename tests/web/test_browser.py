@@ -10,6 +10,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,9 @@ def _settled(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "field"), [("Fine-tune", "Tokens of the run"), ("Real-time", "Requests a second")]
+    ("workload", "field", "charts"), [("Fine-tune", "Tokens of the run", 5), ("Real-time", "Requests a second", 6)]
 )
-def test_a_person_plans_from_the_start_page(workload: str, field: str, page: Page) -> None:
+def test_a_person_plans_from_the_start_page(workload: str, field: str, charts: int, page: Page) -> None:
     begun = time.monotonic()
     page.goto("/")
     expect(page.get_by_text("What do you want to run?")).to_be_visible()
@@ -130,7 +131,7 @@ def test_a_person_plans_from_the_start_page(workload: str, field: str, page: Pag
     expect(page.locator("#results")).to_contain_text("g6e.xlarge")
     _settled(page)
     expect(page.locator(".tree")).to_be_visible()
-    expect(page.locator(".chart[data-drawn]")).to_have_count(5)
+    expect(page.locator(".chart[data-drawn]")).to_have_count(charts)
     assert "workload=Llama-3.1-8B" in page.url
     assert "gpu=l40s&gpu=l4" in page.url
     assert time.monotonic() - begun < LONGEST_S
@@ -260,7 +261,7 @@ def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
 @pytest.mark.parametrize(
     ("path", "width"),
     [
-        ("/plan", 390), (f"/plan?{SERVE}", 390), (f"/plan?{SERVE}", 2560), ("/catalog", 390),
+        ("/plan", 390), (f"/plan?{SERVE}", 390), (f"/plan?{SERVE}", 2560), ("/catalog", 390), ("/runs", 390),
         ("/catalog?kind=instances", 2560), ("/serve", 390), ("/fleet", 390),
     ],
 )  # fmt: skip
@@ -394,6 +395,47 @@ def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
         page.close()
         server.should_exit = True
         thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("stages", "count", "forward", "backward"), [(1, 5, 1, 2), (4, 8, 1, 2), (8, 3, 1, 1), (3, 12, 2, 5)]
+)
+def test_the_drawn_pipeline_is_as_long_as_theory_says(
+    page: Page, stages: int, count: int, forward: int, backward: int
+) -> None:
+    """Narayanan et al. 2021 (arXiv:2104.04473) section 2.2.1: idle for stages - 1 micro-batches beside `count`."""
+    page.goto("/catalog")
+    script = "async (given) => (await import('/static/pipeline.js')).passes(...given)"
+    passes = page.evaluate(script, [stages, count, forward, backward])
+    assert max(one["end"] for one in passes) == (count + stages - 1) * (forward + backward)
+    assert len(passes) == 2 * stages * count
+    done = {(one["stage"], one["batch"], one["back"]): one for one in passes}
+    for (stage, batch, back), one in done.items():
+        assert one["end"] - one["start"] == (backward if back else forward)
+        before = (stage + 1, batch, True) if back else (stage - 1, batch, False)
+        assert before not in done or done[before]["end"] <= one["start"]
+    for stage in range(stages):  # one pass at a time, and no more in flight than the stages behind it
+        own = sorted((one["start"], one["end"], one["back"]) for one in passes if one["stage"] == stage)
+        assert all(first[1] <= second[0] for first, second in pairwise(own))
+        flying = list(accumulate(-1 if back else 1 for _, _, back in own))
+        assert max(flying) <= stages - stage
+
+
+def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(page: Page) -> None:
+    page.goto("/catalog")
+    drawn = page.evaluate("""async () => {
+      const [{ schedule }, { ask }] = await Promise.all([import('/static/pipeline.js'), import('/static/api.js')]);
+      const layout = { gpus: 32, tp: 2, pp: 4, dp: 4, zero: 1, seq: 4096, global_batch: 64, micro_batch: 1 };
+      const found = await ask('train', { model: 'Llama-3.1-8B', gpu: 'h100', ...layout });
+      document.getElementById('main').replaceChildren(schedule(found));
+      return found.layout.pp;
+    }""")
+    assert drawn == 4
+    expect(page.get_by_role("heading", name="Pipeline of 4 stages")).to_be_visible()
+    expect(page.get_by_text("The first 12 of 16 micro-batches")).to_contain_text("idle 15.8 % of the time")
+    expect(page.locator('[data-drawn="true"]')).to_have_count(1)
+    page.goto(f"/plan?{SERVE}")
+    expect(page.get_by_role("heading", name="Cost by month")).to_be_visible()
 
 
 def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(

@@ -5,6 +5,7 @@ import { chart, stack } from "./charts.js";
 import { el, fill, table, tiles } from "./dom.js";
 import { questionOf } from "./form.js";
 import * as format from "./format.js";
+import { schedule } from "./pipeline.js";
 
 const LABELS = {
   step_s: "step", tokens_per_s: "tokens/s", tokens_per_s_per_gpu: "tokens/s per GPU", gpu_hours: "GPU-hours", ttft_s: "TTFT", tpot_s: "TPOT",
@@ -30,9 +31,25 @@ export function detail(place, row, plan, question, rows) {
     el("p", { class: "note" }, `Price: ${price}: ${row.price_source}. `, row.evidence && `Intervals rest on ${row.evidence}. `, row.note),
     Object.keys(row.unit_usd).length ? el("p", { class: "note" }, "What it costs: ", Object.entries(row.unit_usd).map(([name, value]) => `${UNITS[name] ?? name} ${value < 0.01 ? `$${value.toPrecision(3)}` : format.usd(value)}`).join("; ")) : null,
     row.reproduce && el("div", {}, el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, row.reproduce))),
-  more, exports(row, plan, rows));
+  months(row, plan), more, exports(row, plan, rows));
   if (row.reproduce) estimate(more, row, question);
   else fill(more, el("p", { class: "note card" }, "Memory, time and provenance are computed for the first ten plans. Rule the others out above to see more of this one."));
+}
+
+/** What a service costs, month after month; a run is paid once. */
+function months(row, plan) {
+  if (!["serve", "encode", "develop"].includes(plan.task)) return null;
+  const until = Array.from({ length: 13 }, (_, month) => month);
+  const line = (usd) => until.map((month) => [month, month * usd]);
+  const ends = row.cost_usd_low !== null && row.cost_usd_high !== null && row.cost_usd_high > row.cost_usd_low;
+  const bound = (name, usd) => ({ name, type: "line", symbol: "none", lineStyle: { type: "dashed" }, data: line(usd) });
+  return el("section", { class: "card" }, el("h2", {}, "Cost by month"),
+    chart(`${format.usd(row.cost_usd)} a month, added up over a year`, () => ({
+      legend: {}, tooltip: { trigger: "axis", formatter: (all) => [`after ${all[0].value[0]} months`, ...all.map((p) => `${p.seriesName}: ${format.usd(p.value[1])}`)].join("\n") },
+      xAxis: { type: "value", name: "months", max: 12 }, yAxis: { type: "value", axisLabel: { formatter: format.usd } },
+      series: [{ name: "paid", type: "line", symbol: "none", data: line(row.cost_usd) }, ...(ends ? [bound("10 % pay less", row.cost_usd_low), bound("10 % pay more", row.cost_usd_high)] : [])],
+    }), { low: true }),
+    el("p", { class: "note" }, `${format.usd(row.cost_usd)} a month, ${format.usd(12 * row.cost_usd)} a year, at the list price of today.`));
 }
 
 async function estimate(place, row, question) {
@@ -42,7 +59,7 @@ async function estimate(place, row, question) {
   try {
     const [found, gpu] = await Promise.all([ask(noun, asked), facts("gpus", { name: row.gpu })]);
     if (latest !== row) return;
-    fill(place, el("div", { class: "cards" }, memory(found), time(found), await roofline(own, gpu, found)), provenance(found.provenance));
+    fill(place, el("div", { class: "cards" }, memory(found), time(found), found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, await roofline(own, gpu, found)), provenance(found.provenance));
   } catch (problem) {
     if (latest === row) fill(place, el("p", { class: "card note" }, `Its own estimate is not there: ${problem.message}`));
   }

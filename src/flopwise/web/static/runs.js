@@ -31,7 +31,7 @@ async function all(main) {
   }
   if (!rows.length) {
     fill(main, el("h1", {}, "Runs"), el("div", { class: "empty" },
-      el("p", {}, "No run is kept on this machine yet."),
+      el("h2", {}, "No run is kept on this machine yet."),
       el("p", {}, "Record one from any PyTorch loop, and it appears here while it runs:"),
       el("pre", {}, "from flopwise.callbacks import record\n\nwith record(model) as run:\n    for batch in batches:\n        ...  # the step\n        run.step(loss=loss, tokens=batch.numel())"),
       el("p", {}, "Trainer and Lightning have callbacks, ", el("code", {}, "flopwise runs import"), " reads the logs of past runs.")));
