@@ -182,7 +182,7 @@ def test_every_formula_gives_the_value_beside_it(asked: dict[str, Any]) -> None:
         ({"model": None, "flops_per_sample": 1e12}, SpecError, "--sample-bytes"),
         ({"model": None, "flops_per_sample": -1.0, "sample_bytes": 1.0}, SpecError, "allowed: above 0"),
         ({"model": None, "flops_per_sample": float("nan"), "sample_bytes": 1.0}, SpecError, "nan is not finite"),
-        ({"gpus": 0}, SpecError, "0 accelerators"),
+        ({"gpus": 0}, SpecError, "gpus: 0 is out of range; allowed: 1 to"),
         ({"batch": 0}, SpecError, "batch: 0 is out of range"),
         ({"batch": -4}, SpecError, "batch: -4 is out of range"),
         ({"precision": "fp8"}, SpecError, "allowed: fp32, tf32"),

@@ -126,7 +126,7 @@ def test_an_autoscaler_behind_a_cache_has_fewer_replicas() -> None:
         ({"users": 4}, "--users"),
         ({"rate": 1.0, "prefill_replicas": 1}, "prefill"),
         ({"rate": 1.0, "attain": 0.9}, "--ttft"),
-        ({"rate": 1.0, "attain": 1.5, "slo": Slo(ttft_s=1)}, "attainment"),
+        ({"rate": 1.0, "attain": 1.5, "slo": Slo(ttft_s=1)}, "attain: 1.5 is out of range; allowed: above 0, up to 1"),
         ({"users": 4, "cache": CACHE}, "--users"),
     ],
 )
