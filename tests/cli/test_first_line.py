@@ -40,7 +40,7 @@ def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
     first, found = answers(run, f"{line} --concurrency 8")
     speed = f"1 x L40S serves {found['output_tokens_per_s']:,.0f} tokens/s (80 % interval: "
     assert first.startswith(speed)
-    assert f"one each {units.format_seconds(found['tpot_s'])}, with 8 in flight" in first
+    assert f"one every {units.format_seconds(found['tpot_s'])}, with 8 in flight" in first
     assert first.endswith(f"; ${found['usd_per_million_output_tokens']:.2f} per million output tokens.")
     first, found = answers(run, f"{line} --rate 2")
     assert f"TTFT {units.format_seconds(found['under_load']['ttft_s']['p95'])}" in first

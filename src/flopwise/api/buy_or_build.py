@@ -19,7 +19,7 @@ def compare(
     advance: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> CostComparison:
-    """What each way to answer `traffic` with `model` costs over `months`, and from where on own machines pay.
+    """What each way to answer `traffic` with `model` costs over `months`, and when own machines pay off.
 
     `options` are fields of `flopwise.buy_or_build.alternatives.ComparisonRequest` (`months=24, runs=2 ...`). `apis` are
     names of hosted models (`groq/Llama-3.1-8B`, or a name alone for its cheapest host), `api_prices` are USD a million

@@ -150,7 +150,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     notes = [
         "every way answers well enough; only cost is compared",
         "machines that serve are on all month, whole",
-        "an interval holds 80 % of cases by the measured errors of training and serving; prices are as listed",
+        "80 % intervals come from the measured errors of training and serving; prices are as listed",
     ]
     if "api" in request.kinds:
         notes.append("API prices without discounts for batches, volume or cached prompts")

@@ -53,7 +53,7 @@ def _with_lenders_folded(assumptions: Iterable[str]) -> list[str]:
         lenders.setdefault(who, []).append(f"{names.count(', ') + 1} of {scope}")
     if lenders:
         parts = ", ".join(f"{who} ({' and '.join(dict.fromkeys(lent))})" for who, lent in lenders.items())
-        rest.append(f"not measured, so values of relatives stand in (named by --json): {parts}")
+        rest.append(f"no measurements of their own, so those of relatives are used (listed by --json): {parts}")
     return rest
 
 

@@ -170,12 +170,12 @@ def what_ifs(
         items = [scaled_workload(item, factor, facts) for item, factor in zip(problem.items, factors, strict=True)]
         return allocation_problem(unbound, items, facts)
 
-    how = "at most: on the same layouts, more of them once those there are are full; what is sent grows alike, what is "
-    how += "stored stays"
+    how = "an upper bound: the same layouts, with machines added once the present ones are full; traffic grows in "
+    how += "proportion, stored data does not"
     calls.append(partial(ask.new_allocation, "traffic and runs x 2", partial(more, [2.0] * len(problem.items)), how))
     if any(item.job.growth_per_month for item in problem.items):
-        how += "; each workload a year after it begins, machines chosen anew and traffic priced anew, where the "
-        how += "forecast keeps today's kinds of machines and price of a byte"
+        how += "; each workload one year after it begins, with machines chosen and traffic priced again, whereas the "
+        how += "forecast keeps today's kinds of machines and price per byte"
         factors = [float((1 + item.job.growth_per_month) ** MONTHS) for item in problem.items]
         calls.append(partial(ask.new_allocation, f"growth after {MONTHS} months", partial(more, factors), how))
     return [row for rows in _side_by_side(calls) for row in rows]

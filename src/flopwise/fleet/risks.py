@@ -96,10 +96,11 @@ def _missed_targets(chosen: ChosenWorkload) -> Iterable[Risk]:
         if target not in TARGETS:
             continue
         missed, (kind, mitigation) = 1.0 - odds, TARGETS[target]
-        evidence = f"{100 * missed:.1f} % likely to miss its {target} target, by the measured errors of the model"
+        evidence = f"{100 * missed:.1f} % chance of missing its {target} target, by the measured errors of the model"
         if target == "memory":
             used = candidate.memory_bytes / candidate.capacity_bytes
-            evidence = f"{100 * used:.0f} % of the {candidate.gpu} is predicted; {100 * missed:.1f} % likely not to fit"
+            evidence = f"expected to use {100 * used:.0f} % of the memory of the {candidate.gpu}; "
+            evidence += f"{100 * missed:.1f} % chance of running out"
         yield Risk(
             kind=kind, workload=chosen.name, probability=missed, impact=1.0, evidence=evidence, mitigation=mitigation
         )
@@ -124,7 +125,7 @@ def _machine_failure(chosen: ChosenWorkload, backup: bool) -> Iterable[Risk]:
     some = f"without one of {count} machines {100 * lacking:.0f} % of the requests lack room"
     yield Risk(
         kind="availability", workload=job.name, probability=odds, impact=lacking * (BACKED if backup else 1.0),
-        evidence=f"{carries if count <= unit else some}; one fails within a year with {100 * odds:.0f} %"
+        evidence=f"{carries if count <= unit else some}; {100 * odds:.0f} % chance that one fails within a year"
         + (", a second provider stands ready" if backup else ""),
         mitigation="rehearse the move to the backup" if backup else "one more replica, in another zone",
     )  # fmt: skip

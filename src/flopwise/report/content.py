@@ -118,7 +118,7 @@ def _tiles(assessment: Assessment) -> Iterator[Tile]:
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 2)
         beyond = -sum(s.usd_per_month for s in paid_beyond(assessment))
-        less = f"; {usd(beyond)} paid for policies is taken off" if beyond else ""
+        less = f"; {usd(beyond)} spent on policies is deducted" if beyond else ""
         against = "on demand" if assessment.baseline == "on_demand" else assessment.baseline
         yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against {against}{less}")
     kg, known, whole = carbon_known(assessment)

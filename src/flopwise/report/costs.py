@@ -139,8 +139,8 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
             )
             for a in assessment.allocation
         ],
-        f"The bill is {assessment.optimality}. Hours are of one machine; paid prices hold rework, checkpoints "
-        "and hours that are paid and not used.",
+        f"The bill is {assessment.optimality}. Hours are per machine; paid prices include rework, checkpoints "
+        "and hours that are paid for but not used.",
     )  # fmt: skip
     pools: dict[tuple[str, str, str, str], list[Allotment]] = defaultdict(list)
     for a in assessment.allocation:

@@ -146,7 +146,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         chance = (
             ""
             if drawn is None or drawn.over_budget is None
-            else f"; {format_percent(drawn.over_budget)} chance of more"
+            else f"; {format_percent(drawn.over_budget)} chance of exceeding it"
         )
         share = format_percent((cost.total if cost.expected is None else cost.expected) / found.budget_per_month)
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))

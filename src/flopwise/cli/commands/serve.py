@@ -137,7 +137,8 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     requests, tokens = found.throughput, found.output_tokens_per_s
     most = f"{found.max_concurrency * replicas:,} in flight"
     if found.max_whole_contexts != found.max_concurrency:
-        most += f" while answers grow (half held on average), {found.max_whole_contexts * replicas:,} whole contexts"
+        most += " (each holding half of its answer on average), "
+        most += f"{found.max_whole_contexts * replicas:,} at full length"
     if found.tpot_s is None or tokens is None:
         ends = units.format_interval(requests.low * replicas, requests.high * replicas, "{:,.4g}".format)
         return [

@@ -148,7 +148,7 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         ("time", with_ends("seconds", seconds)),
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
-        ("interruptions", f"{run.interruptions:,.3g}, one each {seconds(run.mtbf_s)}"),
+        ("interruptions", f"{run.interruptions:,.3g}, one every {seconds(run.mtbf_s)}"),
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
         ("cost", with_ends("cost_usd", units.format_cost)),
