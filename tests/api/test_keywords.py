@@ -28,7 +28,7 @@ NOT_KEYWORDS = {
     "serve": {"sweep", "explain"},
     "memory": {"explain"},
     "io": {"base", "explain"},
-    "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split()},  # `autoscale`, `batch`, `replay`; `slo=`, `cache=`
+    "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split(), "web"},  # other functions; `slo=`, `cache=`
 }
 """Flags that are no keywords: of another function, or of the text alone."""
 
