@@ -19,6 +19,8 @@ class History:
         """Without readings."""
         self.span_s = span_s
         self.readings: deque[WatchReading] = deque()
+        self.xids: dict[str, float] = {}  # of each device, the number it names now
+        self.new_xids: dict[str, tuple[float, float]] = {}  # of each device, when it last named another, and which
 
     def add(self, reading: WatchReading) -> bool:
         """Take a reading; False where it is passed over, as one that is not later than the last.
@@ -29,12 +31,23 @@ class History:
             passed_s = reading.at_s - self.readings[-1].at_s
             if passed_s < -MOST_GAP_S or passed_s > self.span_s:
                 self.readings.clear()
+                self.xids, self.new_xids = {}, {}
             elif passed_s <= 0:
                 return False
         self.readings.append(reading)
+        self._note_xids(reading)
         while self.readings[0].at_s < reading.at_s - self.span_s:
             self.readings.popleft()
         return True
+
+    def _note_xids(self, reading: WatchReading) -> None:
+        for device, values in reading.devices.items():
+            xid = values.get("xid")
+            if xid is None:
+                continue
+            if xid and self.xids.get(device, xid) != xid:
+                self.new_xids[device] = reading.at_s, xid
+            self.xids[device] = xid
 
     @property
     def latest(self) -> WatchReading:
@@ -74,6 +87,8 @@ class Window:
         devices = [values for reading in readings for values in reading.devices.values()]
         self._devices = devices
         self._known = frozenset[str]().union(*devices)  # most measures are those of other sources
+        self._others = [part for reading in readings for part in (reading.job, reading.host) if part]
+        self._known_of_others = frozenset[str]().union(*self._others)
 
     @property
     def seconds(self) -> float:
@@ -94,8 +109,8 @@ class Window:
         if name in self._medians:
             return self._medians[name]
         values = list(self.device_values(name))
-        for reading in self.readings:
-            values += [part[name] for part in (reading.job, reading.host) if name in part]
+        if name in self._known_of_others:
+            values += [part[name] for part in self._others if name in part]
         self._medians[name] = median(values) if values else None
         return self._medians[name]
 

@@ -136,18 +136,10 @@ def _hardware_xid(look: Look, _: str) -> PerDevice:
 
 def _new_xid(look: Look, _: str) -> PerDevice:
     """The number of an error that came within the last 15 minutes, while we looked; 0 without one."""
-    found: dict[str, float] = {}
-    before: dict[str, float] = {}
-    end_s = look.history.latest.at_s
-    for reading in look.history.readings:
-        for device, values in reading.devices.items():
-            xid = values.get("xid")
-            if xid is None:
-                continue
-            if xid and before.get(device, xid) != xid and reading.at_s >= end_s - XID_FOR_S:
-                found[device] = xid
-            before[device] = xid
-    return dict.fromkeys(before, 0.0) | found
+    history = look.history
+    since_s = history.latest.at_s - XID_FOR_S
+    new = {device: xid for device, (at_s, xid) in history.new_xids.items() if at_s >= since_s}
+    return dict.fromkeys(history.xids, 0.0) | new
 
 
 def _lost(look: Look, _: str) -> PerDevice:
