@@ -103,7 +103,8 @@ def test_files_stay_in_their_folder_and_are_read_back(name: str, tmp_path: Path)
     write_report(found, tmp_path / "report", plans={name: plan("x")})
     assert {p.name for p in tmp_path.iterdir()} == {"report"}
     files = sorted(p.name for p in (tmp_path / "report" / "plans").iterdir())
-    assert len(files) == 1
-    assert re.fullmatch(r"001-[a-z0-9-]{1,60}\.json", files[0])
+    assert [Path(name).suffix for name in files] == [".html", ".json"]
+    assert len({Path(name).stem for name in files}) == 1
+    assert re.fullmatch(r"001-[a-z0-9-]{1,60}\.json", files[1])
     assert read_assessment(tmp_path / "report").name == name
     assert list(changes(found, found))

@@ -80,9 +80,9 @@ def test_plans_are_the_only_files_that_are_led_to() -> None:
     found = assessment(workloads=[workload(plan_file="plans/001-chat.json")])
     page = Page(html(document(found)))
     assert [v for name, v in page.attributes if name == "href" and not (v or "").startswith("#")] == [
-        "plans/001-chat.json"
+        "plans/001-chat.html"
     ]
-    assert "[plan](plans/001-chat.json)" in markdown(document(found))
+    assert "[plan](plans/001-chat.html)" in markdown(document(found))
 
 
 def test_money_is_signed_before_the_dollar() -> None:

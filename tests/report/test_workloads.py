@@ -70,8 +70,8 @@ def test_plans_are_linked_from_both_documents() -> None:
     assert [w.plan_file for w in found.workloads] == [
         "plans/001-chat.json", "plans/002-tune.json", "plans/003-nightly.json", None,
     ]  # fmt: skip
-    assert 'href="plans/002-tune.json"' in html(document(found))
-    assert "(plans/002-tune.json)" in markdown(document(found))
+    assert 'href="plans/002-tune.html"' in html(document(found))
+    assert "(plans/002-tune.html)" in markdown(document(found))
     (table,) = [b for b in recommendations(answer().assessment) if isinstance(b, Table)]
     assert not [cell for row in table.rows for cell in row if isinstance(cell, Link)], "nothing written, nothing linked"
 

@@ -40,7 +40,8 @@ def test_plans_are_written_linked_and_deleted_with_their_report(tmp_path: Path) 
     (tmp_path / "plans" / "mine.json").write_text("{}")
     write_report(assessment(), tmp_path, plans={"chat": plan("chat")})
     assert set(held(tmp_path)) == {
-        "report.html", "report.md", "assessment.json", "plans/001-chat.json", "plans/mine.json", "notes.txt",
+        "report.html", "report.md", "assessment.json", "plans/001-chat.json", "plans/001-chat.html",
+        "plans/mine.json", "notes.txt",
     }  # fmt: skip
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import ROOT_ARGUMENTS, need_browser
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 import flopwise
+from browser import open_browser
 from flopwise import cli, units
 from flopwise.callbacks import record
 from flopwise.cli.app import app
@@ -69,11 +69,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    path = need_browser()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ROOT_ARGUMENTS)
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

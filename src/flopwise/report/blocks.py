@@ -48,11 +48,25 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of texts under headers; a header that begins with `>` is of a column of numbers, set to the right."""
+    """Rows of texts under headers; a header that begins with `>` is of a column of numbers, set to the right.
+
+    A page shows the `first` rows and folds those that follow.
+    """
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str | Link]]
     note: str = ""
+    first: int = 16
+
+    @property
+    def shown(self) -> Sequence[Sequence[str | Link]]:
+        """The rows that a page shows; a single one that would be folded is shown too."""
+        return self.rows if len(self.rows) <= self.first + 1 else self.rows[: self.first]
+
+    @property
+    def folded(self) -> Sequence[Sequence[str | Link]]:
+        """The rows that a page folds."""
+        return self.rows[len(self.shown) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +169,11 @@ Block = Text | Heading | Bullets | Points | Table | Bars | Spans | Streams | Cur
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A titled part of a document."""
+    """A titled part of a document; a page folds what is looked up rather than read."""
 
     title: str
     blocks: Sequence[Block] = field(default_factory=tuple)
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

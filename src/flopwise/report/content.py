@@ -53,11 +53,11 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Risks", tuple(outlook.risks(assessment))),
         Section("Roadmap", tuple(outlook.roadmap(assessment))),
         Section("Monitoring", tuple(outlook.monitoring(assessment))),
-        Section("Setting it up", tuple(outlook.advice(assessment))),
-        Section("Model sizes", (*machines.sizes(assessment), *machines.largest_models(assessment))),
-        Section("Accelerators compared", tuple(machines.gpus(assessment))),
-        Section("Instances considered", tuple(machines.instances(assessment))),
-        Section("Assumptions and sources", tuple(_appendix(assessment))),
+        Section("Setting it up", tuple(outlook.advice(assessment)), folded=True),
+        Section("Model sizes", (*machines.sizes(assessment), *machines.largest_models(assessment)), folded=True),
+        Section("Accelerators compared", tuple(machines.gpus(assessment)), folded=True),
+        Section("Instances considered", tuple(machines.instances(assessment)), folded=True),
+        Section("Assumptions and sources", tuple(_appendix(assessment)), folded=True),
     ]
     said = {a.price_date for a in assessment.allocation if a.price_date}
     dates = sorted(said - {UNDATED})

@@ -13,6 +13,8 @@ from flopwise.units import format_bytes, format_percent, format_seconds
 
 AHEAD = 12
 """Months that a roadmap shows at least."""
+SHOWN = 8
+"""Rows of the register and of the tasks that a page does not fold."""
 LEVELS = ((0.5, "high"), (0.15, "medium"), (0.0, "low"))
 
 
@@ -30,6 +32,7 @@ def risks(assessment: Assessment) -> Iterator[Block]:
             "providers that are given up), its impact as the share of the workload, of the quota or of the bill that "
             "it hits (a target or a limit that is missed: all of it), and their product, the score. Where nobody "
             "publishes a rate, the probability is taken as 50 %.",
+            first=SHOWN,
         )  # fmt: skip
 
 
@@ -118,6 +121,7 @@ def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Bloc
             "Weeks of each phase, counted back from its month. Durations are assumed: accounts 2 weeks, a quota 1 (4 "
             "where accelerators have 60 GB and more, or 16 are asked for), own machines 12, data 1, a measurement 1, "
             "short runs 1, a load test 2, contracts 1.",
+            first=SHOWN,
         )  # fmt: skip
     if quotas:
         yield Table(

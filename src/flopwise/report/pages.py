@@ -326,7 +326,7 @@ def curves_svg(block: Curves) -> str:
 def _svg(height: float, title: str, body: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{escape(plain(title), quote=True)}" '
-        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+        f'xmlns="http://www.w3.org/2000/svg"><title>{escape(plain(title))}</title>{body}</svg>'
     )
 
 

@@ -58,6 +58,7 @@ def _best_of_each(assessment: Assessment) -> Iterator[Block]:
         rows,
         "Of each provider what carries the whole workload for least, nothing shared with other workloads, standby, "
         f"storage and traffic apart.{more}",
+        first=8,
     )  # fmt: skip
 
 

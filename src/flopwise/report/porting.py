@@ -34,4 +34,5 @@ def if_you_port(assessment: Assessment) -> Iterator[Block]:
             "The plan needs no port: its machines run what PyTorch and CUDA run. These would need one; the work itself "
             "is not in the price. Measured rows: published training runs, or serving results, of that software, on "
             "which its estimates stand.",
+            first=8,
         )  # fmt: skip

@@ -94,7 +94,7 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
     linked = any(w.plan_file for w in assessment.workloads)
     rows: list[tuple[str | Link, ...]] = []
     for w in assessment.workloads:
-        plan: tuple[str | Link, ...] = (Link("plan", w.plan_file) if w.plan_file else "-",) if linked else ()
+        plan: tuple[str | Link, ...] = (Link("plan", plan_page(w.plan_file)) if w.plan_file else "-",) if linked else ()
         if not w.feasible:
             rows.append((w.name, "nothing runs it", "", "", "; ".join(w.reasons), *plan))
             continue
@@ -106,6 +106,11 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
         [*headers, *(["the plan"] if linked else [])], rows,
         "Each plan holds the choice with its figures, and what else was considered." if linked else "",
     )  # fmt: skip
+
+
+def plan_page(plan_file: str) -> str:
+    """The page beside the file of a plan."""
+    return f"{plan_file.removesuffix('.json')}.html"
 
 
 def layout(plan: Mapping[str, Any]) -> str:

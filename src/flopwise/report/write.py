@@ -16,14 +16,16 @@ from flopwise.folders import check_folder, write_folder
 from flopwise.report.blocks import Block, Bullets, Document, Section, Table, Text, Tile, Tiles
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
+from flopwise.report.plan_page import plan_document
 from flopwise.report.words import bought, change_text, dash, hours, usd
+from flopwise.report.workloads import plan_page
 from flopwise.search.answer import Plan
 from flopwise.search.answer import to_json as plan_json
 from flopwise.units import format_percent
 
 JSON, PLANS, CHECK_JSON = "assessment.json", "plans", "check.json"
 HTML, MARKDOWN = "report.html", "report.md"
-PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.json")
+PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.(json|html)")
 MOST_BYTES = 200_000_000
 
 
@@ -37,8 +39,8 @@ def _text(text: str) -> bytes:
 
 
 TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
-    HTML: lambda _, made: html(made).encode("utf-8", errors="replace"),
-    MARKDOWN: lambda _, made: markdown(made).encode("utf-8", errors="replace"),
+    HTML: lambda _, made: _text(html(made)),
+    MARKDOWN: lambda _, made: _text(markdown(made)),
     JSON: lambda assessment, _: to_json(assessment),
 }
 """What is written of an assessment and of the document that people read: a file of each name, by its function."""
@@ -92,7 +94,9 @@ def write_report(
     assessment: Assessment, folder: Path | str, *, plans: Mapping[str, Plan] | None = None,
     before: Assessment | None = None,
 ) -> list[Path]:  # fmt: skip
-    """Write report.html, report.md, assessment.json and the `plans` by their workloads; returns what was written.
+    """Write report.html, report.md, assessment.json and the `plans` by their workloads, each as JSON and as a page.
+
+    Returns what was written.
 
     A failure leaves nothing half done. Plans of an earlier report go; other files in the folder stay.
 
@@ -103,7 +107,10 @@ def write_report(
     assessment = with_plan_files(assessment, given)
     made = document(assessment, before)
     files = {name: export(assessment, made) for name, export in TARGETS.items()}
-    files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in assessment.workloads if w.plan_file}
+    for w in assessment.workloads:
+        if w.plan_file:
+            files[w.plan_file] = plan_json(given[w.name]) + b"\n"
+            files[plan_page(w.plan_file)] = _text(html(plan_document(given[w.name], w.name)))
     return write_folder(folder, files, stale=_old_plans)
 
 
@@ -117,7 +124,7 @@ def write_check(found: Check, folder: Path | str) -> list[Path]:
     """Write report.html, report.md and check.json; returns what was written. As `write_report`, and raises as it."""
     made = check_document(found)
     data = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-    pages = {HTML: html(made).encode("utf-8", errors="replace"), MARKDOWN: markdown(made).encode("utf-8", "replace")}
+    pages = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made))}
     return write_folder(folder, {**pages, CHECK_JSON: data})
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT_ARGUMENTS = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
 
@@ -19,3 +23,18 @@ def need_browser() -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return found
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """A browser without a window."""
+    path = need_browser()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ROOT_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def printed_pages(page: Page) -> int:
+    """Pages of A4 that a browser prints of `page`."""
+    return len(re.findall(rb"/Type\s*/Page[^s]", page.pdf(format="A4", print_background=True)))

@@ -1,0 +1,79 @@
+"""The report in a browser: nothing wider than a phone, tables on a screen, what is folded not on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Browser, Page
+from small import answer
+
+from browser import open_browser, printed_pages
+from flopwise.report.blocks import Document, Section, Table
+from flopwise.report.content import document
+from flopwise.report.pages import html
+from flopwise.report.plan_page import plan_document
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as found:
+        yield found
+
+
+def _page(browser: Browser, made: Document, width: int) -> Page:
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.set_content(html(made))
+    return page
+
+
+def _documents() -> list[Document]:
+    plans = answer().plans
+    return [document(answer().assessment), *(plan_document(plan, name) for name, plan in plans.items())]
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_nothing_is_wider_than_the_screen(browser: Browser, width: int) -> None:
+    for made in _documents():
+        page = _page(browser, made, width)
+        for one in page.locator("details").all():
+            one.evaluate("d => d.open = true")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, made.title
+        page.close()
+
+
+def test_rows_are_records_on_a_phone_and_rows_on_a_screen(browser: Browser) -> None:
+    made = document(answer().assessment)
+    phone, screen = (_page(browser, made, width) for width in (390, 1280))
+    for page, head, shown in ((phone, False, "grid"), (screen, True, "table-cell")):
+        table = page.locator("#s2 table.records")
+        assert table.locator("thead").is_visible() is head
+        cell = table.locator("tbody td:not(.e)").nth(1)
+        assert cell.evaluate("c => getComputedStyle(c).display") == shown
+    label = phone.locator("#s2 td:not(.e)").nth(1)
+    assert label.evaluate("c => getComputedStyle(c, '::before').content") == '"kind"'
+    assert phone.locator("#s2 td").first.evaluate("c => getComputedStyle(c).fontWeight") == "600"
+
+
+def test_what_is_folded_opens_and_is_not_printed(browser: Browser) -> None:
+    rows = [(f"row {number}", "text") for number in range(400)]
+    open_table = Document("a", "b", [Section("All", (Table(["name", ""], rows, first=400),))])
+    part = Document("a", "b", [Section("All", (Table(["name", ""], rows, first=10),))])
+    section = Document("a", "b", [replace(open_table.sections[0], folded=True)])
+    assert printed_pages(_page(browser, open_table, 1280)) > 4
+    for made in (part, section):
+        page = _page(browser, made, 1280)
+        assert printed_pages(page) == 1
+        assert not page.get_by_text("row 399").is_visible()
+        assert page.get_by_text("row 9", exact=True).is_visible() is (made is part)
+        page.locator("summary").click()
+        assert page.get_by_text("row 399").is_visible()
+    assert part.sections[0].blocks[0].folded == rows[10:]  # type: ignore[union-attr]
+
+
+def test_every_picture_has_a_title(browser: Browser) -> None:
+    page = _page(browser, document(answer().assessment), 1280)
+    titles = page.locator("svg > title")
+    assert titles.count() == page.locator("svg").count() > 2
+    assert all(titles.all_text_contents())
