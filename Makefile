@@ -172,10 +172,11 @@ fuzz: dev ## property tests on inputs drawn at random, ROUNDS times over (20); w
 mutants: dev ## seed wrong formulas and list those that no test notices
 	$(BIN)/python -P tests/mutants/run.py
 
-accuracy: dev ## predict benchmarks/truth again: the intervals, then benchmarks/accuracy/REPORT.md
+accuracy: dev ## predict benchmarks/truth again: the intervals, benchmarks/accuracy/REPORT.md, docs/accuracy.md
 	$(BIN)/python benchmarks/accuracy/fit_intervals.py --write
 	$(BIN)/python benchmarks/accuracy/fit_coverage.py --write
 	$(BIN)/python benchmarks/accuracy/report.py
+	$(BIN)/python benchmarks/accuracy/page.py
 
 release: dev ## gather changelog.d into CHANGELOG.md under the version of src/flopwise/__init__.py; then commit and tag
 	$(BIN)/towncrier build --yes --version $$($(BIN)/python -c "import flopwise; print(flopwise.__version__)")

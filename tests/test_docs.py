@@ -106,6 +106,33 @@ def test_the_six_questions_are_answered_by_who_reads_the_tutorial_alone() -> Non
         assert re.search(words, answers[question][1]), (question, answers[question])
 
 
+def test_the_accuracy_page_has_the_figures_of_the_report_and_other_tools_those_of_the_page() -> None:
+    """`make accuracy` writes both; a row of the report is a row of the page, figure for figure."""
+    report, page, peers = (
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("benchmarks/accuracy/REPORT.md", "docs/accuracy.md", "docs/peers.md")
+    )
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    first = report.split("## ", 1)[0]
+    reported = [[cell.strip() for cell in line.split("|")[1:-1]] for line in first.splitlines() if line.startswith("|")]
+    by_key = {(row[0], row[1]): row for row in reported if len(row) == 10}
+    assert len(rows) > 10
+    for kind, quantity, number, median, p90, bias, _, inside, thumb, _ in rows[2:]:
+        known = by_key[kind, quantity]
+        assert [known[3], known[4], known[5], known[6], known[7]] == [
+            number.replace(",", ""),
+            median,
+            p90,
+            bias,
+            inside,
+        ]
+        assert known[9].startswith(thumb)
+    figures = {(row[0], row[1]): row for row in rows}
+    training, memory = figures["training", "tokens/s/GPU"], figures["memory", "bytes/GPU"]
+    said = [training[8], training[6], memory[8], memory[3], figures["kernels", "s"][3]]
+    assert [figure for figure in said if figure not in peers] == []
+
+
 def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "rules.py"))["page"]()
     assert (ROOT / "docs" / "rules-of-thumb.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"
