@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flopwise.errors import SpecError
 from flopwise.pictures import Picture
@@ -19,7 +19,7 @@ class Result:
     """An answer: `verdict` says it in a sentence, `to_dict` is the document of `--json`, `to_frame` its main table."""
 
     __slots__ = ()
-    table = ""
+    table: ClassVar[str] = ""
     """The key of the document that holds the rows of the main table; none: its plain figures are the rows."""
 
     if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import pytest
 
 from flopwise import cli
 from flopwise.report.words import usd
+from flopwise.units import format_usd
 
 FLEET = """
 name: Ours
@@ -35,7 +36,8 @@ def test_the_exit_code_says_whether_all_holds(
     assert found["holds"] is (code == 0)
     assert cli.main(["check", str(file)]) == code
     text = capsys.readouterr().out
-    assert f"{1 - code} of 1 set-ups hold, {usd(found['usd_per_month'])} a month" in text
+    assert text.startswith(f"Ours: {1 - code} of 1 set-ups hold, {format_usd(found['usd_per_month'])} a month")
+    assert found["verdict"] in " ".join(text.split())
     for change in found["workloads"][0]["changes"]:
         assert change["how"] in text
     for reason in found["workloads"][0]["reasons"]:

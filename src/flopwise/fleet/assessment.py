@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.pictures import BarPicture, Picture
+from flopwise.results import Result
 from flopwise.search.answer import Port
+from flopwise.units import format_interval, format_percent, format_usd
 
 FORMAT = 1
 """Version of the assessment file."""
+NAMED = 5
+"""Workloads and providers that the sentence of an assessment names."""
 
 
 class _Plain(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,9 +284,10 @@ class SetupNote(_Plain, frozen=True):
     source: str  # of what it says beside the plan; empty where there is none
 
 
-class Assessment(_Plain, frozen=True):
+class Assessment(Result, _Plain, frozen=True):
     """The whole answer."""
 
+    table: ClassVar[str] = "allocation"
     name: str
     date: str
     workloads: list[WorkloadResult]
@@ -317,3 +323,28 @@ class Assessment(_Plain, frozen=True):
     optimality: str = ""  # the same in words, and of which ways to run the workloads
     warnings: list[str] = []  # policies that are left out, as part of the fleet cannot run
     version: int = FORMAT
+
+    @property
+    def verdict(self) -> str:
+        """The bill in a sentence: whether all workloads run, what a month of them is expected to cost, and where."""
+        cost, failed = self.usd_per_month, [w.name for w in self.workloads if not w.feasible]
+        count = len(self.workloads)
+        runs = "the workload runs" if count == 1 else f"all {count:,} workloads run"
+        if failed:
+            named = ", ".join(failed[:NAMED]) + (f" and {len(failed) - NAMED:,} more" if len(failed) > NAMED else "")
+            runs = f"nothing runs {named}; the other {count - len(failed):,} of {count:,} workloads run"
+        bill = f"{format_usd(cost.total if cost.expected is None else cost.expected)} a month"
+        if cost.high > cost.low:
+            bill += f" {format_interval(cost.low, cost.high, format_usd)}"
+        shares = sorted(cost.by_provider.items(), key=lambda item: -item[1]) if cost.total else []
+        split = ", ".join(f"{name} {format_percent(usd / cost.total, 0)}" for name, usd in shares[:NAMED] if usd > 0)
+        return f"{self.name}: {runs} for {bill}{f': {split}' if len(shares) > 1 else ''}."
+
+    def document(self) -> dict[str, Any]:
+        """The assessment by key."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def picture(self) -> Picture:
+        """The bill of a month by workload, the dearest first."""
+        rows = sorted(self.usd_per_month.by_workload.items(), key=lambda item: -item[1])
+        return BarPicture(title=self.verdict, unit="USD a month", rows=rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -15,9 +15,14 @@ from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_setups
 from flopwise.fleet.ladder import setup_changes
 from flopwise.fleet.model import Platform
 from flopwise.fleet.read import resolve_names
+from flopwise.pictures import BarPicture, Picture
+from flopwise.results import Result
+from flopwise.units import format_percent, format_usd
 
 FORMAT = 1
 """Version of the JSON of a check."""
+LEAST_IDLE = 0.01
+"""Share of the bill from which idle machines are named in the sentence of a check."""
 Advance = Callable[[str, int, int], None]
 
 
@@ -74,9 +79,10 @@ class CheckedWorkload(_Plain, frozen=True):
     changes: list[ProposedChange]
 
 
-class Check(_Plain, frozen=True):
+class Check(Result, _Plain, frozen=True):
     """The whole answer."""
 
+    table: ClassVar[str] = "workloads"
     name: str
     date: str
     holds: bool
@@ -88,6 +94,26 @@ class Check(_Plain, frozen=True):
     proposed_usd_per_month: float | None  # of the same workloads
     no_proposal: str  # why there is none
     version: int = FORMAT
+
+    @property
+    def verdict(self) -> str:
+        """What holds, what it costs, how much of it is idle, and what an assessment would take, in a sentence."""
+        holding = sum(w.holds for w in self.workloads)
+        bill = f"{format_usd(self.usd_per_month)} a month"
+        idle = self.idle_usd_per_month / self.usd_per_month if self.usd_per_month else 0.0
+        rest = f", {format_percent(idle, 0)} of it for idle machines" if idle >= LEAST_IDLE else ""
+        if self.proposed_usd_per_month is not None:
+            rest += f"; an assessment proposes {format_usd(self.proposed_usd_per_month)}"
+        return f"{self.name}: {holding} of {len(self.workloads):,} set-ups hold, {bill}{rest}."
+
+    def document(self) -> dict[str, Any]:
+        """The check by key."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def picture(self) -> Picture:
+        """What each workload costs a month today, the dearest first."""
+        rows = sorted(((w.name, w.usd_per_month) for w in self.workloads), key=lambda item: -item[1])
+        return BarPicture(title=self.verdict, unit="USD a month", rows=rows)
 
 
 def check(platform: Platform, facts: Facts, *, today: str = "", advance: Advance | None = None) -> Check:

@@ -91,7 +91,7 @@ def _appendix(assessment: Assessment) -> Iterator[Block]:
 def summary(assessment: Assessment) -> Iterator[Block]:
     """Tiles, one sentence, and what to know, to decide and to watch."""
     yield Tiles(list(_tiles(assessment)))
-    yield Text(_headline(assessment), strong=True)
+    yield Text(assessment.verdict, strong=True)
     yield from (Text(sentence(text)) for text in assessment.warnings)
     yield Points(list(_points(assessment)))
 
@@ -125,18 +125,6 @@ def _tiles(assessment: Assessment) -> Iterator[Tile]:
     if known:
         part = "" if known == whole else f", of {known:,} of {whole:,} workloads; the others' power is not known"
         yield Tile("carbon", f"{digits(kg)} kg", f"CO2 equivalent a month{part}")
-
-
-def _headline(assessment: Assessment) -> str:
-    cost, failed = assessment.usd_per_month, [w.name for w in assessment.workloads if not w.feasible]
-    runs = f"Nothing runs {enumeration(failed)}; the rest runs"
-    if not failed:
-        runs = f"All {len(assessment.workloads):,} workloads run"
-    split = enumeration([f"{p} {share(v, cost.total)}" for p, v in largest(cost.by_provider)], 5)
-    bill = f"{usd(cost.total)} a month"
-    if cost.expected is not None:
-        bill = f"{usd(cost.expected)} a month, expected; {usd(cost.total)} {AS_PLANNED}"
-    return f"{runs} for {bill}" + (f": {split}." if split and cost.total else ".")
 
 
 def _points(assessment: Assessment) -> Iterator[tuple[str, str]]:

@@ -29,9 +29,9 @@ PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.(json|html)")
 MOST_BYTES = 200_000_000
 
 
-def to_json(assessment: Assessment) -> bytes:
-    """The assessment as one JSON document, indented."""
-    return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
+def to_json(answer: Assessment | Check) -> bytes:
+    """The answer as one JSON document, indented, its verdict first: what `--json` prints."""
+    return msgspec.json.format(msgspec.json.encode({"verdict": answer.verdict, **answer.document()}), indent=2) + b"\n"
 
 
 def _text(text: str) -> bytes:
@@ -123,9 +123,8 @@ def _old_plans(folder: Path) -> list[str]:
 def write_check(found: Check, folder: Path | str) -> list[Path]:
     """Write report.html, report.md and check.json; returns what was written. As `write_report`, and raises as it."""
     made = check_document(found)
-    data = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
     pages = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made))}
-    return write_folder(folder, {**pages, CHECK_JSON: data})
+    return write_folder(folder, {**pages, CHECK_JSON: to_json(found)})
 
 
 def check_document(found: Check) -> Document:

@@ -11,7 +11,7 @@ import click
 from flopwise.cli import options
 from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
-from flopwise.cli.render import Screen, bars, heading, pairs, plain_text, table
+from flopwise.cli.render import Screen, bars, pairs, plain_text, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE, WHOLE_OR_ZERO
@@ -103,10 +103,6 @@ def blocks(
 ) -> Iterator[str]:
     """The assessment as people read it."""
     cost = found.usd_per_month
-    run = [w for w in found.workloads if w.feasible]
-    count = f"{len(run):,}" + (f" of {len(found.workloads):,}" if len(run) < len(found.workloads) else "")
-    bill = f"{usd(cost.total)} a month" if cost.expected is None else f"{usd(cost.expected)} a month, expected,"
-    yield heading(f"{found.name}: {bill} for {count} workloads", paper)
     for w in found.workloads:
         if not w.feasible:
             yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
@@ -130,7 +126,8 @@ def blocks(
             yield table(list(block.headers), [tuple(map(str, row)) for row in block.rows], paper)
     yield from _lists(found, paper)
     if written:
-        plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""
+        count = sum(path.suffix == ".json" for path in written[3:])
+        plans = f" and {count:,} plans" if count else ""
         yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(p.name for p in written[:3])}{plans}"
 
 

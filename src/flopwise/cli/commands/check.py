@@ -12,7 +12,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress
-from flopwise.cli.render import Screen, heading, pairs, plain_text, table
+from flopwise.cli.render import Screen, pairs, plain_text, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE
 from flopwise.report.words import bought, change_text, hours, usd
@@ -55,10 +55,6 @@ def command(**given: Any) -> None:
 
 def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterator[str]:
     """The check as people read it."""
-    holding = sum(w.holds for w in found.workloads)
-    yield heading(
-        f"{found.name}: {holding} of {len(found.workloads)} set-ups hold, {usd(found.usd_per_month)} a month", paper
-    )
     yield pairs(list(_totals(found)), paper)
     headers = ["workload", "runs on", "bought", ">hours", ">a month", "fits", "holds", ">likely", ">busy", ">idle"]
     yield table(headers, [row for w in found.workloads for row in _rows(w)], paper)
