@@ -94,7 +94,7 @@ def _entry(command: QuestionCommand, above: click.Context, title: str) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     description = "\n".join(line.strip() for line in (command.help or "").splitlines())
     options: list[str] = []
-    for section, found in by_section(command.params).items():
+    for section, found in by_section(command.params, command.most_used).items():
         options += [f"| **{section}** | |"] * bool(section) + [_option(p, context) for p in found]
     rows = ["| option | |", "|---|---|", *options]
     examples = ["```console", *(f"$ {example}" for example in command.examples), "```"]

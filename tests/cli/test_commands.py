@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from flopwise import cli
 from flopwise.cli import options
+from flopwise.cli.app import COMMANDS, app
+from flopwise.cli.options import MOST_USED, QuestionCommand, by_section
 from flopwise.cli.parts import assumption_list
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
@@ -90,3 +93,26 @@ def test_an_option_that_does_not_go_with_others_is_named_as_it_is_spelled() -> N
         run(["--long-name", "3"], standalone_mode=False)
     with pytest.raises(SpecError, match=r"^other: does not go$"):
         run([], standalone_mode=False)
+
+
+LONG = 40
+"""Options from which a help needs those that are used most first."""
+
+
+def test_a_long_help_begins_with_what_is_used_most(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option stands once, the most used before all others."""
+    for name in (name for section in COMMANDS.values() for name in section):
+        command = app.get_command(click.Context(app), name)
+        assert command is not None
+        if not isinstance(command, QuestionCommand) or not command.most_used:
+            unheaded = by_section(command.params)[""]
+            assert len(command.params) < LONG or len(unheaded) >= 10, name
+            continue
+        assert cli.main([name, "--help"]) == 0
+        text = capsys.readouterr().out
+        spelled = {p.name: max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
+        lines = [line for line in text.splitlines() if re.match(r"  -{1,2}\w", line)]
+        first = [next(word for word in line.replace(",", " ").split() if word.startswith("--")) for line in lines]
+        assert first[: len(command.most_used)] == [spelled[option] for option in command.most_used], name
+        assert len(first) == len(set(first)), name
+        assert text.index(MOST_USED) < text.index("Options:")

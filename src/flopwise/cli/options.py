@@ -158,22 +158,27 @@ def flags(
     return decorate
 
 
-def by_section(params: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
-    """The options among `params` under their headings; those without one first, under an empty one."""
-    found: dict[str, list[click.Option]] = {"": []}
-    for param in params:
-        if isinstance(param, click.Option):
-            found.setdefault(param.declared.section if isinstance(param, Flag) else "", []).append(param)
+MOST_USED = "Most used"
+"""The heading above the options that a command's answer depends on most."""
+
+
+def by_section(params: Sequence[click.Parameter], most_used: Sequence[str] = ()) -> dict[str, list[click.Option]]:
+    """The options among `params` under their headings: the `most_used` in their order, then those without a heading."""
+    options = {param.name: param for param in params if isinstance(param, click.Option)}
+    found: dict[str, list[click.Option]] = {MOST_USED: [options.pop(name) for name in most_used]} if most_used else {}
+    found[""] = []
+    for param in options.values():
+        found.setdefault(param.declared.section if isinstance(param, Flag) else "", []).append(param)
     return found
 
 
 class QuestionCommand(click.Command):
     """A command with examples in its help and `--json` among its options."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        """`examples` are whole command lines; the tests run each."""
+    def __init__(self, *args: Any, examples: Sequence[str] = (), most_used: Sequence[str] = (), **kwargs: Any) -> None:
+        """`examples` are whole command lines; the tests run each. `most_used`: names of options, first in the help."""
         super().__init__(*args, **kwargs)
-        self.examples = tuple(examples)
+        self.examples, self.most_used = tuple(examples), tuple(most_used)
         self.forms: tuple[
             QuestionCommand, ...
         ] = ()  # what else its first argument may make of it, with options of their own
@@ -238,8 +243,8 @@ class QuestionCommand(click.Command):
             raise SpecError(f"{named}: {error.reason}") from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write options without a heading first, then those of each heading."""
-        for section, found in by_section(self.get_params(ctx)).items():
+        """Write the most used options first, those without a heading, then those of each heading."""
+        for section, found in by_section(self.get_params(ctx), self.most_used).items():
             records = [param.get_help_record(ctx) for param in found]
             with formatter.section(section or "Options"):
                 formatter.write_dl([record for record in records if record is not None])
@@ -301,9 +306,12 @@ def form_asked() -> str | None:
     return form
 
 
-def command(title: str, *examples: str) -> Callable[[Callable[..., None]], QuestionCommand]:
-    """Make a function the command `title`, with `examples` of whole command lines in its help."""
-    return click.command(title, cls=QuestionCommand, examples=examples)
+def command(title: str, *examples: str, most_used: str = "") -> Callable[[Callable[..., None]], QuestionCommand]:
+    """Make a function the command `title`, with `examples` of whole command lines in its help.
+
+    `most_used`: names of the options that stand first in it, blanks between them.
+    """
+    return click.command(title, cls=QuestionCommand, examples=examples, most_used=most_used.split())
 
 
 def argument(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     "flopwise io resnet50 --gpu a100 --gpus 64 --records compressed --dataset 150GB --cache 64GB",
     "flopwise io Llama-3.1-8B --gpu h100 --gpus 64 --seq 8192 --checkpoint-interval 30min --restore-within 5min --json",
     "flopwise io --flops-per-sample 4.2T --sample-bytes 56MB --gpu v100 --achieved 14TFLOP/s --storage nfs",
+    most_used="gpu gpus batch seq sample_bytes records dataset_bytes storage storage_bytes_per_s cache_bytes",
 )
 @options.argument("model", required=False)
 @flags(MachineSpec, "gpu", section="")

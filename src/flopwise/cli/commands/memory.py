@@ -33,6 +33,7 @@ TASKS = {
     "memory",
     "flopwise memory Llama-3.1-8B --gpu h100 --dp 8 --fsdp --seq 8192",
     "flopwise memory Llama-3.1-8B --gpu a100-80gb --weights fp8 --concurrency 64 --context 8192",
+    most_used="gpu task weights context concurrency seq micro_batch lora qlora tp pp fsdp",
 )
 @options.argument("model")
 @add(

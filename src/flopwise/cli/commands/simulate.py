@@ -65,6 +65,8 @@ NOT_QUEUED = {
     "flopwise simulate Llama-3.1-8B --gpu h100 --queue 2M --workers 8 --deadline 6h --provider aws",
     "flopwise simulate Llama-3.1-8B --gpu l4 --rate 2 --response-cache 500 --distinct 5000 --repeated 60%",
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --rate 2 --draft eagle --acceptance 0.7 --shared-prefix 500",
+    most_used="gpu replicas rate input_tokens output_tokens users duration_s ttft tpot "
+    "latency weights engine replay autoscale",
 )
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")

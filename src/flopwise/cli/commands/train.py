@@ -38,6 +38,7 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
     "flopwise train Llama-3.1-8B --gpu a100-80gb --gpus 16 --tp 2 --zero 1 --global-batch 256 --provider aws --json",
     "flopwise train Llama-3.1-8B --gpu l40s --qlora --seq 2048 --tokens 50M --explain",
     "flopwise train Llama-3.1-8B --gpu h100 --gpus 256 --seq 8192 --global-batch 512 --compare",
+    most_used="gpu gpus tokens seq global_batch precision lora qlora dp tp pp zero fsdp",
 )
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")
