@@ -1,52 +1,106 @@
-"""Draw what a command prints as a picture for the README: `python docs/picture.py` writes docs/images/plan.svg."""
+"""Draw what commands print: `python docs/picture.py` writes docs/images/plan.svg and docs/images/width-*.svg.
+
+Commands run in a terminal of the width that is drawn, with its colours.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PICTURE = ROOT / "docs" / "images" / "plan.svg"
-COMMAND = ("plan", "examples/3-serve-70b.yaml", "--top", "6")
+IMAGES = ROOT / "docs" / "images"
+PLAN = ("plan", "examples/3-serve-70b.yaml", "--top", "6")
+FIT = ("fit", "Llama-3.3-70B", "--gpu", "2xa100-80gb", "--context", "32k")
+WIDTHS = (80, 100, 120, 200)
 LINE, CHAR, PAD = 17, 7.83, 16
 KEPT = 44
-"""Lines that the picture shows: the ranked table, the best plan and the chart."""
+"""Lines that a picture shows at most: of a plan the ranked table, the best plan and the chart."""
+COLOURS = {
+    "1": "#ffffff", "2": "#9aa0a6", "31": "#f28b82", "32": "#81c995", "33": "#fdd663", "34": "#8ab4f8", "36": "#78d9ec",
+}  # fmt: skip
+"""Of a terminal's codes; all others are the plain colour."""
+PLAIN, TITLE = "#e8eaed", "#8ab4f8"
+SEQUENCE = re.compile(r"\x1b\[([\d;]*)m")
+
+
+def printed(command: tuple[str, ...], columns: int) -> list[str]:
+    """The lines that a command writes to a terminal so wide."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
+    env = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS"}}
+    env |= {"TERM": "xterm-256color", "FLOPWISE_CONFIG": ""}
+    process = subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", "flopwise", *command], stdout=theirs, stderr=subprocess.DEVNULL, cwd=ROOT, env=env
+    )
+    os.close(theirs)
+    data = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # all that wrote to it are gone
+            break
+        if not part:
+            break
+        data += part
+    os.close(ours)
+    assert process.wait() == 0, command
+    return data.decode("utf-8").replace("\r\n", "\n").rstrip().splitlines()
+
+
+def runs(line: str) -> Iterator[tuple[str, str]]:
+    """(text, colour) of the parts of a line."""
+    colour, last = PLAIN, 0
+    for match in SEQUENCE.finditer(line):
+        if match.start() > last:
+            yield line[last : match.start()], colour
+        colour = next((COLOURS[code] for code in match[1].split(";") if code in COLOURS), PLAIN)
+        last = match.end()
+    if last < len(line):
+        yield line[last:], colour
 
 
 def drawn(title: str, lines: list[str]) -> str:
     """`lines` as a terminal window in SVG."""
-    width = max(len(title) + 2, *map(len, lines)) * CHAR + 2 * PAD
-    height = (len(lines) + 2) * LINE + 2 * PAD + 10
+    parts = [[(f"$ {title}", TITLE)], [], *(list(runs(line)) for line in lines)]
+    width = max(sum(len(text) for text, _ in line) for line in parts) * CHAR + 2 * PAD
+    height = len(parts) * LINE + 2 * PAD + 10
     rows = []
-    for number, line in enumerate([f"$ {title}", "", *lines]):
-        y = PAD + 28 + number * LINE
-        color = "#8ab4f8" if number == 0 else "#e8eaed"
-        places = PAD if line.isascii() else " ".join(f"{PAD + CHAR * i:.1f}" for i in range(len(line)))
-        rows.append(f'<text x="{places}" y="{y}" fill="{color}" xml:space="preserve">{escape(line)}</text>')
+    for number, line in enumerate(parts):
+        y, column = PAD + 28 + number * LINE, 0
+        for text, colour in line:
+            x = PAD + CHAR * column
+            places = f"{x:.1f}" if text.isascii() else " ".join(f"{x + CHAR * i:.1f}" for i in range(len(text)))
+            weight = ' font-weight="bold"' if colour == COLOURS["1"] else ""
+            rows.append(
+                f'<text x="{places}" y="{y}" fill="{colour}"{weight} xml:space="preserve">{escape(text)}</text>'
+            )
+            column += len(text)
     buttons = enumerate(("#f28b82", "#fdd663", "#81c995"))
     dots = "".join(f'<circle cx="{PAD + 6 + 18 * i}" cy="14" r="5" fill="{c}"/>' for i, c in buttons)
     font = 'font-family="ui-monospace, \'DejaVu Sans Mono\', Menlo, Consolas, monospace" font-size="13"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" {font}>'
-        f'<rect width="100%" height="100%" rx="8" fill="#202124"/>{dots}{"".join(rows)}</svg>\n'
+        f'<title>{escape(title)}</title><rect width="100%" height="100%" rx="8" fill="#202124"/>{dots}{"".join(rows)}'
+        "</svg>\n"
     )
 
 
 def main() -> None:
-    """Run the command and write the picture."""
-    run = subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "flopwise", *COMMAND],
-        check=True,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        cwd=ROOT,
-    )
-    lines = run.stdout.rstrip().splitlines()[:KEPT]
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(drawn(f"flopwise {' '.join(COMMAND)}", lines), encoding="utf-8")
+    """Run the commands and write the pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    for name, command, columns in (("plan", PLAN, 120), *((f"width-{columns}", FIT, columns) for columns in WIDTHS)):
+        lines = printed(command, columns)[:KEPT]
+        (IMAGES / f"{name}.svg").write_text(drawn(f"flopwise {' '.join(command)}", lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 
@@ -215,3 +216,18 @@ def test_any_points_make_a_chart_or_none(points: list[tuple[float, float]], log:
     text = chart([Series("s", points, "●", line=line)], Axis("x", log=log), Axis("y", log=log), to, rows=6)
     if text:
         assert len(text.splitlines()) == 10
+
+
+@given(
+    st.lists(st.tuples(st.text("abc ", max_size=20), st.text("xyz ", max_size=200)), min_size=1, max_size=4),
+    st.integers(40, 120),
+)
+def test_colour_changes_no_line(rows: list[tuple[str, str]], width: int) -> None:
+    """What a terminal shows in colour is what it shows without: codes take no columns."""
+    shown = []
+    for color in (False, True):
+        paper = Screen(width=width, color=color)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            write(pairs(rows, paper), heading("a verdict " * 20, paper), to=paper)
+        shown.append(re.sub(r"\x1b\[\d+m", "", out.getvalue()))
+    assert [line.rstrip() for line in shown[0].splitlines()] == [line.rstrip() for line in shown[1].splitlines()]

@@ -30,6 +30,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 MISSING = "-"
 NARROWEST = 12
 """Columns of the screen to which text in a table is wrapped at the least."""
+_CODES = re.compile(r"\x1b\[\d+m")
 _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
 
@@ -89,7 +90,7 @@ def write(*blocks: str, to: Screen | None = None) -> None:
 def _wrapped_prose(line: str, width: int | None) -> str:
     """A line that is too long for the terminal, wrapped under its own indent; command lines stay whole."""
     painted = _PAINTED.fullmatch(line)
-    text = painted[2] if painted else line
+    text = painted[2] if painted else _CODES.sub("", line)
     if width is None or len(text) <= width or text.lstrip().startswith("flopwise "):
         return line
     indent = len(text) - len(text.lstrip()) + 2 * text.lstrip().startswith("- ")
