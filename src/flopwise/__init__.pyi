@@ -15,7 +15,6 @@ from flopwise.api.prices import import_prices as import_prices, list_prices as l
 from flopwise.api.run_imports import import_runs as import_runs
 from flopwise.api.run_reports import compare_runs as compare_runs, explain_run as explain_run, run_rows as run_rows
 from flopwise.api.runs import delete_runs as delete_runs, export_runs as export_runs, recorded_run as recorded_run
-from flopwise.api.serve import ServeSweep
 from flopwise.api.sweep import sweep as sweep
 from flopwise.buy_or_build.alternatives import MonthlyTraffic as MonthlyTraffic
 from flopwise.changes.format_fit import FitAnswer
@@ -34,6 +33,7 @@ from flopwise.search.answer import Plan
 from flopwise.search.spec import AdaptersSpec, ConstraintsSpec, Latency, RankingSpec, TargetsSpec, TrafficSpec, WorkloadSpec
 from flopwise.search.workload import Resolved
 from flopwise.serving.answer import ServeAnswer
+from flopwise.serving.load_curve import ServeSweep
 from flopwise.serving.sim.answer import SimulateAnswer
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.batch import BatchAnswer

@@ -83,7 +83,10 @@ class BarPicture(Picture):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointPicture(Picture):
-    """Named series of points, the first in front; those of `lines` are joined. `log`: both axes are logarithmic."""
+    """Named series of points, the first in front; those of `lines` are joined; `dots`: each point has one.
+
+    `log`: both axes are logarithmic.
+    """
 
     title: str
     x: str
@@ -91,14 +94,16 @@ class PointPicture(Picture):
     series: Mapping[str, Sequence[Point]]
     lines: Sequence[str] = field(default=())
     log: bool = False
+    dots: bool = True
 
     def draw(self, axes: Any) -> None:
         """Draw on axes of matplotlib."""
+        marker = "o" if self.dots else "none"
         for number, (name, points) in enumerate(self.series.items()):
             across, up = [x for x, _ in points], [y for _, y in points]
             joined = {"linestyle": "-"} if name in self.lines else {"linestyle": "none"}
             color = BLUE if number == 0 else GREY if number == 1 else None
-            axes.plot(across, up, marker="o", label=name, color=color, zorder=10 - number, **joined)
+            axes.plot(across, up, marker=marker, label=name, color=color, zorder=10 - number, **joined)
         axes.set_xlabel(self.x)
         axes.set_ylabel(self.y)
         if self.log:

@@ -34,6 +34,12 @@ def _answers() -> dict[str, Result]:
         "fit": flopwise.fit("gpt2", gpu="l4"),
         "io": flopwise.io("resnet50", gpu="a100"),
         "roofline": flopwise.roofline("gpt2", gpu="h100", batch=4, seq=512),
+        "autoscale": flopwise.autoscale("gpt2", gpu="l4", rate=2, requests=50),
+        "batch": flopwise.batch("Llama-3.2-1B", 10_000, gpu="l4", provider="aws"),
+        "serve_sweep": flopwise.serve_sweep("gpt2", "tp", gpu="l4"),
+        "sweep": flopwise.sweep(
+            {"task": "pretrain", "data": {"tokens": "1M"}, "sweep": {"model": ["gpt2"], "gpus": ["l4"]}}
+        ),
         "simulate": flopwise.simulate("gpt2", gpu="l4", rate=2, requests=50),
         "plan": flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="l4"),
     }

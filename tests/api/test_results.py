@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ import flopwise
 from flopwise import cli
 from flopwise.errors import SpecError
 from flopwise.results import Result, plain
+from flopwise.serving.sim.autoscale import Autoscaling
 
+ROOT = Path(__file__).parents[2]
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "memory": (
         lambda: flopwise.memory("Llama-3.1-8B", gpu="2xl40s", context="4k", weights="fp8"),
@@ -41,6 +44,24 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20),
         "simulate Llama-3.1-8B --gpu h100 --rate 2 --requests 20",
     ),
+    "autoscaling": (
+        lambda: flopwise.autoscale(
+            "Llama-3.1-8B", rule=Autoscaling(measure="concurrency", target=4), gpu="l4", rate=1, duration_s="5min",
+        ),
+        "simulate Llama-3.1-8B --gpu l4 --rate 1 --duration 5min --autoscale concurrency --target 4",
+    ),
+    "queue": (
+        lambda: flopwise.batch("Llama-3.2-1B", 100_000, gpu="l4", workers=2, deadline="6h", provider="aws"),
+        "simulate Llama-3.2-1B --gpu l4 --queue 100000 --workers 2 --deadline 6h --provider aws",
+    ),
+    "sweep of serving": (
+        lambda: flopwise.serve_sweep("gpt2", "concurrency", values=None, gpu="l4"),
+        "serve gpt2 --gpu l4 --sweep concurrency",
+    ),
+    "sweep": (
+        lambda: flopwise.sweep(str(ROOT / "examples" / "sweep.yaml")),
+        f"plan {shlex.quote(str(ROOT / 'examples' / 'sweep.yaml'))} --engine inline",
+    ),
     "io": (lambda: flopwise.io("cosmoflow", gpu="8xv100"), "io cosmoflow --gpu 8xv100"),
     "plan": (
         lambda: flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="2xa100-80gb"),
@@ -64,6 +85,8 @@ def test_a_result_is_the_document_of_the_command_line(
     mine = result.to_dict()
     for document in (printed, mine):
         document.pop("elapsed_s", None)
+        for planned in document.get("planned", ()):
+            planned["plan"].pop("elapsed_s")
     assert mine == printed
     assert json.loads(result.to_json())["verdict"] == result.verdict == printed["verdict"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.job import ServeEstimate
-    from flopwise.serving.load_curve import SweepPoint
-
-AXES = ("concurrency", "batch", "tp")
-"""What `serve_sweep` goes along."""
+    from flopwise.serving.load_curve import ServeSweep
 
 SERVED = (RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec)
 
@@ -73,17 +70,6 @@ def serve(
     return replace(answer, memory=with_remedies(answer.memory), kinds=kinds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSweep:
-    """The points of a sweep, and the first whose accelerators deliver `SATURATED_FRAC` of the most."""
-
-    axis: str
-    points: tuple[SweepPoint, ...]
-    saturation: SweepPoint | None
-    most_in_flight: int  # that memory holds, of the last replica swept
-    first: ServeAnswer
-
-
 @takes(*SERVED, gpus=DEGREE)
 def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None = None, **options: Any) -> ServeSweep:
     """Estimates along `axis`: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
@@ -95,7 +81,7 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
         UnknownNameError: no such axis.
         SpecError: a value that cannot be, or an axis whose value is fixed as well.
     """
-    from flopwise.serving.load_curve import load_curve
+    from flopwise.serving.load_curve import AXES, ServeSweep, load_curve
 
     if axis not in AXES:
         raise UnknownNameError("sweep", axis, AXES, f"allowed: {', '.join(AXES)}")

@@ -18,6 +18,8 @@ import msgspec
 
 from flopwise.errors import FlopwiseError, InfeasibleError, SpecError, nearest_hint
 from flopwise.facts.catalog import Facts
+from flopwise.pictures import BarPicture, Picture
+from flopwise.results import Result
 from flopwise.search.answer import Plan
 from flopwise.search.plan import plan
 from flopwise.search.spec import WORKLOAD_FILE
@@ -37,6 +39,8 @@ AXES = {
     )
 }  # fmt: skip
 """What may vary, and where it stands in a workload."""
+BEST = ("provider", "instance", "num_instances", "gpu", "num_gpus", "seconds", "cost_usd", "likely")
+"""Figures of a workload's first plan."""
 
 
 class SweptWorkload(msgspec.Struct, frozen=True):
@@ -55,13 +59,45 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None
     reasons: list[str] = []
 
+    @property
+    def best(self) -> dict[str, Any]:
+        """The first plan beside what varies, plain figures only; None each where no plan meets every target."""
+        first = self.plan.plans[0] if self.plan is not None and self.plan.plans else None
+        return {"name": self.name, **self.varied} | {key: getattr(first, key, None) for key in BEST}
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+
+class Sweep(Result, msgspec.Struct, frozen=True, kw_only=True):
     """All workloads of a sweep in the order of the file."""
 
     planned: list[Planned]
     engine: str
     elapsed_s: float
+    table = "best"
+
+    @property
+    def num_planned(self) -> int:
+        """Workloads with a plan that meets every target."""
+        return sum(1 for p in self.planned if p.plan is not None and p.plan.plans)
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: how many workloads have a plan."""
+        number = len(self.planned)
+        return f"{self.num_planned:,} of {number:,} workload{'s'[: number != 1]} have a plan that meets every target."
+
+    def document(self) -> dict[str, Any]:
+        """All plans, and the first of each as a row."""
+        return {
+            "planned": self.planned, "best": [p.best for p in self.planned], "engine": self.engine,
+            "elapsed_s": self.elapsed_s,
+        }  # fmt: skip
+
+    def picture(self) -> Picture:
+        """What the first plan of each workload costs. SpecError where no workload has one."""
+        rows = [(p.name, p.plan.plans[0].cost_usd) for p in self.planned if p.plan is not None and p.plan.plans]
+        if not rows:
+            raise SpecError("there is no plan to be drawn")
+        return BarPicture(title=self.verdict, unit="USD, a month of service or a run", rows=rows)
 
     @property
     def num_evaluated(self) -> int:

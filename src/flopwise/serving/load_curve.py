@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flopwise.ops.degrees import heads_and_experts
+from flopwise.pictures import Picture, PointPicture
+from flopwise.results import Result, attributes, notes
+from flopwise.serving.answer import ServeAnswer
 from flopwise.serving.job import ServeEstimate
+from flopwise.units import format_percent
 
+AXES = ("concurrency", "batch", "tp")
+"""What a sweep goes along."""
 SATURATED_FRAC = 0.9
 """Share of the highest throughput of an accelerator at which a deployment counts as saturated."""
 NODE_GPUS = 8
@@ -32,6 +39,70 @@ class SweepPoint:
     roofline_frac: float  # what a step takes at datasheet rates, over what it takes
     bound: str
     usd_per_million_output_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServeSweep(Result):
+    """The points of a sweep, and the first whose accelerators deliver `SATURATED_FRAC` of the most."""
+
+    axis: str
+    points: tuple[SweepPoint, ...]
+    saturation: SweepPoint | None
+    most_in_flight: int  # that memory holds, of the last replica swept
+    first: ServeAnswer
+    table = "points"
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """What all points have in common."""
+        return tuple(row for row in self.first.settings if row[0] != "requests" or self.axis == "tp")
+
+    @property
+    def running(self) -> tuple[SweepPoint, ...]:
+        """The points that fit the memory."""
+        return tuple(p for p in self.points if p.fits)
+
+    @property
+    def verdict(self) -> str:
+        """What the curve comes to, in a sentence."""
+        at = self.saturation
+        if at is None:
+            return "Nothing along this axis fits the memory."
+        best = max(self.running, key=lambda p: p.tokens_per_s_per_gpu)
+        if self.axis == "tp":
+            return f"An accelerator delivers most at tp {best.value:,}: {best.tokens_per_s_per_gpu:,.0f} tokens/s."
+        share = format_percent(at.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu)
+        what = "requests in flight" if self.axis == "concurrency" else "requests of a batch"
+        return (
+            f"Saturated from {at.value:,} {what} on: {share} of the highest throughput, bound by {at.bound}; "
+            f"memory holds {self.most_in_flight:,}."
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The sweep as the JSON that scripts rely on."""
+        return {
+            **attributes(self.first.estimate.job, "model=model.name gpu=cluster.accelerator.name"),
+            **attributes(self, "axis points saturation=saturation.value max_concurrency=most_in_flight"),
+            **notes(self.first),
+        }
+
+    def curve(self) -> tuple[str, tuple[tuple[float, float], ...]]:
+        """What users see, and (it, tokens/s of an accelerator) of the points that fit.
+
+        Tokens/s of a user, or the latency in seconds where there are none.
+        """
+        users = [p.tokens_per_s_per_user for p in self.running]
+        if None in users:
+            return "latency", tuple((p.e2e_s, p.tokens_per_s_per_gpu) for p in self.running)
+        seen = zip(users, self.running, strict=True)
+        return "tokens/s of a user", tuple((user or 0.0, p.tokens_per_s_per_gpu) for user, p in seen)
+
+    def picture(self) -> Picture:
+        """Throughput of an accelerator against what a user sees."""
+        seen, points = self.curve()
+        x = f"{seen}, seconds" if seen == "latency" else seen
+        series = {self.axis: points}
+        return PointPicture(title=self.verdict, x=x, y="tokens/s of an accelerator", series=series, lines=(self.axis,))
 
 
 def load_curve(

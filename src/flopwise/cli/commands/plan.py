@@ -164,7 +164,7 @@ def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
     if output_file is not None:
         api.write_sweep(answer, output_file)
     options.answer(answer, sweep_blocks)
-    if not any(p.plan is not None and p.plan.plans for p in answer.planned):
+    if not answer.num_planned:
         missing = [f"{p.name}: {p.reasons[0] if p.reasons else 'no plan meets every target'}" for p in answer.planned]
         raise InfeasibleError("no workload of the sweep has a plan that meets every target", missing[:10])
 
@@ -610,8 +610,6 @@ def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
 
 def sweep_blocks(sweep: Sweep, paper: Screen) -> Iterator[str]:
     """A sweep in the order in which it is read: one line a workload, with its best plan."""
-    answered = sum(1 for p in sweep.planned if p.plan is not None and p.plan.plans)
-    yield heading(f"{len(sweep.planned)} workloads, {answered} with a plan that meets every target", paper)
     headers = ("workload", "task", "instances", ">GPUs", "GPU", "layout", ">time", ">cost", ">meets")
     yield table(headers, [_sweep_row(p) for p in sweep.planned], paper)
     failed = [f"{p.name}: {p.reasons[0]}" for p in sweep.planned if p.plan is None and p.reasons]

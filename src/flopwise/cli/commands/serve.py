@@ -18,14 +18,12 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, name
-from flopwise.results import attributes, notes
 from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
-    from flopwise.api.serve import ServeSweep
     from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.job import Ranged
-    from flopwise.serving.load_curve import SweepPoint
+    from flopwise.serving.load_curve import ServeSweep, SweepPoint
 
 
 @options.command(
@@ -63,7 +61,7 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
 
         options.refuse(["explain"], "of one estimate; leave it out with --sweep")
         swept = serve_sweep(given.pop("model"), sweep, **options.values(given))
-        options.answer(swept, sweep_lines, sweep_document, verdict=_saturation)
+        options.answer(swept, sweep_lines)
         return
     answer = question(**given)
     further = {"What each change would do": options.command_line("explain", "serve")}
@@ -80,11 +78,11 @@ def question(*, model: str, **given: Any) -> Any:
 
 
 AXES = {
-    "concurrency": ("requests in flight", "in flight", "requests in flight"),
-    "batch": ("fixed batch", "batch", "requests a batch"),
-    "tp": ("tensor-parallel degree", "tp", "ranks"),
+    "concurrency": ("requests in flight", "in flight"),
+    "batch": ("fixed batch", "batch"),
+    "tp": ("tensor-parallel degree", "tp"),
 }
-"""What a sweep goes along, in headings, columns and sentences."""
+"""What a sweep goes along, in headings and columns."""
 
 
 def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
@@ -200,21 +198,12 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
     ]
 
 
-def sweep_document(answer: ServeSweep) -> dict[str, Any]:
-    """The sweep as the JSON that scripts rely on."""
-    return {
-        **attributes(answer.first.estimate.job, "model=model.name gpu=cluster.accelerator.name"),
-        **attributes(answer, "axis points saturation=saturation.value max_concurrency=most_in_flight"),
-        **notes(answer.first),
-    }
-
-
 def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
     """The sweep as people read it: table, curve, and what it comes to."""
     job = answer.first.estimate.job
-    title, column, _ = AXES[answer.axis]
+    title, column = AXES[answer.axis]
     yield heading(f"Serving {job.model.name} on {job.cluster.accelerator.name}, by {title}", paper)
-    yield pairs([row for row in answer.first.settings if row[0] != "requests" or answer.axis == "tp"], paper)
+    yield pairs(answer.settings, paper)
     yield table(
         [
             f">{column}", ">TTFT", ">TPOT", ">request", ">tokens/s", ">per GPU", ">per user", ">MFU", ">of roofline",
@@ -249,26 +238,7 @@ def _point(p: SweepPoint) -> list[str]:
 
 def _curve(answer: ServeSweep, paper: Screen) -> str:
     """Throughput of an accelerator against what a user sees: up and to the right is better."""
-    running = [p for p in answer.points if p.fits]
-    if any(p.tokens_per_s_per_user is None for p in running):
-        points = [(p.e2e_s, p.tokens_per_s_per_gpu) for p in running]
-        across = Axis("latency", units.format_seconds, log=True)
-    else:
-        points = [(p.tokens_per_s_per_user or 0.0, p.tokens_per_s_per_gpu) for p in running]
-        across = Axis("tokens/s of a user", "{:,.0f}".format)
-    return chart([Series("", points, line=True)], across, Axis("tokens/s of an accelerator", "{:,.0f}".format), paper)
-
-
-def _saturation(answer: ServeSweep) -> str:
-    """What the curve comes to, in a sentence."""
-    at = answer.saturation
-    if at is None:
-        return "Nothing along this axis fits the memory."
-    best = max((p for p in answer.points if p.fits), key=lambda p: p.tokens_per_s_per_gpu)
-    if answer.axis == "tp":
-        return f"An accelerator delivers most at tp {best.value:,}: {best.tokens_per_s_per_gpu:,.0f} tokens/s."
-    share = units.format_percent(at.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu)
-    return (
-        f"Saturated from {at.value:,} {AXES[answer.axis][2]} on: {share} of the highest throughput, bound by "
-        f"{at.bound}; memory holds {answer.most_in_flight:,}."
-    )
+    seen, points = answer.curve()
+    text, log = ("{:,.0f}".format, False) if seen != "latency" else (units.format_seconds, True)
+    up = Axis("tokens/s of an accelerator", "{:,.0f}".format)
+    return chart([Series("", points, line=True)], Axis(seen, text, log=log), up, paper)

@@ -18,7 +18,7 @@ from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, FLAG, FRACTION, options_of
-from flopwise.results import attributes, notes
+from flopwise.results import Result
 from flopwise.search.spec import TargetsSpec
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import (
@@ -121,7 +121,7 @@ def command(*, web: bool, **given: Any) -> None:
     if given["queue"] is not None:
         with Progress("simulating") as progress:
             worked = api.batch(model, report=progress, **options.values(given, BatchRequest), **shared)
-        options.answer(worked, batch_lines, batch_document)
+        options.answer(worked, batch_lines)
         return
     question = options.values(given, Traffic, Scheduling) | shared
     question |= {"slo": _objective(given), "on_compile": announce_compilation}
@@ -141,17 +141,17 @@ def command(*, web: bool, **given: Any) -> None:
     if given["vertical"]:
         sizes = api.vertical(model, rule=rule, replicas=given["replicas"], **question)
 
-    def text(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
-        yield from lines(answer, paper) if elastic is None else autoscale_lines(elastic, paper)
+    def text(_: Result, paper: Screen) -> Iterator[str]:
+        yield from lines(run, paper) if elastic is None else autoscale_lines(elastic, paper)
         yield from vertical_lines(sizes, paper)
         if replayed is not None:
             yield from replay_lines(replayed.comparison, paper)
 
-    def plain(answer: SimulateAnswer) -> dict[str, Any]:
-        found = (answer.document() if elastic is None else autoscale_document(elastic)) | vertical_document(sizes)
+    def plain(answer: Result) -> dict[str, Any]:
+        found = answer.document() | vertical_document(sizes)
         return found if replayed is None else found | {"comparison": replayed.comparison}
 
-    options.answer(run, text, plain)
+    options.answer(elastic or run, text, plain)
     if not run.summary.completed:
         click.get_current_context().exit(1)
 
@@ -203,12 +203,7 @@ TITLES = {
 }  # fmt: skip
 HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99", ">replica-hours", ">cost"]
 SPARE = (">at most", ">replica-hours")
-RATE_BINS = 100
-"""Steps of the curve of requests a second."""
 ENDS = ("low", "high")
-SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-BINS = 12
-"""Bars of the time until a queue is empty."""
 
 
 def lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
@@ -306,44 +301,6 @@ def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(rows, paper)
 
 
-def autoscale_document(found: AutoscaleAnswer) -> dict[str, Any]:
-    """The run as the JSON of `flopwise simulate`, and what belongs to the autoscaler."""
-    run = found.elastic
-    times, rates = _arrivals(found)
-    return found.answer.document() | {
-        "autoscale": {
-            "rule": attributes(run.rule, " ".join(run.rule.__slots__)) | {"target": run.rule.wanted_at},
-            **attributes(run, "mean_replicas=mean most_replicas=most cold_starts=starts"),
-            "starting_hours": run.starting_s / units.HOUR_S,
-            **attributes(found, "attain unreached"),
-            "provisions": [_provision(p) for p in found.provisions],
-            "timeline": run.line,
-            "arrivals": {"time_s": times, "requests_per_s": rates},
-        },
-        "assumptions": [*found.answer.assumptions, *found.notes],
-    }
-
-
-def _provision(one: Provision) -> dict[str, Any]:
-    return attributes(
-        one,
-        "name mean_replicas=replicas most_replicas=most summary.goodput_frac summary.ttft_s summary.tpot_s "
-        "replica_hours cost_usd",
-    )
-
-
-def _arrivals(found: AutoscaleAnswer) -> tuple[list[float], list[float]]:
-    """(seconds, requests a second around then) of the traffic."""
-    import numpy as np
-
-    from flopwise.serving.sim.trace import PS
-
-    come = found.answer.simulated.trace.arrival_ps / PS
-    counts, edges = np.histogram(come, bins=min(RATE_BINS, max(len(come) // 5, 1)), range=(0, max(come[-1], 1e-9)))
-    width = edges[1] - edges[0]
-    return (edges[:-1] + width / 2).tolist(), (counts / width).tolist()
-
-
 def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it: against fixed numbers of replicas, and over time."""
     yield from _summary_lines(found.answer, paper, most=True)
@@ -361,7 +318,7 @@ def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
         yield f"There is no fixed peak: {found.unreached}."
     if len(line.time_s) >= 3:
         seen, times, count = held.simulated.timeline, line.time_s, "{:,.3g}".format
-        arrivals = Series("arrivals", list(zip(*_arrivals(found), strict=True)), line=True)
+        arrivals = Series("arrivals", list(zip(*found.arrivals, strict=True)), line=True)
         there = [_curve("starting as well", times, line.ready + line.starting), _curve("ready", times, line.ready)]
         flight = [_curve("running", times, seen.running), _curve("waiting", times, seen.queue)]
         for label, curves in (("requests/s", [arrivals]), ("replicas", there), ("requests", flight)):
@@ -387,7 +344,7 @@ def vertical_document(sizes: tuple[Size, ...]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = [{"tp": s.tp, "most_replicas": s.most, "why": s.why or None} for s in sizes]
     for row, size in zip(rows, sizes, strict=True):
         if size.provision is not None:
-            row.update(_provision(size.provision), gpu_hours=size.provision.replica_hours * size.tp)
+            row.update(size.provision.document(), gpu_hours=size.provision.replica_hours * size.tp)
     return {"vertical": rows} if rows else {}
 
 
@@ -404,46 +361,10 @@ def vertical_lines(sizes: tuple[Size, ...], paper: Screen) -> Iterator[str]:
     yield "\n".join(f"tp {s.tp}: {s.why}" for s in sizes if s.why)
 
 
-def batch_document(found: BatchAnswer) -> dict[str, Any]:
-    """A queue on spot workers as JSON."""
-    done, queue = found.outcome, found.queue
-    counts, edges = _histogram(found)
-    seconds, usd = ({name: done.percentile(what, p) for name, p in SHARES.items()} for what in ("seconds", "usd"))
-    return {
-        **attributes(found, "model=job.model.name gpu=job.cluster.accelerator.name queue.requests queue.workers"),
-        "num_gpus": queue.workers * int(found.job.layout.num_gpus),
-        "requests_per_s_per_worker": queue.requests_per_s,
-        "completion_s": seconds,
-        "cost_usd": usd | {"mean": float(done.usd.mean())} if found.priced else None,
-        **attributes(found, "queue.deadline_s deadline_probability=outcome.met_frac"),
-        "interruptions": float(done.interruptions.mean()),
-        "fell_back_frac": float(done.fell_back.mean()) if queue.fallback_workers else None,
-        "useful_frac": found.long_run_frac,
-        "on_demand": _workers(found.on_demand),
-        "fewest_on_demand": None if found.fewest_on_demand is None else _workers(found.fewest_on_demand),
-        "sweep": [_workers(one) for one in found.sweep],
-        "histogram": {"edges_s": edges, "trials": counts},
-        **notes(found),
-    }
-
-
-def _workers(one: WorkersForecast) -> dict[str, Any]:
-    return attributes(one, "workers p50_s p95_s deadline_probability=met_frac mean_cost_usd=mean_usd")
-
-
-def _histogram(found: BatchAnswer) -> tuple[list[int], list[float]]:
-    """(trials, edges in seconds) of the time until the queue is empty; the slowest hundredth is in the last bin."""
-    import numpy as np
-
-    seconds = found.outcome.seconds
-    top = float(np.quantile(seconds, 0.99))
-    low = float(seconds.min())
-    counts, edges = np.histogram(np.minimum(seconds, top), bins=BINS, range=(low, max(top, low * (1 + 1e-6))))
-    return counts.tolist(), [*edges[:-1].tolist(), float(max(seconds.max(), edges[-1]))]
-
-
 def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
     """A queue on spot workers as people read it."""
+    from flopwise.serving.sim.batch import SHARES
+
     done, work, second, percent = found.outcome, found.queue, units.format_seconds, units.format_percent
     yield heading(f"{work.requests:,.0f} requests to {found.job.model.name} on {work.workers:,} spot workers", paper)
     yield pairs(found.settings, paper)
@@ -460,7 +381,7 @@ def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
         rows.append(("fell back", f"in {percent(float(done.fell_back.mean()))} of the trials"))
     yield pairs(rows, paper)
     yield heading("Time until the queue is empty, trials", paper)
-    counts, edges = _histogram(found)
+    counts, edges = found.histogram
     yield bars([(f"to {second(end)}", n, f"{n:,}") for n, end in zip(counts, edges[1:], strict=True)], paper)
     yield heading("Other numbers of workers", paper)
     cells = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.options import OptionError
+from flopwise.pictures import BarPicture, Picture
+from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.elasticity import replica_start_s
@@ -27,7 +29,7 @@ from flopwise.serving.sim.trace import read_trace_columns
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
-from flopwise.units import DAY_S, HOUR_S, format_seconds, format_usd
+from flopwise.units import DAY_S, HOUR_S, format_percent, format_seconds, format_usd
 
 Seconds = NDArray[np.float64]
 Rng = np.random.Generator
@@ -44,6 +46,10 @@ SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 CONFIDENCE = 0.9
 """On-demand workers are counted so that they meet the deadline with this probability, errors of the rate included."""
 SWEEP_TRIALS = 300
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+"""Percentiles of a queue's time and cost."""
+BINS = 12
+"""Bars of the time until a queue is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,9 +374,13 @@ class WorkersForecast:
     met_frac: float | None
     mean_usd: float | None
 
+    def document(self) -> dict[str, Any]:
+        """A row of the JSON of `flopwise simulate --queue`."""
+        return attributes(self, "workers p50_s p95_s deadline_probability=met_frac mean_cost_usd=mean_usd")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchAnswer:
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BatchAnswer(Result):
     """When the queue is empty and what it costs, over trials that differ in interruptions and in the rate's error."""
 
     job: ServeJob
@@ -384,6 +394,59 @@ class BatchAnswer:
     priced: bool  # whether the prices of both are known
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
+    table = "sweep"
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: how long the queue takes, for how much, and the odds of its deadline."""
+        queue, done = self.queue, self.outcome
+        workers = f"{queue.workers:,} spot worker{'s'[: queue.workers != 1]}"
+        text = f"{queue.requests:,.0f} requests on {workers} take {self._spread('seconds', format_seconds)}"
+        if self.priced:
+            text += f" and cost {self._spread('usd', format_usd)}"
+        if done.met_frac is not None:
+            text += f"; the deadline is met with {format_percent(done.met_frac)} probability"
+        return f"{text}."
+
+    def _spread(self, column: str, text: Callable[[float], str]) -> str:
+        """The median of the trials and their 95th percentile."""
+        return f"{text(self.outcome.percentile(column, 0.5))} (p95: {text(self.outcome.percentile(column, 0.95))})"
+
+    @property
+    def histogram(self) -> tuple[list[int], list[float]]:
+        """(trials, edges in seconds) of the time until the queue is empty; the slowest hundredth is in the last bin."""
+        seconds = self.outcome.seconds
+        top, low = float(np.quantile(seconds, 0.99)), float(seconds.min())
+        counts, edges = np.histogram(np.minimum(seconds, top), bins=BINS, range=(low, max(top, low * (1 + 1e-6))))
+        return counts.tolist(), [*edges[:-1].tolist(), float(max(seconds.max(), edges[-1]))]
+
+    def document(self) -> dict[str, Any]:
+        """A queue on spot workers as the JSON that scripts rely on."""
+        done, queue = self.outcome, self.queue
+        counts, edges = self.histogram
+        seconds, usd = ({name: done.percentile(what, p) for name, p in SHARES.items()} for what in ("seconds", "usd"))
+        return {
+            **attributes(self, "model=job.model.name gpu=job.cluster.accelerator.name queue.requests queue.workers"),
+            "num_gpus": queue.workers * int(self.job.layout.num_gpus),
+            "requests_per_s_per_worker": queue.requests_per_s,
+            "completion_s": seconds,
+            "cost_usd": usd | {"mean": float(done.usd.mean())} if self.priced else None,
+            **attributes(self, "queue.deadline_s deadline_probability=outcome.met_frac"),
+            "interruptions": float(done.interruptions.mean()),
+            "fell_back_frac": float(done.fell_back.mean()) if queue.fallback_workers else None,
+            "useful_frac": self.long_run_frac,
+            "on_demand": self.on_demand.document(),
+            "fewest_on_demand": None if self.fewest_on_demand is None else self.fewest_on_demand.document(),
+            "sweep": [one.document() for one in self.sweep],
+            "histogram": {"edges_s": edges, "trials": counts},
+            **notes(self),
+        }
+
+    def picture(self) -> Picture:
+        """How many of the trials are done by when."""
+        counts, edges = self.histogram
+        rows = [(f"to {format_seconds(end)}", float(n)) for n, end in zip(counts, edges[1:], strict=True)]
+        return BarPicture(title=self.verdict, unit="trials", rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
+
+import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
+from flopwise.pictures import Picture, PointPicture
+from flopwise.results import Result, attributes
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
+from flopwise.serving.sim.trace import PS
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
-from flopwise.units import HOUR_S, format_seconds
+from flopwise.units import HOUR_S, format_cost, format_seconds
 
 BY_REPLICA = frozenset({"queue", "concurrency"})
 """Measures whose target is a number of requests for each replica: a replica of twice the accelerators has twice."""
+FIXED_PEAK = "fixed, for the peak"
+RATE_BINS = 100
+"""Steps of the curve of requests a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +41,17 @@ class Provision:
     replica_hours: float  # paid
     cost_usd: float | None
 
+    def document(self) -> dict[str, Any]:
+        """A row of the JSON of `flopwise simulate`."""
+        return attributes(
+            self,
+            "name mean_replicas=replicas most_replicas=most summary.goodput_frac summary.ttft_s summary.tpot_s "
+            "replica_hours cost_usd",
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoscaleAnswer:
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AutoscaleAnswer(Result):
     """A run with an autoscaler, beside fixed numbers of replicas."""
 
     answer: SimulateAnswer
@@ -43,6 +60,59 @@ class AutoscaleAnswer:
     attain: float | None  # share of good requests that the fixed peak had to hold; None without an objective
     unreached: str | None  # why there is no fixed peak
     notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: the replicas and their price, what users see, and what the fixed peak costs."""
+        mine, peak = self.provisions[0], next((p for p in self.provisions if p.name == FIXED_PEAK), None)
+        price = format_cost(mine.cost_usd)
+        replicas = f"{mine.replicas:,.3g} replicas on average, {mine.most:,} at most{f', for {price}' if price else ''}"
+        against = ""
+        if peak is not None:
+            hours = f"take {peak.replica_hours:,.3g} replica-hours instead of {mine.replica_hours:,.3g}"
+            bill = f"cost {format_cost(peak.cost_usd)}" if peak.cost_usd is not None else hours
+            against = f" {peak.most:,} fixed replica{'s'[: peak.most != 1]} would {bill}."
+        return f"{replicas}: {self.answer.verdict}{against}"
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """What the answer holds for."""
+        return self.answer.settings
+
+    @property
+    def arrivals(self) -> tuple[list[float], list[float]]:
+        """(seconds, requests a second around then) of the traffic."""
+        come = self.answer.simulated.trace.arrival_ps / PS
+        counts, edges = np.histogram(come, bins=min(RATE_BINS, max(len(come) // 5, 1)), range=(0, max(come[-1], 1e-9)))
+        width = edges[1] - edges[0]
+        return (edges[:-1] + width / 2).tolist(), (counts / width).tolist()
+
+    def document(self) -> dict[str, Any]:
+        """The run as the JSON of `flopwise simulate`, and what belongs to the autoscaler."""
+        run = self.elastic
+        times, rates = self.arrivals
+        return self.answer.document() | {
+            "autoscale": {
+                "rule": attributes(run.rule, " ".join(run.rule.__slots__)) | {"target": run.rule.wanted_at},
+                **attributes(run, "mean_replicas=mean most_replicas=most cold_starts=starts"),
+                "starting_hours": run.starting_s / HOUR_S,
+                **attributes(self, "attain unreached"),
+                "provisions": [p.document() for p in self.provisions],
+                "timeline": run.line,
+                "arrivals": {"time_s": times, "requests_per_s": rates},
+            },
+            "assumptions": [*self.answer.assumptions, *self.notes],
+        }
+
+    def picture(self) -> Picture:
+        """Replicas that serve, and those that start as well, over time."""
+        line = self.elastic.line
+        hours = (line.time_s / HOUR_S).tolist()
+        series = {
+            "ready": list(zip(hours, line.ready.tolist(), strict=True)),
+            "ready or starting": list(zip(hours, (line.ready + line.starting).tolist(), strict=True)),
+        }
+        return PointPicture(title=self.verdict, x="hours", y="replicas", series=series, lines=tuple(series), dots=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +168,7 @@ def autoscaling_report(
             target = rows[0].summary.goodput_frac if attain is None else attain
         peak, unreached = _peak(request, slo, target, run.most)
         if peak is not None:
-            rows.append(_fixed_row("fixed, for the peak", request, slo, peak))
+            rows.append(_fixed_row(FIXED_PEAK, request, slo, peak))
         rows.append(_fixed_row("fixed, as many on average", request, slo, max(round(run.mean), 1)))
     if cache is not None:
         bare = request.without_cache
