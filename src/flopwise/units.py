@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from flopwise.errors import SpecError
 
@@ -139,14 +141,20 @@ def parse_watts(value: object, what: str = "power") -> float:
 
 
 def parse_usd(value: object, what: str = "amount") -> float:
-    """US dollars: `$12.50`, `5k`, `1.2M USD`.
+    """US dollars: `$12.50`, `5k`, `1.2M USD`, and amounts in the currency that text shows: `€500`, `500 EUR`.
 
     Raises:
-        SpecError: not a finite number with a known suffix.
+        SpecError: not a finite number with a known suffix, or in a currency that text does not show.
     """
-    if isinstance(value, str):
-        value = re.sub(r"\s*(usd|dollars?)\s*$", "", value.strip().removeprefix("$"), flags=re.IGNORECASE)
-    return parse_count(value, what)
+    if not isinstance(value, str):
+        return parse_count(value, what)
+    text = value.strip()
+    own = CURRENCY.get()
+    if own.per_usd != 1 and (text.startswith(own.symbol.strip()) or text.endswith(own.code)):
+        return parse_count(text.removeprefix(own.symbol.strip()).removesuffix(own.code).strip(), what) / own.per_usd
+    if re.match("[€£]", text) or re.search("(EUR|GBP)$", text):
+        raise SpecError(f"{what}: {value[:60]!r}: amounts are US dollars; give --currency EUR to say them in euros")
+    return parse_count(re.sub(r"\s*(usd|dollars?)\s*$", "", text.removeprefix("$"), flags=re.IGNORECASE), what)
 
 
 def parse_share(value: object, what: str = "share") -> float:
@@ -240,11 +248,36 @@ def format_seconds(value: float) -> str:
     return f"{_three_digits(value / HOUR_S)} h" if size < 2 * DAY_S else f"{_three_digits(value / DAY_S)} days"
 
 
-def format_usd(value: float) -> str:
-    """US dollars: cents below 100, whole dollars above: `$3.06`, `$12,340`."""
-    size = abs(value)
-    digits = 4 if 0 < size < 0.1 else 2 if size < 1000 else 0
-    return f"${value:,.{digits}f}"
+@dataclass(frozen=True, slots=True)
+class Currency:
+    """What amounts are shown in: `symbol` stands before them; `source` says where its rate comes from, and of when."""
+
+    code: str
+    symbol: str
+    per_usd: float = 1.0
+    source: str = ""
+
+
+US_DOLLAR = Currency("USD", "$")
+CURRENCY: ContextVar[Currency] = ContextVar("currency", default=US_DOLLAR)
+"""In which text shows amounts. What is computed, and figures in files and JSON, are US dollars."""
+
+
+def in_currency(usd: float) -> float:
+    """US dollars in the currency that text shows."""
+    return usd * CURRENCY.get().per_usd
+
+
+def format_usd(value: float, digits: int | None = None) -> str:
+    """US dollars in the currency that text shows: cents below 1,000, whole above: `$3.06`, `$12,340`, `-€12.50`.
+
+    `digits`: so many behind the point.
+    """
+    amount = in_currency(value)
+    size = abs(amount)
+    if digits is None:
+        digits = 4 if 0 < size < 0.1 else 2 if size < 1000 else 0
+    return f"{'-' if amount < 0 else ''}{CURRENCY.get().symbol}{size:,.{digits}f}"
 
 
 def format_price(usd_per_gpu_hour: float | None, source: str) -> str:
@@ -273,4 +306,5 @@ def format_cost(value: float | None) -> str | None:
     """US dollars, or nothing where they are not known; small amounts to three digits."""
     if value is None:
         return None
-    return f"${value:.3g}" if 0 < value < 0.01 else format_usd(value)
+    amount = in_currency(value)
+    return format_usd(value, 2 - math.floor(math.log10(amount)) if 0 < amount < 0.01 else None)

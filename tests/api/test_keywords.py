@@ -39,7 +39,7 @@ def test_a_signature_names_every_option_of_its_command(name: str) -> None:
     assert not [p for p in shown.parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
     command = app.get_command(click.Context(app), name)
     assert command is not None
-    flags = {p.name for p in command.params if isinstance(p, Flag) and p.name}
+    flags = {p.name for p in command.params if isinstance(p, Flag) and p.name and p.expose_value}
     documented = inspect.getdoc(getattr(flopwise, name)) or ""
     missing = flags - shown.parameters.keys()
     assert missing == NOT_KEYWORDS.get(name, set())

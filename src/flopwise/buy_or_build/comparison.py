@@ -352,11 +352,11 @@ def _explanation(alternative: Alternative, request: ComparisonRequest) -> str:
     if request.traffic.growth_frac:
         rate = f"{month} in the first month, {units.format_usd(alternative.last_usd_per_month or 0.0)} in the last"
     if alternative.kind == "api":
-        each = f"${serving.usd_per_million_tokens:.4g} a million tokens of this mix"
+        each = f"{units.format_usd(serving.usd_per_million_tokens)} a million tokens of this mix"
         return f"{alternative.name}: {each}, {rate}: {total}"
     text = (
         f"{alternative.name}: {serving.num_instances} x {serving.provider} {serving.what} at "
-        f"${serving.usd_per_hour:.4g} an hour ({serving.purchase}), on all month and filled to "
+        f"{units.format_usd(serving.usd_per_hour or 0.0)} an hour ({serving.purchase}), on all month and filled to "
         f"{units.format_percent(serving.filled_frac or 0.0)}, {rate}"
     )
     run = alternative.training

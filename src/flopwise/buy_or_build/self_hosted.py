@@ -35,7 +35,7 @@ from flopwise.search.workload_file import workload_from
 from flopwise.serving.job import serving_band
 from flopwise.training.estimate import training_band
 from flopwise.training.rules import optimal_tokens, predicted_loss
-from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 
 LONGEST_MONTHS = 120
 """Months beyond which nobody waits for a break-even."""
@@ -201,7 +201,9 @@ class SelfHosted:
         why = ""
         if volumes[0] is None:
             least = 1e6 * float((units.usd_per_month / units.tokens_per_month).min())
-            why = f"a full machine costs ${least:.3g} a million tokens, the API ${1e6 * usd_per_token:.3g}"
+            why = (
+                f"a full machine costs {format_usd(least)} a million tokens, the API {format_usd(1e6 * usd_per_token)}"
+            )
         elif months[0] is None:
             why = f"at this traffic never within {LONGEST_MONTHS} months"
         return ApiBreakEven(

@@ -18,5 +18,6 @@ NAMES: dict[str, Callable[[Facts], Iterable[str]]] = {
     "engine": lambda facts: facts.engines,
     "stack": lambda facts: facts.stacks,
     "format": lambda facts: facts.weight_formats,
+    "currency": lambda facts: facts.currencies,
 }
 """Names by what an option's help calls its value, or by the name of an argument."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flopwise import options
+from flopwise import options, units
 from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import COMMANDS, LazyGroup
 from flopwise.cli.render import Screen, heading, screen, tree, write
@@ -40,6 +40,12 @@ FORMS = {
     "markdown": "The answer in Markdown.",
 }
 """Forms of an answer besides text for people, each asked for by an option of its name."""
+
+
+CURRENCY = Option(
+    flags=("--currency",), kind=name("currency"),
+    help="Show amounts in this currency: EUR, at a dated rate; EUR=1.08, at your own. Figures of --json stay in USD.",
+)  # fmt: skip
 
 
 class Value(_ParamType):
@@ -186,6 +192,10 @@ class QuestionCommand(click.Command):
             self.params.append(
                 click.Option([f"--{form}"], is_flag=True, expose_value=False, callback=_note_form, help=text)
             )
+        self.params.append(
+            Flag(["--currency"], declared=CURRENCY, type=Value(CURRENCY.kind), metavar=CURRENCY.metavar, is_eager=True,
+                 expose_value=False, callback=_use_currency, help=CURRENCY.help)
+        )  # fmt: skip
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, aliases as what they mean; `--qlora 16` is `--qlora --lora 16`."""
@@ -204,7 +214,7 @@ class QuestionCommand(click.Command):
         left = super().parse_args(ctx, args)
         source = click.core.ParameterSource.DEFAULT_MAP
         ctx.meta["flopwise.settings"] = {
-            p.name: (settings[p.name][1], f"{spelling(p)} {_shown(ctx.params[p.name])}")
+            p.name: (settings[p.name][1], f"{spelling(p)} {_shown(ctx.params.get(p.name, settings[p.name][0]))}")
             for p in self.params if p.name in settings and ctx.get_parameter_source(p.name) == source
         }  # fmt: skip
         return left
@@ -298,6 +308,18 @@ def _note_form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if before not in (None, form):
         raise click.UsageError(f"--{before} and --{form}: an answer has one form; give one of them", ctx)
     ctx.meta["flopwise.form"] = form
+
+
+def _use_currency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Show amounts in the currency as long as the command runs."""
+    del param
+    if value is None:
+        return
+    from flopwise.facts.catalog import load_facts
+    from flopwise.facts.currencies import currency
+
+    token = units.CURRENCY.set(currency(value, load_facts(None).currencies))
+    ctx.call_on_close(lambda: units.CURRENCY.reset(token))
 
 
 def form_asked() -> str | None:
@@ -425,6 +447,9 @@ def answer(
     blocks += text(value, paper)
     if figure is not None:
         blocks += [heading("Where the figures come from", paper), tree(figure(value), paper)]
+    shown = units.CURRENCY.get()
+    if any(shown.symbol in block for block in blocks) and shown != units.US_DOLLAR:
+        blocks.append(f"Amounts in {shown.code}: {shown.source}.")
     blocks += [f"{question}:\n{paper.verbatim(f'  {line}')}" for question, line in (further or {}).items()]
     write(*blocks, to=paper)
 

@@ -38,6 +38,7 @@ from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
+    from flopwise.facts.currencies import CurrencyRecord
     from flopwise.facts.formats import CacheFormat, QualityRecord, WeightFormat
     from flopwise.facts.kubernetes import NodeRecord
     from flopwise.facts.metrics import ExporterRecord, FormerMetric, MetricRecord
@@ -59,7 +60,7 @@ TABLES = (
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
     "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
     "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
-    "metrics.METRICS", "metrics.FORMER_METRICS", "metrics.EXPORTERS",
+    "currencies.CURRENCIES", "metrics.METRICS", "metrics.FORMER_METRICS", "metrics.EXPORTERS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
@@ -524,6 +525,8 @@ class Facts:
         return found
 
     quality: tuple[QualityRecord, ...] = _all_rows("formats.QUALITY")  # what evaluations found of weight formats
+
+    currencies: Mapping[str, CurrencyRecord] = _named_rows("currencies.CURRENCIES")  # what amounts may be shown in
 
     # models and samples
 

@@ -98,7 +98,7 @@ class Offer:
         """What is to be known of the price for a purchase wherever it is printed: no date, derived, assumed; or ""."""
         if purchase == "spot" and self.spot_band_usd_per_hour is not None:
             low, high = self.spot_band_usd_per_hour
-            return f"spot price assumed, ${low:.4g} to ${high:.4g} an hour"
+            return f"spot price assumed, {units.format_usd(low)} to {units.format_usd(high)} an hour"
         found = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
         if purchase == "on_demand" and self.derived:
             found.append(f"derived price: {self.derived}")

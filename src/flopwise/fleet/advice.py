@@ -11,7 +11,7 @@ from flopwise.fleet.model import ChosenWorkload
 from flopwise.fleet.prices import volume_usd
 from flopwise.fleet.spec import API
 from flopwise.training.corpus import corpus
-from flopwise.units import format_bytes, format_count, format_rate
+from flopwise.units import format_bytes, format_count, format_rate, format_usd
 
 WHOLE = frozenset({"fp32", "bf16", "fp16"})
 """Weights that nobody quantised."""
@@ -121,7 +121,7 @@ def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
     )
     source = "arithmetic; four bytes of text a token"
     if price is not None:
-        text += f"; both in object storage of {provider} cost ${price[0]:,.2f} a month"
+        text += f"; both in object storage of {provider} cost {format_usd(price[0], 2)} a month"
         source += f"; {price[1].source}, {price[1].date}"
         if not chosen.job.volumes.storage:
             text += ", which the bill has only once `volumes.storage` says so"

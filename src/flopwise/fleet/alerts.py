@@ -14,7 +14,7 @@ from flopwise.fleet.bill import SolvedFleet, spot_interruptions
 from flopwise.fleet.model import ChosenWorkload, paid_all_month
 from flopwise.fleet.schedules import ALL_DAYS, DAY_NAMES, DAYS_PER_MONTH
 from flopwise.fleet.workload_alerts import figure_alerts, interruption_alert, spend_alert, with_slack
-from flopwise.units import HOUR_S
+from flopwise.units import HOUR_S, format_usd
 
 
 def alerts(fleet: SolvedFleet) -> list[Alert]:
@@ -37,7 +37,7 @@ def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
     name = f"a {DAY_NAMES[day].capitalize()}" if usd > min(days)[0] * (1 + 1e-9) else "any day"
     yield Alert(
         metric="spend per day", workload="", threshold=threshold, unit="USD",
-        why=f"{slack}; ${usd:,.2f} is planned at most, on {name}", key="spend_usd_per_day", severity="warning",
+        why=f"{slack}; {format_usd(usd, 2)} is planned at most, on {name}", key="spend_usd_per_day", severity="warning",
         action="see whose spend is above its own threshold, and turn off what nothing uses",
     )  # fmt: skip
     if budget is not None:
@@ -45,7 +45,7 @@ def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
         why = "the budget less the dearest planned day, another of which could exceed it" if early else "the budget"
         yield Alert(
             metric="spend this month", workload="", threshold=budget - usd if early else budget, unit="USD",
-            why=f"{why}; ${total:,.0f} is planned", key="spend_usd_this_month", severity="critical",
+            why=f"{why}; {format_usd(total, 0)} is planned", key="spend_usd_this_month", severity="critical",
             action="put off runs that can wait, or raise the budget",
         )  # fmt: skip
 

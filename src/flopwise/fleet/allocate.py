@@ -38,7 +38,7 @@ from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
 from flopwise.fleet.waste import ThriftyProgram, Waste
 from flopwise.ops.types import Array
-from flopwise.units import HOURS_PER_MONTH
+from flopwise.units import HOURS_PER_MONTH, format_usd
 
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
@@ -358,7 +358,8 @@ def _check_budget(made: AllocationProgram, seconds: float) -> None:
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns)
     if floor > budget.usd:
         raise InfeasibleError(
-            f"a month costs ${floor:,.0f} at least under these policies; the budget is ${budget.usd:,.0f}"
+            f"a month costs {format_usd(floor, 0)} at least under these policies; "
+            f"the budget is {format_usd(budget.usd, 0)}"
         )
 
 
@@ -395,7 +396,8 @@ def _conflict_error(
     what = f"{what}. The nearest has: {'; '.join(distances)}"
     for_nothing = _wasted_usd(made, columns) if any(isinstance(p, ProviderShare | SpotLimit) for p in giving) else None
     if for_nothing is not None and for_nothing > 0:
-        what += f". They would hold with ${for_nothing:,.0f} a month more, spent on dearer machines that do no more"
+        more = format_usd(for_nothing, 0)
+        what += f". They would hold with {more} a month more, spent on dearer machines that do no more"
     return InfeasibleError(what, distances)
 
 
@@ -432,7 +434,7 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
         used = sum(columns[c] for machine, c in made.pools.items() if machine[:4] == option.machine[:4])
         return f"{policy}, {option.own.most}: {used:.0f} are needed; buy more, or allow other ways"
     if isinstance(policy, Budget):
-        return f"{policy} of ${policy.usd:,.0f}: ${_sum(made.usd_terms(), columns):,.0f} are needed"
+        return f"{policy} of {format_usd(policy.usd, 0)}: {format_usd(_sum(made.usd_terms(), columns), 0)} are needed"
     if isinstance(policy, SecondProvider):
         return f"{policy}: {_enumeration(_unready(made, columns), 4)} can have too little of it"
     terms, whole = made.share_terms(policy)

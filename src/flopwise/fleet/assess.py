@@ -36,7 +36,7 @@ from flopwise.search.allowed import PORTED_SOFTWARE, USUAL_SOFTWARE, AllowedDevi
 from flopwise.search.answer import Plan, Port
 from flopwise.search.porting import cheapest_by_software, port
 from flopwise.search.workload import Resolved
-from flopwise.units import format_percent
+from flopwise.units import format_percent, format_usd
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25
@@ -195,7 +195,7 @@ def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     times = f"{chosen.job.runs:,.4g} runs a month" if chosen.job.ends else f"{hours:,.4g} h a month"
     return msgspec.structs.replace(
         plan,
-        cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, ${usd:,.2f} for these machines",
+        cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, {format_usd(usd, 2)} for these machines",
         plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(kept, start=1)],
         front=plan.front[:most],
         fronts={},
@@ -247,10 +247,10 @@ def _own_notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         idle, paid = row["there"] - row["used"], row["idle_usd_per_month"]
         which = f"idle: {idle} of {row['there']} own {row['machine']}"
         if idle > 0 and paid:
-            yield f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)"
+            yield f"{which}, paid; giving them up would save {format_usd(paid, 0)} a month (room, staff, support)"
         elif idle > 0:
             usd = idle * row["usd_per_month_standing"]
-            yield f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month"
+            yield f"{which}, not in the bill; kept on they would add {format_usd(usd, 0)} a month"
 
 
 def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> Iterator[str]:

@@ -23,7 +23,7 @@ from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.sim.profiles import HOURS_PER_DAY, HOURS_PER_WEEK
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.trace import PS, RequestTrace, trace
-from flopwise.units import HOUR_S
+from flopwise.units import HOUR_S, format_usd
 
 MOST_REQUESTS = 2_000_000
 """Requests of a day that is simulated; of more, as many hours around the steepest rise as have no more."""
@@ -81,7 +81,7 @@ def _day_note(day: dict[str, Any] | None, policy: str, usd: float) -> str:
     more = day["machine_hours"] / day["planned_machine_hours"] - 1
     if more > MORE and usd:
         text += f"{'; ' if text else ''}by {policy} machines stay {100 * more:.0f} % longer than planned, "
-        text += f"up to ${usd * more:,.0f} a month more: choose another autoscale.policy or target"
+        text += f"up to {format_usd(usd * more, 0)} a month more: choose another autoscale.policy or target"
     return text
 
 

@@ -30,7 +30,7 @@ from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds, format_usd
 
 IDLE = "idle"
 """Role and environment of machines that are paid and carry nothing."""
@@ -346,8 +346,8 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
         elif first.purchase == OWNED:
             obstacle = "there are only so many of them, and other workloads or policies of the fleet come first"
         reasons.append(
-            f"{_machines(first.candidate, first.instances)} {BOUGHT[first.purchase]} would cost ${first.usd:,.0f} a "
-            f"month instead of ${option.usd:,.0f}: {obstacle}"
+            f"{_machines(first.candidate, first.instances)} {BOUGHT[first.purchase]} would cost "
+            f"{format_usd(first.usd, 0)} a month instead of {format_usd(option.usd, 0)}: {obstacle}"
         )
     misses = [] if chosen.planned.plan is None else chosen.planned.plan.misses
     reasons += [

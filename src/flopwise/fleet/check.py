@@ -185,7 +185,7 @@ def _fleet_reasons(platform: Platform, setups: Mapping[str, ExistingSetup]) -> I
     rules = platform.rules
     total = sum(setup.usd for setup in setups.values())
     if rules.budget_per_month is not None and total > rules.budget_per_month:
-        yield f"${total:,.0f} a month is above the budget of ${rules.budget_per_month:,.0f}"
+        yield f"{format_usd(total, 0)} a month is above the budget of {format_usd(rules.budget_per_month, 0)}"
     parts = [part for setup in setups.values() for part in setup.parts]
     for quota in rules.quotas:
         used = sum(part.count for part in parts if quota.counts(part.offer.provider, part.offer.instance))

@@ -17,6 +17,7 @@ from flopwise.fleet.model import ChosenWorkload, MonthlyOption, paid_all_month
 from flopwise.fleet.option import monthly_option
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE
+from flopwise.units import format_usd
 
 LEAST_USD = 0.005
 """Changes of less are none."""
@@ -96,7 +97,7 @@ def _steps_on_same_type(
     if target.purchase != purchase and option is not None:
         bought = _cheapest_on_type(part, target.purchase, weights, setup, chosen, fleet)
         if bought is not None and bought.usd < option.usd:
-            way = f"{BOUGHT[target.purchase]} at ${bought.usd_per_hour:,.2f} an hour"
+            way = f"{BOUGHT[target.purchase]} at {format_usd(bought.usd_per_hour or 0.0, 2)} an hour"
             yield "purchase", bought, f"{way} instead of {BOUGHT[purchase]}"
             option, purchase = bought, target.purchase
     wanted = target.layout.get("weights")

@@ -15,7 +15,7 @@ from flopwise.fleet.onprem import COLOCATED, Ownership, Site, kwh_on, ownership
 from flopwise.fleet.prices import api_usd
 from flopwise.fleet.spec import API, OwnMachines, SiteFigures
 from flopwise.search.allowed import FORBIDS, AllowedDevices
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_usd
 
 GIVEN = "the fleet file"
 UNKNOWN_REGION = "not known"
@@ -282,4 +282,4 @@ def _above_budget(usd: float, job: ResolvedJob) -> str | None:
     """That the workload's own budget is exceeded, of a run or of a month of a service; None where it is not."""
     budget = None if job.workload is None else job.workload.budget_usd
     each = usd / job.runs
-    return None if budget is None or each <= budget else f"${each:,.2f} is above its budget"
+    return None if budget is None or each <= budget else f"{format_usd(each, 2)} is above its budget"

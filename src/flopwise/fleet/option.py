@@ -19,7 +19,7 @@ from flopwise.search.allowed import software_of
 from flopwise.search.answer import Candidate
 from flopwise.search.rank import price_facts
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
-from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 
 
 def monthly_option(
@@ -88,8 +88,8 @@ def api_option(index: int, job: ResolvedJob, offer: ApiOffer, factor: float = 1.
         memory_bytes=0.0, capacity_bytes=0.0, **price_facts(offer, "api", 1),
     )  # fmt: skip
     note = (
-        f"${price.input_usd_per_mtok:g} a million tokens in, ${price.output_usd_per_mtok:g} out, no discounts, for "
-        f"the published weights in whatever precision it has ({price.source}, {price.date})"
+        f"{format_usd(price.input_usd_per_mtok)} a million tokens in, {format_usd(price.output_usd_per_mtok)} out, "
+        f"no discounts, for the published weights in whatever precision it has ({price.source}, {price.date})"
     )
     return MonthlyOption(
         workload=index, candidate=candidate, offer=offer, instances=1, busy_hours=job.hours_per_month,

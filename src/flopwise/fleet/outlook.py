@@ -35,6 +35,7 @@ from flopwise.fleet.option import ReplicaLoad, monthly_option
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
 from flopwise.fleet.spec import OWNED, Quota
+from flopwise.units import format_usd
 
 PRICE_RISE = 0.2
 WEEK = 1 / WEEKS_PER_MONTH
@@ -89,7 +90,7 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
             moved = [policy for policy in shares if policy in left_out and first]
             told = told or bool(moved)
             steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, seconds)]
-            text = f"{words} ${cost:,.0f} a month"
+            text = f"{words} {format_usd(cost, 0)} a month"
             rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps))
     return sorted(rows, key=lambda row: -row.usd_per_month)
 
@@ -131,7 +132,7 @@ def _share_step(
         text = f"{words}: none was found without waste, under the other policies"
         return step(usd_per_month=None, change_usd=None, text=text)
     change = usd - now.usd
-    text = f"{words}: ${usd:,.0f} a month, {'+' if change >= 0 else '-'}${abs(change):,.0f}"
+    text = f"{words}: {format_usd(usd, 0)} a month, {'+' if change >= 0 else '-'}{format_usd(abs(change), 0)}"
     return step(usd_per_month=usd, change_usd=change, text=text)
 
 
@@ -190,10 +191,10 @@ class _Questions:
     def answer(self, name: str, usd: float, how: str) -> list[WhatIf]:
         """One answer in words."""
         change = usd - self.now.usd
-        text = f"${usd:,.0f} a month, {'+' if change >= 0 else '-'}${abs(change):,.0f} "
+        text = f"{format_usd(usd, 0)} a month, {'+' if change >= 0 else '-'}{format_usd(abs(change), 0)} "
         text += f"({100 * change / self.now.usd:+.0f} %), {how}"
         if self.budget is not None and usd > self.budget:
-            text += f"; ${usd - self.budget:,.0f} over the budget"
+            text += f"; {format_usd(usd - self.budget, 0)} over the budget"
         return [WhatIf(name=name, feasible=True, usd_per_month=usd, change_usd=change, text=text)]
 
     def all_dearer(self) -> list[WhatIf]:

@@ -21,7 +21,7 @@ from flopwise.facts.price_book import VOLUME_KINDS, HostedPrice, VolumeKind, Vol
 from flopwise.fleet.model import ResolvedJob, VolumeBill
 from flopwise.ops.types import Floats
 from flopwise.training.goodput import DEFAULT_RELIABILITY, daly_interval_s, progress_frac
-from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 
 MOST_HOURS = 744.0
 """Of the longest month."""
@@ -244,7 +244,9 @@ def _byte_rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Fa
             rates[name] = known[name], f"{words} of {name}: {bill[1].source}, {bill[1].date}"
     dearest = max(known, key=known.__getitem__, default=None)
     usd = 0.0 if dearest is None else known[dearest]
-    counted = "not counted" if dearest is None else f"counted as {dearest} takes it, ${usd * 1e9:.3g} a GB on average"
+    counted = (
+        "not counted" if dearest is None else f"counted as {dearest} takes it, {format_usd(usd * 1e9)} a GB on average"
+    )
     return {name: rates.get(name, (usd, f"what {name} takes for {words} is not known; {counted}")) for name in clouds}
 
 
@@ -315,7 +317,8 @@ def break_even(
     each = float(api_usd(price, inputs_per_output, 1.0, cached_frac))
     least, own_each = usd_per_month / each, usd_per_month / capacity
     pays = least <= capacity
-    dearer = f"a full machine costs ${1e6 * own_each:.3g} for a million output tokens, the API ${1e6 * each:.3g}"
+    own, api = format_usd(1e6 * own_each), format_usd(1e6 * each)
+    dearer = f"a full machine costs {own} for a million output tokens, the API {api}"
     return BreakEven(
         provider=price.provider, model=price.model or price.name, api_usd_per_mtok=1e6 * each,
         own_usd_per_mtok=1e6 * own_each, capacity_per_machine=capacity, first=least if pays else None,

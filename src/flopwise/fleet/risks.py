@@ -17,7 +17,7 @@ from flopwise.search.service_machines import filled_frac
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.training.goodput import DEFAULT_RELIABILITY
-from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH, format_seconds
+from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH, format_seconds, format_usd
 
 MONTHS_PER_YEAR = 12
 BACKED = 0.2
@@ -76,7 +76,7 @@ def _budget(drawn: Scenarios | None, budget: float | None, months: Sequence[Mont
         yield Risk(
             kind="budget", workload="", probability=drawn.over_budget, impact=1.0,
             evidence=f"{100 * drawn.over_budget:.0f} % of {drawn.runs:,} drawn months exceed the budget; "
-            f"95 % stay below ${drawn.p95:,.0f}",
+            f"95 % stay below {format_usd(drawn.p95, 0)}",
             mitigation="alert on the spend of a day; move runs that can wait to the next month",
         )  # fmt: skip
     over = [] if budget is None else [m for m in months if m.expected > budget]
@@ -241,7 +241,7 @@ def _degradation(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
     yield Risk(
         kind="degradation", workload=chosen.name, probability=odds, impact=min(1.0, (high - usd) / max(usd, 1e-9)),
         evidence=f"{100 * odds:.0f} % likely {what}, by the errors of the model; the upper end of the interval costs "
-        f"${high:,.0f} instead of ${usd:,.0f}",
+        f"{format_usd(high, 0)} instead of {format_usd(usd, 0)}",
         mitigation="measure one machine first (flopwise calibrate); alert on the throughput; keep the quota for more",
     )  # fmt: skip
 
@@ -290,8 +290,8 @@ def _idle_use(fleet: SolvedFleet) -> Iterable[Risk]:
         workload_name = "" if name == "own machines" else name
         yield Risk(
             kind="idle", workload=workload_name, probability=1.0, impact=usd / total,
-            evidence=f"${usd:,.0f} of the month pay for {name if not workload_name else 'capacity'} that the load does "
-            "not fill, on average",
+            evidence=f"{format_usd(usd, 0)} of the month pay for {name if not workload_name else 'capacity'} that the "
+            "load does not fill, on average",
             mitigation="a profile of traffic and autoscaling; smaller or shared accelerators; batches in quiet hours",
         )  # fmt: skip
 
@@ -312,7 +312,11 @@ def _providers(fleet: SolvedFleet, questions: Sequence[WhatIf]) -> Iterable[Risk
             continue
         share, more = fleet.cost.by_provider.get(provider, 0.0) / total, max(0.0, question.change_usd or 0.0)
         hurt = min(1.0, more / total) if question.feasible else 1.0
-        loss = f"its loss adds ${more:,.0f} a month" if question.feasible else _irreplaceable(provider, fleet, question)
+        loss = (
+            f"its loss adds {format_usd(more, 0)} a month"
+            if question.feasible
+            else _irreplaceable(provider, fleet, question)
+        )
         yield Risk(
             kind="single provider", workload="", probability=PROVIDER_LOSS, impact=share * hurt,
             evidence=f"{100 * share:.0f} % of the bill is with {provider}; {loss}",

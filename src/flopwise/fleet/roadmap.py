@@ -16,6 +16,7 @@ from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import ChosenWorkload
 from flopwise.fleet.schedules import months_between
 from flopwise.fleet.spec import API, OWNED
+from flopwise.units import format_usd
 
 PHASES = ("development", "staging", "training", "production", "large models")
 LARGE = 20e9
@@ -53,7 +54,7 @@ def roadmap(fleet: SolvedFleet, today: str | None) -> list[Phase]:
         begins, late = _first_day(start, weeks, today, week)
         week += 0 if start else weeks
         months = _months_until_next(start, [key for (key, _), _ in ordered])
-        text = f"adds ${usd:,.0f} a month; ${running:,.0f} from then on"
+        text = f"adds {format_usd(usd, 0)} a month; {format_usd(running, 0)} from then on"
         phase = Phase(
             name=PHASES[number], start=start or None, workloads=names, usd_per_month=usd, text=text, weeks=weeks,
             begins=None if begins is None else begins.isoformat(), weeks_late=late, tasks=tasks,

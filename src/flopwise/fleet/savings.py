@@ -22,7 +22,7 @@ from flopwise.fleet.planned import searched_workload
 from flopwise.fleet.prices import effective
 from flopwise.fleet.spec import API, EXISTING, ON_DEMAND, ExistingMachines, Policies
 from flopwise.search.plan import plan
-from flopwise.units import HOURS_PER_MONTH
+from flopwise.units import HOURS_PER_MONTH, format_usd
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""
@@ -73,7 +73,8 @@ def _against_on_demand(
     if row.purchase != ON_DEMAND:
         saved = needed - row.usd_per_month
         why = _why_dearer(row, fleet.platform.rules) if saved < 0 else ""
-        price = f"${row.usd_per_hour:,.2f} an hour instead of ${option.offer.on_demand_usd_per_hour:,.2f}"
+        listed = format_usd(option.offer.on_demand_usd_per_hour or 0.0, 2)
+        price = f"{format_usd(row.usd_per_hour or 0.0, 2)} an hour instead of {listed}"
         how = f"{row.count:,} x {row.provider} {row.instance} at {price}"
         yield CostSaving(
             what=PURCHASES[row.purchase], workload=row.workload, usd_per_month=saved,

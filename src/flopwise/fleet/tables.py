@@ -16,7 +16,7 @@ from flopwise.fleet.onprem import HOURLY, Ownership, against_clouds
 from flopwise.fleet.prices import BreakEven, break_even
 from flopwise.fleet.spec import API, OWNED
 from flopwise.search.model_sizes import largest_models, memory_by_size
-from flopwise.units import HOURS_PER_MONTH
+from flopwise.units import HOURS_PER_MONTH, format_usd
 
 DTYPES = ("bf16", "fp16", "fp32")
 USUAL_USE = 0.6
@@ -259,7 +259,10 @@ def _break_even_tokens(
     assert workload is not None
     if job.ends:
         api, own = 1e6 * option.usd / outputs, 1e6 * others[0].usd / outputs
-        return None, f"a million output tokens cost ${api:.3g} there, ${own:.3g} on the machines, at any volume"
+        return (
+            None,
+            f"a million output tokens cost {format_usd(api)} there, {format_usd(own)} on the machines, at any volume",
+        )
     rows: list[tuple[BreakEven, MonthlyOption]] = []
     for other in others:  # each kind of machines, on all month; of those of which it is known what they carry and cost
         rate, units = other.candidate.figures.get("requests_per_s_capacity"), max(1, other.instances // other.unit)

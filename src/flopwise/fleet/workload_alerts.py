@@ -11,7 +11,7 @@ from flopwise.fleet.assessment import Alert
 from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.service_machines import replica_machines
 from flopwise.search.spec import TRAINING
-from flopwise.units import format_count, format_percent, format_seconds
+from flopwise.units import format_count, format_percent, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from flopwise.fleet.expected import ExpectedFigures
@@ -115,7 +115,7 @@ def _rates(name: str, workload: Resolved, candidate: Candidate, figures: Mapping
 def spend_alert(name: str, one: str, usd: float, high: float, times: float) -> Alert:
     """Of one run or day of a month's `usd` (at most `high`) in which there are so many `times` one."""
     threshold, why = with_slack(usd, high)
-    why += f"; ${usd / times:,.2f} is planned, storage and traffic included, {times:,.3g} {one}s a month"
+    why += f"; {format_usd(usd / times, 2)} is planned, storage and traffic included, {times:,.3g} {one}s a month"
     return Alert(
         metric=f"spend per {one}", workload=name, threshold=threshold / times, unit="USD", why=why,
         key=f"spend_usd_per_{one}", severity="warning",

@@ -24,6 +24,7 @@ from flopwise.facts.rows import csv_text
 from flopwise.files import write_whole
 from flopwise.price_import import gpuhunt, skypilot
 from flopwise.price_import.quotes import GIB, PROVIDERS, Quote, form_of, region_of
+from flopwise.units import format_usd
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -432,8 +433,8 @@ def odd_prices(rows: Iterable[Mapping[str, Any]], facts: Facts) -> list[str]:
             if before is None:
                 before = median(elsewhere.get((provider, instance, way), [0.0]))
             if isinstance(usd, int | float) and before and not before / ODD <= usd <= before * ODD:
-                text = f"{provider} {instance} in {region}, {way.replace('_', ' ')}: ${usd:g} an hour"
-                odd.append((max(usd / before, before / usd), f"{text}, known is ${before:g}: is it right?"))
+                text = f"{provider} {instance} in {region}, {way.replace('_', ' ')}: {format_usd(usd)} an hour"
+                odd.append((max(usd / before, before / usd), f"{text}, known is {format_usd(before)}: is it right?"))
     news = []
     for name in fresh:
         near = nearest_names(name, sorted(providers), 3)

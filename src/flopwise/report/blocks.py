@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flopwise.units import CURRENCY
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -184,3 +186,9 @@ class Document:
     subtitle: str
     sections: Sequence[Section]
     footer: str = "Every figure is computed from the facts and assumptions at the end of this document."
+
+    @property
+    def lead(self) -> str:
+        """The subtitle, and at which rate amounts are shown that are not in US dollars."""
+        shown = CURRENCY.get()
+        return f"{self.subtitle}; amounts in {shown.code}, {shown.source}" if shown.source else self.subtitle

@@ -10,7 +10,7 @@ from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, bought, change_text, dash, digits, hourly, hours, largest, share, usd
-from flopwise.units import format_percent
+from flopwise.units import format_cost, format_percent
 
 DRAWN = 30
 """Workloads in a picture; tables have all."""
@@ -112,9 +112,7 @@ def _unit_costs(assessment: Assessment) -> Iterator[Block]:
 
 def _small_usd(value: float | None) -> str:
     """Dollars of which a cent is much."""
-    if value is None or value >= 1:
-        return "-" if value is None else usd(value)
-    return f"${value:.3g}" if value >= 1e-3 else f"{100 * value:.4f} ¢"
+    return usd(value) if value is None or value >= 1 else format_cost(value) or ""
 
 
 def _price_day(a: Allotment) -> str:
@@ -127,7 +125,8 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
     """Every machine of the bill, then what has to be secured before."""
     yield Table(
         [
-            "workload", "provider", "region", "instance", "GPU", "bought", ">count", ">hours", ">list $/h", ">paid $/h",
+            "workload", "provider", "region", "instance", "GPU", "bought", ">count", ">hours", ">list price/h",
+            ">paid/h",
             ">a month", "price of",
         ],
         [
@@ -216,7 +215,9 @@ def _saving_rows(rows: Sequence[CostSaving], bill: float) -> Iterator[tuple[str,
 def policies(assessment: Assessment) -> Iterator[Block]:
     """What each policy costs."""
     if assessment.binding:
-        rows = [(re.split(r" costs? \$", b.text, maxsplit=1)[0], usd(b.usd_per_month)) for b in assessment.binding]
+        rows = [
+            (re.split(r" costs? (?=\S*\d)", b.text, maxsplit=1)[0], usd(b.usd_per_month)) for b in assessment.binding
+        ]
         note = "Each figure is the bill less the bill without that policy; together they may cost more."
         yield Table(["policy", ">a month"], rows, note)
     elif assessment.allocation:

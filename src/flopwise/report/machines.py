@@ -10,7 +10,7 @@ from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Heading, Table, Text
 from flopwise.report.words import dash, digits, enumeration, hourly, usd
 from flopwise.search.model_sizes import CONDITIONS
-from flopwise.units import HOURS_PER_MONTH, format_bytes, format_count, format_percent, format_rate
+from flopwise.units import HOURS_PER_MONTH, format_bytes, format_count, format_percent, format_rate, format_usd
 
 Row = Mapping[str, Any]
 KINDS = {
@@ -87,12 +87,12 @@ def gpus(assessment: Assessment) -> Iterator[Block]:
         costs = [(f"{r['gpu']}{' (used)' if r.get('used') else ''}", r["usd_per_pflop_hour"]) for r in shown]
         yield Bars(
             "Dollars for a PFLOP/s of dense 16-bit matrix products over an hour, on demand, at the lowest price",
-            [Bar(name, cost, f"${cost:,.2f}") for name, cost in costs],
+            [Bar(name, cost, format_usd(cost, 2)) for name, cost in costs],
         )
     yield Table(
         [
-            "GPU", "grade", ">memory", ">bandwidth", ">cores", ">tensor cores", ">peak", ">power", ">$ a PFLOP-hour",
-            ">$ a GB/s and month",
+            "GPU", "grade", ">memory", ">bandwidth", ">cores", ">tensor cores", ">peak", ">power",
+            ">price of a PFLOP-hour", ">of a GB/s and month",
         ],
         [_gpu(row) for row in rows],
         "Peaks are dense, in bf16 or the nearest format that the device has. Cores are CUDA cores (AMD: stream "
@@ -115,8 +115,8 @@ def _gpu(row: Row) -> tuple[str, ...]:
         dash(row.get("cores"), lambda x: f"{x:,}"), dash(row.get("tensor_cores") or None, lambda x: f"{x:,}"),
         dash(row.get("peak_flops_per_s"), lambda x: f"{format_rate(x, 'FLOP/s')}{dtype}"),
         dash(row.get("tdp_w"), lambda x: f"{x:,.0f} W"),
-        dash(row.get("usd_per_pflop_hour") or None, lambda x: f"${x:,.2f}"),
-        dash(row.get("usd_per_gb_per_s_hour"), lambda x: f"${x * HOURS_PER_MONTH:,.2f}"),
+        dash(row.get("usd_per_pflop_hour") or None, lambda x: format_usd(x, 2)),
+        dash(row.get("usd_per_gb_per_s_hour"), lambda x: format_usd(x * HOURS_PER_MONTH, 2)),
     )  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def _own_machine(row: Row) -> tuple[str, ...]:
 def _against_cloud(row: Row) -> tuple[str, ...]:
     return (
         f"{row['provider']} {row['instance']}", row["region"], row["purchase"].replace("_", " "),
-        f"${row['usd_per_gpu_hour']:,.2f}", f"${row['own_usd_per_gpu_hour']:,.2f}",
+        format_usd(row["usd_per_gpu_hour"], 2), format_usd(row["own_usd_per_gpu_hour"], 2),
         _use(row["break_even_utilisation"]), _use(row["keeping_break_even_utilisation"]),
         dash(row["months"], lambda x: f"{x:,.0f} months"), row["price_date"],
     )  # fmt: skip

@@ -342,7 +342,7 @@ def markdown_text(text: str) -> str:
 
 def markdown(document: Document) -> str:
     """The whole document."""
-    parts = [f"# {markdown_text(document.title)}", markdown_text(document.subtitle)]
+    parts = [f"# {markdown_text(document.title)}", markdown_text(document.lead)]
     for section in document.sections:
         parts.append(f"## {markdown_text(section.title)}")
         parts += ["\n".join(_lines(block)) for block in section.blocks]

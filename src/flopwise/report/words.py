@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flopwise.fleet.assessment import Assessment, MonthlyCost, WorkloadResult
-from flopwise.units import format_count, format_percent, format_seconds
+from flopwise.units import format_count, format_percent, format_seconds, format_usd, in_currency
 
 BOUGHT = {
     "on_demand": "on demand", "spot": "spot", "reserved_1y": "reserved 1 year", "reserved_3y": "reserved 3 years",
@@ -26,8 +26,7 @@ def usd(value: float | None) -> str:
     """Dollars, whole from a hundred on."""
     if value is None:
         return "-"
-    size = f"${abs(value):,.0f}" if abs(value) >= 99.995 else f"${abs(value):,.2f}"
-    return f"-{size}" if value < 0 else size
+    return format_usd(value, 0 if abs(in_currency(value)) >= 99.995 else 2)
 
 
 def change_text(value: float | None) -> str:
@@ -39,7 +38,7 @@ def change_text(value: float | None) -> str:
 
 def hourly(value: float | None) -> str:
     """A price of an hour, with enough digits to multiply by hand."""
-    return "-" if value is None else f"${value:,.3f}" if value < 10 else f"${value:,.2f}"
+    return "-" if value is None else format_usd(value, 3 if in_currency(value) < 10 else 2)
 
 
 def between(low: float | None, high: float | None) -> str:

@@ -51,7 +51,7 @@ from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
-from flopwise.units import format_bytes, format_seconds
+from flopwise.units import format_bytes, format_seconds, format_usd
 
 Advance = Callable[[int, int], None]
 HOPELESS = 20
@@ -448,7 +448,7 @@ def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
     for option, row, odds in missed:
         failed = min(odds, key=lambda name: float(odds[name][row])) if odds else "the hourly limit"
         run = format_seconds(float(option.seconds[row]))
-        example = f"{option.priced.offer.instance}: {run} at ${option.cost_usd[row]:,.0f}"
+        example = f"{option.priced.offer.instance}: {run} at {format_usd(option.cost_usd[row], 0)}"
         draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 

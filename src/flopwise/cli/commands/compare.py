@@ -173,7 +173,7 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
         f"{found.model}: {read} tokens in and {written} out a month{growth}, over {found.months} months", paper
     )
     feasible = [way for way in found.ways if way.feasible]
-    yield table(("way", ">up front", ">first month", ">total", ">USD/M tokens"), [_row(way) for way in feasible], paper)
+    yield table(("way", ">up front", ">first month", ">total", ">per M tokens"), [_row(way) for way in feasible], paper)
     yield from _verdict(found.verdict, paper)
     yield "What each takes:\n" + table(
         ("way", "training", ">it takes", "serving", ">filled"), [_requirements_row(way) for way in feasible], paper
@@ -282,5 +282,5 @@ def _chart(found: CostComparison, paper: Screen) -> str:
     ]
     scale = ", logarithmic" if wide else ""  # from month 1 on, then: nothing is paid before it
     return chart(
-        series, Axis("months", "{:.0f}".format), Axis(f"USD paid so far{scale}", units.format_usd, log=wide), paper
+        series, Axis("months", "{:.0f}".format), Axis(f"paid so far{scale}", units.format_usd, log=wide), paper
     )

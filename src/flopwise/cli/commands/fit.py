@@ -57,7 +57,7 @@ def lines(answer: FitAnswer, paper: Screen) -> Iterator[str]:
     rate = ">tokens/s" if answer.output_tokens else ">inputs/s"
     headers = [
         "weights", ">GiB each", "fits", ">chance", ">longest context", ">requests at once", rate, ">of one user",
-        ">TTFT", ">$/M output", ">scores kept",
+        ">TTFT", f">{units.CURRENCY.get().symbol}/M output", ">scores kept",
     ]  # fmt: skip
     yield table(headers, map(_row, answer.formats), paper, spare=(">TTFT", ">of one user", ">scores kept"))
     yield parts.assumption_list(answer.assumptions)
@@ -80,7 +80,7 @@ def _row(row: FormatFit) -> tuple[Any, ...]:
     user = None if each is None else f"{1 / each.value:,.1f}"
     usd = service.usd_per_million_output_tokens
     cells = (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value))
-    return (*head, *cells, None if usd is None else f"{usd:,.3g}", kept)
+    return (*head, *cells, None if usd is None else f"{units.in_currency(usd):,.3g}", kept)
 
 
 def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:

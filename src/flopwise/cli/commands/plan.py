@@ -134,7 +134,7 @@ def _changes(given: dict[str, Any], source: Path | str | None) -> tuple[dict[str
 
     in_file = str(source or "").lower().endswith((*WORKLOAD_ENDINGS, ".json"))
     if in_file:
-        options.ignore_settings(but=("facts", "calibration"))
+        options.ignore_settings(but=("facts", "calibration", "currency"))
     spelled = options.spellings(click.get_current_context(), settings=not in_file)
     named = {name: value for name, value in given.items() if name in spelled}
     engines = named.pop("engine", ())
@@ -307,16 +307,16 @@ def title(plan: Plan) -> str:
     return text + (f" with {', '.join(targets)}" if targets else "")
 
 
-SPARE = (">energy", ">USD/h", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
+SPARE = (">energy", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
 """Columns of the ranked table that a narrow terminal does without, the first first."""
 
 
 def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[str]:
     """The ranked table, and below it the notes on its rows."""
     times = _time_columns(rows, plan)
-    cost = ">cost" if plan.task in (*TRAINING, "batch") else ">USD a month"
+    cost = ">cost" if plan.task in (*TRAINING, "batch") else ">cost a month"
     headers = ["#", "machines", "region", "GPUs", "layout", *(f">{column}" for column, *_ in times), ">memory"]
-    headers += [">USD/h", cost, ">energy", ">meets"]
+    headers += [">per hour", cost, ">energy", ">meets"]
     cells, notes = [], dict[str, list[int]]()
     for c in rows:
         bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
@@ -489,7 +489,7 @@ def _front(plan: Plan, paper: Screen) -> str:
     if plan.plans:
         series.append(Series("the ten best plans", [(c.seconds, c.cost_usd) for c in plan.plans[:10]], mark="o"))
     x = Axis("time of a request" if service else "time of the run", units.format_seconds, log=True)
-    return chart(series, x, Axis("USD a month" if service else "USD", units.format_usd, log=True), paper)
+    return chart(series, x, Axis("cost a month" if service else "cost", units.format_usd, log=True), paper)
 
 
 def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -504,7 +504,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
         series = [Series("cheapest at each", points(rows), line=True)]
         series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
         x = Axis(f"{LATENCIES[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
-        yield chart(series, x, Axis("USD a month", units.format_usd, log=True), paper, rows=10)
+        yield chart(series, x, Axis("cost a month", units.format_usd, log=True), paper, rows=10)
 
 
 def _network(best: Candidate, paper: Screen) -> Iterator[str]:
@@ -595,7 +595,7 @@ def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
         row("GPUs", lambda c: f"{c.num_gpus} x {c.gpu}"),
         row("layout", layout),
         row("time", lambda c: units.format_seconds(c.seconds), lambda c: c.seconds),
-        row("USD/h", lambda c: units.format_usd(c.usd_per_hour), lambda c: c.usd_per_hour),
+        row("per hour", lambda c: units.format_usd(c.usd_per_hour), lambda c: c.usd_per_hour),
         row("cost", lambda c: units.format_usd(c.cost_usd), lambda c: c.cost_usd),
         row("memory", _memory, lambda c: c.memory_bytes),
         row("meets", lambda c: c.likely),

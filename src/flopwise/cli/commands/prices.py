@@ -180,12 +180,12 @@ def _span(dates: tuple[str, str] | None) -> str | None:
 
 def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
     """All of them in one table; of one alone its month and the clouds as well."""
-    busy = units.format_percent(found[0].utilisation)
+    busy, code = units.format_percent(found[0].utilisation), units.CURRENCY.get().code
     yield heading(f"Accelerators of one's own, worked {busy} of the hours that maintenance leaves", paper)
     yield table(
         (
-            "accelerator", "grade", ">memory", ">bought for", ">USD/hour", ">USD/PFLOP-hour", ">USD/(TB/s)-hour",
-            "cheapest cloud", ">USD/hour", ">pays from", "priced",
+            "accelerator", "grade", ">memory", ">bought for", f">{code}/hour", f">{code}/PFLOP-hour",
+            f">{code}/(TB/s)-hour", "cheapest cloud", f">{code}/hour", ">pays from", "priced",
         ),
         [_own(row) for row in found],
         paper,
@@ -195,7 +195,7 @@ def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
         yield "A month of one:\n" + pairs([(name, units.format_usd(usd)) for name, usd in one.month.items()], paper)
         if one.against:
             yield "Against each offer that is paid by the hour:\n" + table(
-                ("provider", "instance", "region", "bought", ">USD/hour", ">pays from", ">months", "priced"),
+                ("provider", "instance", "region", "bought", f">{code}/hour", ">pays from", ">months", "priced"),
                 [_cloud(row) for row in one.against[:CLOUDS]],
                 paper,
             )
@@ -206,26 +206,30 @@ def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
 
 
 def _own(row: OwnPrice) -> tuple[Any, ...]:
-    hour = f"{row.usd_per_gpu_hour:.3f}"
+    hour = _hourly(row.usd_per_gpu_hour)
     if row.usd_per_gpu_hour_low != row.usd_per_gpu_hour_high:
-        hour += f" ({row.usd_per_gpu_hour_low:.3f} to {row.usd_per_gpu_hour_high:.3f})"
+        hour += f" ({_hourly(row.usd_per_gpu_hour_low)} to {_hourly(row.usd_per_gpu_hour_high)})"
     cloud = row.against[0] if row.against else None
-    flops = None if row.per_pflop_hour is None else f"{row.per_pflop_hour:.3g}"
-    speed = None if row.per_tb_per_s_hour is None else f"{row.per_tb_per_s_hour:.3g}"
+    flops = None if row.per_pflop_hour is None else f"{units.in_currency(row.per_pflop_hour):.3g}"
+    speed = None if row.per_tb_per_s_hour is None else f"{units.in_currency(row.per_tb_per_s_hour):.3g}"
     return (
         row.accelerator, row.grade, units.format_bytes(row.hbm_bytes), units.format_usd(row.price_usd), hour, flops,
         speed, *(_cheapest(cloud) if cloud is not None else (None, None, None)), row.price_date,
     )  # fmt: skip
 
 
+def _hourly(usd: float) -> str:
+    return f"{units.in_currency(usd):.3f}"
+
+
 def _cheapest(cloud: AgainstCloud) -> tuple[str, str, str]:
-    return f"{cloud.provider} {cloud.instance}, {cloud.purchase}", f"{cloud.usd_per_gpu_hour:.3f}", _from(cloud)
+    return f"{cloud.provider} {cloud.instance}, {cloud.purchase}", _hourly(cloud.usd_per_gpu_hour), _from(cloud)
 
 
 def _cloud(row: AgainstCloud) -> tuple[Any, ...]:
     months = None if row.months is None else f"{row.months:.0f}"
     return (
-        row.provider, row.instance, row.region, row.purchase, f"{row.usd_per_gpu_hour:.3f}", _from(row), months,
+        row.provider, row.instance, row.region, row.purchase, _hourly(row.usd_per_gpu_hour), _from(row), months,
         row.price_date,
     )  # fmt: skip
 

@@ -207,7 +207,7 @@ def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
     yield table(
         [
             f">{column}", ">TTFT", ">TPOT", ">request", ">tokens/s", ">per GPU", ">per user", ">MFU", ">of roofline",
-            "bound", ">$/M output",
+            "bound", f">{units.CURRENCY.get().symbol}/M output",
         ],
         [_point(p) for p in answer.points],
         paper,
@@ -232,7 +232,7 @@ def _point(p: SweepPoint) -> list[str]:
         units.format_percent(p.mfu_frac),
         units.format_percent(p.roofline_frac),
         p.bound,
-        "-" if usd is None else f"{usd:,.3g}",
+        "-" if usd is None else f"{units.in_currency(usd):,.3g}",
     ]
 
 
