@@ -138,7 +138,9 @@ def test_a_changed_field_shows_what_the_command_line_prints(page: Page, capsys: 
     page.goto(f"/plan?{FINETUNE}")
     _settled(page)
     page.get_by_label("Tokens of the run", exact=True).fill("200M")
-    best = _printed(f"{LINE} --tokens 200M", capsys)["plans"][0]
+    plan = _printed(f"{LINE} --tokens 200M", capsys)
+    best = plan["plans"][0]
+    expect(page.get_by_role("heading", name=plan["verdict"])).to_be_visible()
     row = page.locator("tr[data-rank='1']")
     expect(row).to_contain_text(units.format_usd(best["cost_usd"]))
     expect(row).to_contain_text(units.format_seconds(best["seconds"]))
@@ -291,6 +293,7 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
     page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s")
     _settled(page)
     run = _printed("simulate Llama-3.1-8B --gpu l40s --rate 2 --duration 1min --ttft 1s", capsys)
+    expect(page.get_by_role("heading", name=run["verdict"])).to_be_visible()
     for figure in ("ttft_s", "tpot_s", "e2e_s"):
         for value in run[figure].values():
             expect(page.locator("#results")).to_contain_text(units.format_seconds(value))
@@ -316,6 +319,7 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     assert time.monotonic() - begun < LONGEST_S
     (tmp_path / "fleet.yaml").write_text(FLEET, encoding="utf-8")
     found = _printed(f"assess {tmp_path / 'fleet.yaml'} --scenarios 5", capsys)
+    expect(page.get_by_role("heading", name=found["verdict"])).to_be_visible()
     cost = found["usd_per_month"]
     total = cost["total"] if cost["expected"] is None else cost["expected"]
     expect(page.locator("dl.figures")).to_contain_text(units.format_usd(total))

@@ -73,7 +73,7 @@ function drawFleet(found, place, question) {
   const expected = cost.expected ?? cost.total;
   place.append(
     ...missing.map((w) => el("div", { class: "infeasible", role: "alert" }, el("h2", {}, `Nothing runs ${w.name}`), el("ul", {}, w.reasons.map((r) => el("li", {}, r))))),
-    el("section", { class: "card", "aria-label": "The bill" }, tiles([
+    el("section", { class: "card", "aria-label": "The bill" }, el("h2", {}, found.verdict), tiles([
       ["A month", format.usd(expected), cost.low === null ? null : `80 % interval: ${format.usd(cost.low)} to ${format.usd(cost.high)}`, band(cost.low, expected, cost.high)],
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],

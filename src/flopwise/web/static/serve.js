@@ -71,7 +71,7 @@ function drawRun(run, curve, place) {
   const percent = (share) => (share === null || share === undefined ? null : format.percent(share));
   const points = (curve?.points ?? []).filter((p) => p.fits);
   fill(place,
-    el("section", { class: "card", "aria-label": "The run" }, tiles([
+    el("section", { class: "card", "aria-label": "The run" }, el("h2", {}, run.verdict), tiles([
       ["Answered", format.fixed(run.completed, 0), run.dropped ? `${format.fixed(run.dropped, 0)} dropped` : "none dropped"],
       ["TTFT p95", run.ttft_s.p95 === null ? null : format.seconds(run.ttft_s.p95)], ["TPOT p95", run.tpot_s.p95 === null ? null : format.seconds(run.tpot_s.p95)],
       ["Within all targets", percent(run.goodput_frac)], ["Busy", percent(run.utilisation_frac)], ["Cache at most", percent(run.kv_peak_frac)],
