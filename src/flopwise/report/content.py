@@ -63,9 +63,10 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
     dates = sorted(said - {UNDATED})
     prices = "" if not dates else f", prices of {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
     prices += ", some undated" if UNDATED in said and dates else ", prices undated" if UNDATED in said else ""
+    count = len(assessment.workloads)
     return Document(
         title=f"GPU strategy: {assessment.name}",
-        subtitle=f"{assessment.date}: {len(assessment.workloads):,} workloads{prices}",
+        subtitle=f"{assessment.date}: {count:,} workload{'s'[: count != 1]}{prices}",
         sections=[section for section in sections if section.blocks],
     )
 

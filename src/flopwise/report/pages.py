@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -74,6 +75,10 @@ def _template() -> Template:
     made.tests["link"] = lambda cell: isinstance(cell, Link)
     made.filters["path"] = quote
     return made.get_template("document.html.j2")
+
+
+PICTURES = Path(__file__).parent / "templates" / "pictures.css"
+"""How the pictures look, on any page that defines the colours it names."""
 
 
 def html(document: Document) -> str:
@@ -325,8 +330,8 @@ def curves_svg(block: Curves) -> str:
 
 def _svg(height: float, title: str, body: str) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{escape(plain(title), quote=True)}" '
-        f'xmlns="http://www.w3.org/2000/svg"><title>{escape(plain(title))}</title>{body}</svg>'
+        f'<svg class="picture" viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" '
+        f'aria-label="{escape(plain(title), quote=True)}" xmlns="http://www.w3.org/2000/svg"><title>{escape(plain(title))}</title>{body}</svg>'
     )
 
 

@@ -34,7 +34,8 @@ def streams(assessment: Assessment) -> list[Stream]:
     shown = [name for name, _ in largest(costs)]
     if len(shown) > DRAWN:
         shown = shown[: DRAWN - 1]
-    others = f"{len(costs) - len(shown):,} other workloads"
+    rest = len(costs) - len(shown)
+    others = f"{rest:,} other workload{'s'[: rest != 1]}"
     sums: dict[tuple[str, str, str], float] = defaultdict(float)
     for row in assessment.allocation:
         name = row.workload if row.workload in shown else others

@@ -236,6 +236,7 @@ def _problem_schema() -> Json:
             "detail": {"type": "string", "description": "The message of the command line."},
             "reasons": {"type": "array", "items": {"type": "string"}},
             "document": {"description": "What the command line prints all the same, such as the nearest misses."},
+            "files": {"$ref": "#/components/schemas/Files"},
         },
     }
 

@@ -30,6 +30,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from flopwise.errors import FlopwiseError
+from flopwise.report.pages import PICTURES
 from flopwise.web.guard import Access, Guard
 from flopwise.web.jobs import AnswerJob, Jobs, events
 from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, document
@@ -197,6 +198,9 @@ def create_app(group: click.Group, access: Access, limits: Limits | None = None)
     async def page(_: Request) -> Response:
         return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
 
+    async def pictures(_: Request) -> Response:
+        return FileResponse(PICTURES, headers={"Cache-Control": "no-cache"})
+
     async def start(_: Request) -> Response:
         return RedirectResponse(f"/{PAGES[0]}")
 
@@ -205,6 +209,7 @@ def create_app(group: click.Group, access: Access, limits: Limits | None = None)
             *api.routes(),
             Route("/", start),
             *(Route(f"/{name}", page) for name in PAGES),
+            Route(f"/static/{PICTURES.name}", pictures),
             Mount("/static", _Static(directory=STATIC)),
         ],
         middleware=[Middleware(Guard, access=access)],
@@ -352,7 +357,9 @@ def _response(question: Question, reply: Reply, accept: str) -> Response:
         raise ProblemError("bad-input", reply.message)
     if reply.code == 1:
         detail = reply.message or "the answer does not meet what was asked; see `document`"
-        raise ProblemError("infeasible", detail, reasons=list(reply.reasons), document=json.loads(document or "null"))
+        files = {"files": reply.files} if accept == FILES_TYPE else {}
+        said = json.loads(document or "null")
+        raise ProblemError("infeasible", detail, reasons=list(reply.reasons), document=said, **files)
     if reply.code:
         raise ProblemError("defect", reply.message or f"the question ended with {reply.code}")
     if accept == "application/zip":

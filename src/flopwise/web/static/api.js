@@ -94,7 +94,7 @@ export async function job(noun, question, { signal, progress, accept }) {
       }
     }
     const result = await checked(await sent(`${path}/result`, { headers: headers(), signal }));
-    return await (accept ? result.blob() : result.json());
+    return await (accept === "application/zip" ? result.blob() : result.json());
   } finally {
     signal.removeEventListener("abort", stop);
   }

@@ -2,11 +2,11 @@
 
 import { job } from "./api.js";
 import { questionPage } from "./asked.js";
-import { chart } from "./charts.js";
 import { el, fill, fresh, table, tiles, band } from "./dom.js";
 import * as format from "./format.js";
 
 const FILE = "fleet.yaml";
+const FILES_TYPE = "application/vnd.flopwise.files+json";
 const FIELDS = [{ key: "scenarios", label: "Draws of demand, prices and interruptions", placeholder: "1000" }];
 const EXAMPLE = `name: two services and a fine-tuning
 environments:
@@ -45,7 +45,7 @@ export function show(main) {
     needs: () => Boolean(files[FILE]?.trim()),
     empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Write or open a fleet file, and assess it; it takes seconds to minutes.")],
     before: (page) => editor(page),
-    run: (noun, question, how) => job(noun, { ...question, fleet: FILE }, how),
+    run: (noun, question, how) => assess(noun, { ...question, fleet: FILE }, how),
     draw: (found, place, question) => drawFleet(found, place, { ...question, fleet: FILE, files: { ...files } }),
   });
 }
@@ -78,8 +78,8 @@ function drawFleet(found, place, question) {
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
     ]), found.optimality && el("p", { class: "note" }, found.optimality), download(question)),
-    sankey(found, bought),
-    el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-ups`, [
+    el("div", { class: "cards" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
+    el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
       { title: "workload", cell: (a) => a.workload }, { title: "environment", cell: (a) => a.environment }, { title: "runs on", cell: bought },
       { title: "bought", cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
     ], found.allocation)),
@@ -95,23 +95,21 @@ function listed(title, rows, columns) {
   return el("section", { class: "card" }, el("h2", {}, title), table(`${rows.length} of them`, columns.map(([name, cell, number]) => ({ title: name, cell, number })), rows));
 }
 
-/** Dollars from workloads over providers to machines. */
-function sankey(found, bought) {
-  const flows = new Map();
-  const add = (from, to, value) => flows.set(`${from}\n${to}`, { source: from, target: to, value: (flows.get(`${from}\n${to}`)?.value ?? 0) + value });
-  const rows = found.allocation.filter((a) => a.usd_per_month > 0);
-  if (!rows.length) return "";
-  for (const a of rows) {
-    add(`${a.workload} `, a.provider, a.usd_per_month);
-    add(a.provider, bought(a), a.usd_per_month);
+/** The assessment with the pictures of its report, from the files that the report is written as. */
+function withPictures(files) {
+  const page = files["report.html"];
+  const report = new DOMParser().parseFromString(page.slice(page.indexOf("<body>")), "text/html"); // without its styles
+  return { ...JSON.parse(files["assessment.json"]), pictures: [...report.querySelectorAll("figure")] };
+}
+
+/** The assessment; of one in which not all can run, too. */
+async function assess(noun, question, how) {
+  try {
+    return withPictures(await job(noun, question, { ...how, accept: FILES_TYPE }));
+  } catch (problem) {
+    if (problem.details?.files?.["assessment.json"]) problem.details.document = withPictures(problem.details.files);
+    throw problem;
   }
-  const links = [...flows.values()];
-  const nodes = [...new Set(links.flatMap((one) => [one.source, one.target]))].map((name) => ({ name }));
-  return el("section", { class: "card" }, el("h2", {}, "Where the money goes"),
-    chart("Dollars a month from workloads over providers to machines; the table holds the same figures", () => ({
-      tooltip: { formatter: (p) => (p.dataType === "edge" ? `${p.data.source.trim()} to ${p.data.target}: ${format.usd(p.value)}` : `${p.name.trim()}: ${format.usd(p.value)}`) },
-      series: [{ type: "sankey", data: nodes, links, left: 8, right: 190, top: 8, bottom: 8, label: { color: getComputedStyle(document.body).color, width: 180, overflow: "truncate" }, lineStyle: { color: "source", opacity: 0.35 } }],
-    })));
 }
 
 /** The report's files as a zip; it is computed with the same seed, so it says the same. */
