@@ -10,7 +10,7 @@ from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, bought, change_text, dash, digits, hourly, hours, largest, share, usd
-from flopwise.units import format_cost, format_percent
+from flopwise.units import CURRENCY, format_cost, format_percent, in_currency
 
 DRAWN = 30
 """Workloads in a picture; tables have all."""
@@ -111,7 +111,10 @@ def _unit_costs(assessment: Assessment) -> Iterator[Block]:
 
 
 def _small_usd(value: float | None) -> str:
-    """Dollars of which a cent is much."""
+    """An amount of which a cent is much."""
+    shown = CURRENCY.get()
+    if value is not None and in_currency(value) < 1e-3 and shown.symbol[-1] in "$€":
+        return f"{100 * in_currency(value):.4f} ¢"
     return usd(value) if value is None or value >= 1 else format_cost(value) or ""
 
 

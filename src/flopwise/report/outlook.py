@@ -52,8 +52,8 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
         "The expected bill month by month, with the growth that the fleet states and its 80 % interval",
         [
             Bar(
-                f"{m.month} ({m.workloads:,} workload{'s'[: m.workloads != 1]})", m.expected, usd(m.expected), m.low, m.high,
-                between(m.low, m.high),
+                f"{m.month} ({m.workloads:,} workload{'s'[: m.workloads != 1]})",
+                m.expected, usd(m.expected), m.low, m.high, between(m.low, m.high),
             )
             for m in assessment.forecast
         ],
