@@ -2,11 +2,9 @@
 
 import { ask, options } from "./api.js";
 import { el, fill } from "./dom.js";
-import { fromAddress, input, others, toAddress } from "./form.js";
+import { PAUSE_MS, fromAddress, input, others, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { failed } from "./plan.js";
-
-const PAUSE_MS = 200;
 
 /**
  * A form beside its answer. `fields`: declarations; `start`: options where the address says none; `draw(answer, place)`;

@@ -2,7 +2,7 @@
 
 import { ask, facts, options } from "./api.js";
 import { band, el, fill, table, tiles } from "./dom.js";
-import { counts, fromAddress, input, others, times, toAddress } from "./form.js";
+import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers } from "./planned.js";
 import { detail } from "./chosen.js";
@@ -45,7 +45,6 @@ const FIELDS = {
   purchase: { label: "Bought", list: true, hint: "on_demand, spot, reserved_1y, reserved_3y." },
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
-const PAUSE_MS = 200;
 
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
