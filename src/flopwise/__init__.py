@@ -22,6 +22,7 @@ _HOMES = {
         "api.explain": "explain",
         "api.fit": "fit",
         "api.export": "export export_targets write_export",
+        "api.currency": "amounts_in",
         "api.facts": "gpus instances largest_models models",
         "api.io": "io",
         "api.memory": "memory",

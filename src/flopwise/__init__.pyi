@@ -6,6 +6,7 @@ from flopwise.api.backtest import backtest as backtest
 from flopwise.api.buy_or_build import compare as compare
 from flopwise.api.calibrate import calibrate as calibrate, calibration_profile as calibration_profile, calibrations as calibrations, remove_calibration as remove_calibration
 from flopwise.api.check import check as check
+from flopwise.api.currency import amounts_in as amounts_in
 from flopwise.api.explain import explain as explain
 from flopwise.api.export import export as export, export_targets as export_targets, write_export as write_export
 from flopwise.api.facts import gpus as gpus, instances as instances, largest_models as largest_models, models as models
@@ -53,7 +54,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 __version__: str
-__all__ = ["__version__", "assess", "backtest", "compare", "calibrate", "calibration_profile", "calibrations", "remove_calibration", "check", "explain", "fit", "export", "export_targets", "write_export", "gpus", "instances", "largest_models", "models", "io", "memory", "observe", "replay", "plan", "prices", "import_prices", "list_prices", "remove_prices", "refresh_prices", "probe", "roofline", "import_runs", "explain_run", "compare_runs", "run_rows", "runs", "recorded_run", "export_runs", "delete_runs", "serve", "serve_sweep", "advise", "simulate", "autoscale", "batch", "sweep", "train", "watch", "watch_live", "MonthlyTraffic", "FlopwiseError", "InfeasibleError", "MissingFactError", "SpecError", "UnknownNameError", "Probe", "Figure", "Traffic"]
+__all__ = ["__version__", "assess", "backtest", "compare", "calibrate", "calibration_profile", "calibrations", "remove_calibration", "check", "explain", "fit", "export", "export_targets", "write_export", "amounts_in", "gpus", "instances", "largest_models", "models", "io", "memory", "observe", "replay", "plan", "prices", "import_prices", "list_prices", "remove_prices", "refresh_prices", "probe", "roofline", "import_runs", "explain_run", "compare_runs", "run_rows", "runs", "recorded_run", "export_runs", "delete_runs", "serve", "serve_sweep", "advise", "simulate", "autoscale", "batch", "sweep", "train", "watch", "watch_live", "MonthlyTraffic", "FlopwiseError", "InfeasibleError", "MissingFactError", "SpecError", "UnknownNameError", "Probe", "Figure", "Traffic"]
 
 def fit(
     model: Model | str,
@@ -578,7 +579,7 @@ def plan(
         acceptance: Share of proposed tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
         prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights stand in host memory.
+        offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         ttft: Time to the first token: 500ms; in plans at a percentile: p95=1s.
@@ -845,7 +846,7 @@ def serve(
         acceptance: Share of proposed tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
         prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights stand in host memory.
+        offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
@@ -956,7 +957,7 @@ def serve_sweep(
         acceptance: Share of proposed tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
         prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights stand in host memory.
+        offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
@@ -1163,7 +1164,7 @@ def simulate(
         acceptance: Share of proposed tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
         prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights stand in host memory.
+        offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
@@ -1317,7 +1318,7 @@ def autoscale(
         acceptance: Share of proposed tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
         prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights stand in host memory.
+        offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
@@ -1453,7 +1454,7 @@ def batch(
         acceptance: Share of proposed tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
         prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights stand in host memory.
+        offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).

@@ -51,7 +51,7 @@ def write_folder(
     for name in files:
         parts = PurePosixPath(name).parts
         if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
-            raise SpecError(f"{name[:200]!r} is no path below a folder")
+            raise SpecError(f"{name[:200]!r} is not a path below a folder")
     check_folder(goal)
     if not replace and (there := [name for name in files if os.path.lexists(goal / name)]):
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""

@@ -72,7 +72,7 @@ def name(metavar: str, longest: int = 200) -> ValueKind:
             raise _wrong_value("text", value, what)
         text = value.strip()
         if not text or "\0" in text:
-            raise SpecError(f"{what}: {value[:60]!r} is no name")
+            raise SpecError(f"{what}: {value[:60]!r} is not a name")
         if len(text) > longest:
             raise SpecError(f"{what}: expected text of a length up to {longest}, not of {len(text):,}")
         return text
@@ -112,7 +112,7 @@ def _path(value: object, what: str) -> Path:
     if not isinstance(value, str | Path):
         raise _wrong_value("the path of a file", value, what)
     if "\0" in str(value):
-        raise SpecError(f"{what}: {str(value)[:60]!r} is no path")
+        raise SpecError(f"{what}: {str(value)[:60]!r} is not a path")
     return Path(value)
 
 

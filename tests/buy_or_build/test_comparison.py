@@ -165,7 +165,7 @@ def test_old_prices_are_named(found: CostComparison) -> None:
     told = stale_notes(found.price_dates(), day=dt.date(2030, 1, 1))
     assert all("days old" in note and "flopwise prices" in note for note in told)
     whole = [part.price_date for way in found.ways for part in (way.training, way.serving) if part is not None]
-    assert 1 <= len(told) <= len([day for day in whole if day]), "a price of one's own has no age"
+    assert 1 <= len(told) <= len([day for day in whole if day]), "a price of your own has no age"
 
 
 def test_at_the_break_even_volume_the_sums_are_equal(found: CostComparison) -> None:

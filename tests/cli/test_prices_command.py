@@ -166,7 +166,7 @@ def test_a_file_called_like_nobody_needs_its_provider_said(tmp_path: Path, capsy
     (tmp_path / "sky.csv").write_text(FILE.format(50), encoding="utf-8")
     code, out, err = run(capsys, "prices", "import", str(tmp_path / "sky.csv"))
     assert (code, out) == (2, "")
-    assert "'sky' is no provider that is known" in err
+    assert "'sky' is not a known name of a provider" in err
     code, _, err = run(capsys, "prices", "import", str(tmp_path / "sky.csv"), "--provider", "sky")
     assert code == 0
     assert "note: sky is a new provider" in err

@@ -198,9 +198,9 @@ def _name_faults(document: Mapping[str, Any]) -> Iterator[str]:
     metadata = document.get("metadata") or {}
     strict = "Label" if document["kind"] in LABEL_NAMED else "Name"
     if not _matches(strict, metadata.get("name")):
-        yield f"metadata.name: {metadata.get('name')!r} is no name"
+        yield f"metadata.name: {metadata.get('name')!r} is not a name"
     if "namespace" in metadata and not _matches("Label", metadata["namespace"]):
-        yield f"metadata.namespace: {metadata['namespace']!r} is no name"
+        yield f"metadata.namespace: {metadata['namespace']!r} is not a name"
 
 
 def _part_faults(place: tuple[str, ...], part: Mapping[str, Any], kind: str) -> Iterator[str]:
@@ -247,7 +247,7 @@ def _pod_faults(spec: Mapping[str, Any], claims: Sequence[str]) -> Iterator[str]
         if len(volume.keys() - {"name"}) > 1:
             yield f"volume {volume.get('name')!r} has several sources"
         if not _matches("Label", volume.get("name")):
-            yield f"volume {volume.get('name')!r} is no name"
+            yield f"volume {volume.get('name')!r} is not a name"
     for container in containers:
         for fault in _container_faults(container, {*volumes, *claims}):
             yield f"container {container.get('name')!r}: {fault}"

@@ -135,7 +135,7 @@ def test_a_latency_is_compared_with_an_end_of_the_engines_buckets() -> None:
     """Buckets of text-embeddings-inference end at 1e-5 s x 1.5^n: 150 ms lie inside the one that ends at 168 ms."""
     found = rules("encode")["LatencyHigh"]
     assert float(found["expr"].rpartition("> ")[2]) == pytest.approx(1e-5 * 1.5**24, rel=1e-5)
-    assert "150 ms is asked, 168 ms is the next" in found["annotations"]["description"]
+    assert "the target is 150 ms, the next reported bucket 168 ms" in found["annotations"]["description"]
 
 
 def test_how_busy_a_device_is_follows_from_the_requests_in_flight() -> None:

@@ -55,7 +55,7 @@ def test_gguf_files_of_a_70b_have_their_published_size(name: str, published_gb: 
 
 
 def test_rows_that_do_not_divide_into_blocks_fall_back_to_larger_types() -> None:
-    # 29,568 is no multiple of 256: Qwen2.5-72B's Q4_K_M takes 5.22 bits a weight (gguf-parser-go's README)
+    # 29,568 is not a multiple of 256: Qwen2.5-72B's Q4_K_M takes 5.22 bits a weight (gguf-parser-go's README)
     assert weight_bytes(QWEN_72B, "Q4_K_M") == pytest.approx(47_405_701_530, rel=0.001)
 
 

@@ -118,7 +118,7 @@ def test_cheapest_purchase() -> None:
         ("us-*", "u*", True),
         ("us-*", "eu-west-1", False),
         ("any", "mars-1", False),
-        ("any", "a*", False),  # nowhere in particular is no name that a pattern fits
+        ("any", "a*", False),  # nowhere in particular is not a name that a pattern fits
         ("any", "any", True),
         ("any", "*", True),
         ("us-east-1", "any", False),

@@ -1,4 +1,4 @@
-"""Rows of storage: names apart, rates plausible, sources there; a folder of one's own lies over them."""
+"""Rows of storage: names apart, rates plausible, sources there; a folder of your own lies over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A month of machines of one's own by hand: purchase, residual, interest, power, room, staff, break-even."""
+"""A month of machines of your own by hand: purchase, residual, interest, power, room, staff, break-even."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_break_even_with_a_cloud_paid_by_the_hour_and_months_to_recover() -> Non
 
 
 def cellar(**more: Any) -> OwnOffer:
-    """Machines of eight H100 in one's own room, as an offer."""
+    """Machines of eight H100 in your own room, as an offer."""
     machines: dict[str, Any] = {"name": "dgx", "gpu": "h100", "gpus": 8, "count": 2, "price": 270_000, **more}
     job = {"name": "d", "task": "develop", "machines": {"count": 1, "gpus": ["H100"]}}
     read = fleet_from({"name": "f", "workloads": [job], "own_machines": [machines]})

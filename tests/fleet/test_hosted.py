@@ -1,4 +1,4 @@
-"""Hosted models against machines of one's own: break-evens that a scan over volumes finds too."""
+"""Hosted models against machines of your own: break-evens that a scan over volumes finds too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines of one's own: parts that add up, break-evens that a search finds too."""
+"""Machines of your own: parts that add up, break-evens that a search finds too."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_the_bill_of_a_fleet_has_no_dearer_machine_than_its_provider_sells() -> 
     aws has 32 % so. 7 x g6.xlarge for what 1 x g6e.xlarge does would make it 50.
     """
     halves = {"providers": {"aws": "50%", "gcp": "50%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
-    with pytest.raises(InfeasibleError, match="spent on dearer machines that do no more"):
+    with pytest.raises(InfeasibleError, match="spent on more expensive machines that do no more"):
         assess(fleet_from(SHARED | {"policies": halves}), catalog(), scenarios=0, today=TODAY)
     policies = {"providers": {"aws": "35%", "gcp": "65%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
     fleet = fleet_from(SHARED | {"policies": policies})

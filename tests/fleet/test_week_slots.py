@@ -195,7 +195,7 @@ def test_runs_on_several_machines_are_on_all_of_them_at_once(runs: list[tuple[in
 
 
 def test_rows_of_runs_stand_beside_each_other_on_own_machines() -> None:
-    """Four runs of two machines for half a month each: two after two others, on four machines of one's own."""
+    """Four runs of two machines for half a month each: two after two others, on four machines of your own."""
     own = OwnPool(tiers=((0, 0.0), (9, 100.0)), hours=700.0)
     options = [option(n, "own", 100, 2, purchase="owned", hours=350, own=own, instance="box") for n in range(4)]
     demands = [demand(f"w{n}", flexible=True) for n in range(4)]

@@ -243,7 +243,8 @@ BROKEN = {
     GPUHUNT + GOOD + "p5.48xlarge,us-east-1,cheap,192,2048,8,H100,80,False,\n": "row 3, column price: got 'cheap'",
     GPUHUNT + GOOD + "x,us-east-1,4,192,2048,8,H1000X,80,False,\n": "row 3, column accelerator: got 'H1000X'; unknown",
     GPUHUNT + GOOD + "x,us-east-1,4,192,2048,8,H100,80,maybe,\n": "row 3, column spot: got 'maybe'; allowed: True",
-    GPUHUNT + GOOD + "x,us-east-1,4,many,2048,8,H100,80,False,\n": "row 3, column cpu: got 'many'; that is no number",
+    GPUHUNT + GOOD + "x,us-east-1,4,many,2048,8,H100,80,False,\n": "row 3, column cpu: got 'many'; that is not a "
+    "number",
     GPUHUNT + GOOD + "x,,4,192,2048,8,H100,80,False,\n": "row 3, column location: got ''; it must be filled",
     GPUHUNT + GOOD + "x,us-east-1,4\n": "line 3: 3 cells under a header of 10 columns",
     GPUHUNT: "has a header and no rows",
@@ -328,7 +329,7 @@ def test_ages_are_counted_in_days() -> None:
 
 @pytest.mark.parametrize("text", [GPUHUNT + GOOD, SKYPILOT + "1x_A100,A100,1,12,85,1.5,us,,\n"])
 def test_a_file_s_name_makes_no_provider(tmp_path: Path, text: str) -> None:
-    with pytest.raises(SpecError, match=r"'awss' is no provider that is known \(nearest: aws.*; give --provider"):
+    with pytest.raises(SpecError, match=r"'awss' is not a known name of a provider \(nearest: aws.*; give --provider"):
         imported(tmp_path, text, "awss.csv")
     assert imported(tmp_path, text, "awss.csv", provider="Aws").rows[0]["provider"] == "aws"
 

@@ -69,7 +69,7 @@ def test_what_is_folded_opens_and_is_not_printed(browser: Browser) -> None:
         assert page.get_by_text("row 9", exact=True).is_visible() is (made is part)
         page.locator("summary").click()
         assert page.get_by_text("row 399").is_visible()
-    assert part.sections[0].blocks[0].folded == rows[10:]  # type: ignore[union-attr]
+    assert part.sections[0].blocks[0].rest == rows[10:]  # type: ignore[union-attr]
 
 
 def test_every_picture_has_a_title(browser: Browser) -> None:

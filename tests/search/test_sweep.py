@@ -61,7 +61,7 @@ def test_a_list_of_workloads_and_changes_over_each() -> None:
 
 def test_a_single_workload_is_no_sweep() -> None:
     assert points(BASE) is None
-    with pytest.raises(SpecError, match="a single workload is no sweep"):
+    with pytest.raises(SpecError, match="a single workload is not a sweep"):
         flopwise.sweep(BASE)
 
 

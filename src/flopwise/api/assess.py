@@ -71,4 +71,4 @@ def _day(today: str | None) -> str:
     try:
         return date.fromisoformat(today).isoformat()
     except (TypeError, ValueError):
-        raise SpecError(f"today: {str(today)[:40]!r} is no day; give one such as 2026-11-21") from None
+        raise SpecError(f"today: {str(today)[:40]!r} is not a day; give one such as 2026-11-21") from None

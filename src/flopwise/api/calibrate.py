@@ -1,4 +1,4 @@
-"""`calibrate`: a profile of one's own measurements, which estimates then use."""
+"""`calibrate`: a profile of your own measurements, which estimates then use."""
 
 from __future__ import annotations
 

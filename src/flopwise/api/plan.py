@@ -108,7 +108,7 @@ def read_plan(path: str | Path) -> Plan:
     """A plan that `write_plan` wrote.
 
     Raises:
-        SpecError: the file cannot be read or is no plan.
+        SpecError: the file cannot be read or is not a plan.
     """
     from flopwise.files import read_at_most
     from flopwise.search.answer import Plan

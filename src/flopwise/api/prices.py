@@ -1,4 +1,4 @@
-"""`prices`: how old they are, and prices of one's own laid over the shipped ones."""
+"""`prices`: how old they are, and prices of your own laid over the shipped ones."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def own_prices(
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
 
     `options` are those of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as usual of a
-    building of one's own, or of rented rooms.
+    building of your own, or of rented rooms.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.

@@ -81,7 +81,7 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
         UnknownNameError: no such axis.
         SpecError: a value that cannot be, or an axis whose value is fixed as well.
     """
-    from flopwise.serving.load_curve import AXES, ServeSweep, load_curve
+    from flopwise.serving.load_curve import AXES, ServeSweep
 
     if axis not in AXES:
         raise UnknownNameError("sweep", axis, AXES, f"allowed: {', '.join(AXES)}")
@@ -99,6 +99,4 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
         answer = serve(found, **single | {"tp" if axis == "tp" else "concurrency": value})
         return answer.estimate, answer.replicas
 
-    points, saturation = load_curve(axis, values, first.estimate, first.replicas, estimate_at)
-    most = first.estimate.max_concurrency * first.replicas
-    return ServeSweep(axis=axis, points=points, saturation=saturation, most_in_flight=most, first=first)
+    return ServeSweep.along(axis, values, first, estimate_at)

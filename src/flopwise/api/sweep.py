@@ -48,7 +48,7 @@ def sweep(
     ready = isinstance(source, list) and source and all(isinstance(p, SweptWorkload) for p in source)
     workloads: Any = source if ready else points(source)
     if workloads is None:
-        raise SpecError("a single workload is no sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")
+        raise SpecError("a single workload is not a sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")
     return plan_sweep(
         workloads, load_facts(facts, calibration), engine=engine, assume_family=assume_family,
         workers=workers, address=address, advance=advance,

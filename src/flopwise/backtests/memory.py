@@ -91,7 +91,7 @@ def row_model(row: Row, facts: Facts) -> Model:
     """By name; a prototype of BLOOM by the shape that its row states.
 
     Raises:
-        SpecError: a cell of the shape is no number, or the name is not known.
+        SpecError: a cell of the shape is not a number, or the name is not known.
     """
     shape = tuple(whole(row, column, 0) for column in ("hidden", "num_layers", "num_heads"))
     if all(shape) and not row.get("config") and "bloom" in row.get("model", "").lower():

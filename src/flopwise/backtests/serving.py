@@ -151,7 +151,7 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
     share its experts; a dense model's replicas are apart.
 
     Raises:
-        SpecError: a cell is no number.
+        SpecError: a cell is not a number.
     """
     gpus = whole(row, "gpus", 1)
     ranks = "tp" if number(row, "tp") is not None else "replica_tp"

@@ -78,7 +78,7 @@ def row_model(row: Row, facts: Facts) -> Model:
     """The model of a row: by its configuration, else its printed shape when it is dense, else by name.
 
     Raises:
-        SpecError: a cell of the shape is no number, or the name is not known.
+        SpecError: a cell of the shape is not a number, or the name is not known.
     """
     total, active = number(row, "params"), number(row, "active_params")
     mixture = total is not None and active is not None and active < 0.9 * total

@@ -98,7 +98,7 @@ class ComparisonRequest:
         for kind, given in options.items():
             if given and kind not in self.kinds:
                 raise SpecError(
-                    f"{kind}: something is said of this way, which is not compared; add it, or leave that out"
+                    f"{kind}: options were given for this alternative, which is not compared; add it, or leave them out"
                 )
 
 

@@ -56,7 +56,7 @@ def compare_alternatives(
     prices = _api_prices(request, plans.model, facts) if "api" in request.kinds else {}
     assumptions = _assumptions(request, plans)
     if "api" in request.kinds and not prices:
-        assumptions.append(f"no API: nobody's price of {plans.model.name} is known; name one like it, or give a price")
+        assumptions.append(f"no API: no price of {plans.model.name} is known; name a similar model, or give a price")
     alternatives = [_api_alternative(request, name, price) for name, price in prices.items()]
     planned = [plans.alternative(kind) for kind in request.kinds if kind != "api"]
     own = {each.name: each for each in planned if isinstance(each, SelfHosted)}
@@ -169,7 +169,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
             "same size have often seen many times that, and answer better for it"
         )
     if own and not request.upkeep_usd_per_month:
-        notes.append("no upkeep: people and storage of a service of one's own are not counted (--upkeep)")
+        notes.append("no upkeep: people and storage of a self-hosted service are not counted (--upkeep)")
     return notes
 
 

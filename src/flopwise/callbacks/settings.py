@@ -28,7 +28,7 @@ class RecordingSpec(Spec):
         options.name("gpu", 400), "Accelerator, where its own name is not to be taken; custom ones are fine.")
     gpus: int | None = _recording(options.DEGREE, "Accelerators of the run (default: WORLD_SIZE).")
     precision: str | None = _recording(
-        options.choice(*TRAINING_PRECISIONS), "Of the matrix products, whose datasheet rate MFU is a share of.")
+        options.choice(*TRAINING_PRECISIONS), "Precision of the matrix products; MFU is a share of its datasheet rate.")
     peak: float | None = _recording(
         options.FLOPS, "FLOP/s of one accelerator that MFU is a share of, instead of the datasheet's.")
     watts: float | None = _recording(

@@ -149,7 +149,7 @@ def runnable_formats(
 ) -> tuple[WeightFormat, ...]:
     """Those of `formats` that the engine is documented to run on a device, and that it has kernels for; None: any.
 
-    Files of llama.cpp are for engines of one's own machine.
+    Files of llama.cpp are for engines of your own machine.
     """
     achieved = None if device is None else rates(device)
 

@@ -315,11 +315,9 @@ def _use_currency(ctx: click.Context, param: click.Parameter, value: str | None)
     del param
     if value is None:
         return
-    from flopwise.facts.catalog import load_facts
-    from flopwise.facts.currencies import currency
+    from flopwise.api.currency import amounts_in
 
-    token = units.CURRENCY.set(currency(value, load_facts(None).currencies))
-    ctx.call_on_close(lambda: units.CURRENCY.reset(token))
+    ctx.with_resource(amounts_in(value))
 
 
 def form_asked() -> str | None:

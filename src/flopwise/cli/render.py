@@ -231,7 +231,7 @@ def _origin(figure: Figure) -> str:
         "calibration": (f"fitted on {figure.fitted_on}", source, date, note),
         "assumption": (f"assumed: {note}",),
         "given": ("given", source, note),
-        "default": ("default: nobody said it", source, note),
+        "default": ("default: not given", source, note),
         "chosen": ("chosen by the search", source, note),
     }.get(figure.kind, (source, note))
     text = "; ".join(part for part in parts if part)

@@ -52,7 +52,7 @@ class RooflineWork:
         flops_each = published.training_flops_per_sample if training else published.forward_flops_per_sample
         if flops_each is None:
             raise MissingFactError(
-                f"{model.name}: nobody has written down the FLOP of its {passes}; give --flops and --bytes"
+                f"{model.name}: nothing is known of the FLOP of its {passes}; give --flops and --bytes"
             )
         nbytes = (published.sample_bytes or 0.0) * batch + (published.parameters or 0) * 2.0 * (3 if training else 1)
         known = f"bytes: samples of {published.sample} and weights of 2 bytes; activations are not known and left out"
@@ -191,7 +191,7 @@ def _rates(cluster: Cluster, dtype: str) -> tuple[float, tuple[float, float], li
         matmul_frac = rates.matmul_flops_per_s(dtype) / peak
     else:
         peak, matmul_frac = cluster.accelerator.peak_flops_per_s(dtype), rates.value["matmul_frac.bf16"]
-        notes.append(f"{dtype}: the achieved fraction of 16-bit products stands in")
+        notes.append(f"{dtype}: the achieved fraction of 16-bit products is used instead")
     substitution = rates.substitution_note(dtype)
     if substitution is not None:
         notes.append(substitution)

@@ -73,7 +73,7 @@ class DecoderShape:
     def reasons(model: Model, seq_len: int) -> list[str]:
         """Why a model is no decoder of that kind; empty where it is."""
         if model.kind != "decoder" or len(model.stacks) != 1 or not model.vocab:
-            return [f"{model.name} is no plain decoder of text"]
+            return [f"{model.name} is not a plain decoder of text"]
         stack, reasons = model.stacks[0], list[str]()
         if unknown := sorted({item.name for item in stack.items} - KNOWN):
             reasons.append(f"{model.name} has parts that are not described here: {', '.join(unknown[:4])}")

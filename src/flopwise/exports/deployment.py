@@ -161,7 +161,7 @@ def _check_candidate(chosen: Candidate, task: str) -> None:
 
 
 def _offer(chosen: Candidate, facts: Facts) -> Offer:
-    """The offer of a candidate; machines of one's own, and offers that are gone, as the candidate has them."""
+    """The offer of a candidate; machines of your own, and offers that are gone, as the candidate has them."""
     place = (chosen.provider, chosen.instance, chosen.region)
     known = next((offer for offer in facts.offers if offer.key == place), None)
     return known or Offer(

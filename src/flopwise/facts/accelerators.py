@@ -220,7 +220,7 @@ ALIASES = FactTable(
     dated=("name",),
 )  # fmt: skip
 GRADE_RECORDS = FactTable(
-    file="grades.csv", meaning="what accelerators are made for, and what stands in the way of a data centre",
+    file="grades.csv", meaning="what accelerators are made for, and what keeps them out of data centres",
     row=GradeRecord, key=("accelerators",), readers={"grade": tables.choice(*GRADES)},
 )  # fmt: skip
 CORE_RECORDS = FactTable(

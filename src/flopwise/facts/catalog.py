@@ -218,7 +218,7 @@ class Facts:
         for name in self.accelerators:
             other = names.setdefault(spelling_key(name), name)
             if other != name:
-                raise SpecError(f"accelerator names {other!r} and {name!r} cannot be told apart; rename one")
+                raise SpecError(f"accelerator names {other!r} and {name!r} have the same spelling; rename one")
         taken = set[str]()
 
         def agreeing(row: Row, alias: Alias) -> Alias:
@@ -230,7 +230,7 @@ class Facts:
             if names.get(key, alias.name) != alias.name:
                 raise row.error("alias", alias.alias, f"that is the name of {names[key]}")
             if key in taken:
-                raise row.error("alias", alias.alias, "it stands in this file twice, perhaps spelt otherwise")
+                raise row.error("alias", alias.alias, "it appears twice in this file, perhaps in another spelling")
             taken.add(key)
             return alias
 

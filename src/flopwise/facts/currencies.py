@@ -1,8 +1,9 @@
-"""What amounts may be shown in besides US dollars: the rates of one day, as rows of data/currencies.csv."""
+"""What amounts may be shown in: US dollars, and others at the rates of one day, as rows of data/currencies.csv."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flopwise import units
@@ -29,6 +30,16 @@ CURRENCIES = FactTable(
     file="currencies.csv", meaning="a currency and its rate to the euro", row=CurrencyRecord, key=("name",),
     readers={"per_euro": tables.number(units.parse_count, "units for one euro, above 0")},
 )  # fmt: skip
+
+
+@contextmanager
+def amounts_in(text: str, known: Mapping[str, CurrencyRecord]) -> Iterator[None]:
+    """Text shows amounts in the currency that `text` names, as long as the context lasts. Raises as `currency`."""
+    token = units.CURRENCY.set(currency(text, known))
+    try:
+        yield
+    finally:
+        units.CURRENCY.reset(token)
 
 
 def currency(text: str, known: Mapping[str, CurrencyRecord]) -> Currency:

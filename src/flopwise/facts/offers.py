@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
-"""How machines of one's own are had: no offer of a provider is."""
+"""How machines of your own are had: no offer of a provider is."""
 PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
 UNDATED = "undated"
 """The date of a price whose source has none."""
@@ -97,8 +97,8 @@ class Offer:
     def price_note(self, purchase: str) -> str:
         """What is to be known of the price for a purchase wherever it is printed: no date, derived, assumed; or ""."""
         if purchase == "spot" and self.spot_band_usd_per_hour is not None:
-            low, high = self.spot_band_usd_per_hour
-            return f"spot price assumed, {units.format_usd(low)} to {units.format_usd(high)} an hour"
+            symbol, (low, high) = units.CURRENCY.get().symbol, map(units.in_currency, self.spot_band_usd_per_hour)
+            return f"spot price assumed, {symbol}{low:.4g} to {symbol}{high:.4g} an hour"
         found = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
         if purchase == "on_demand" and self.derived:
             found.append(f"derived price: {self.derived}")

@@ -255,7 +255,7 @@ class FactTable(Generic[R]):
             key = tuple(row.values.get(name) for name in self.key)
             if key in own:
                 named = ", ".join(str(part) for part in key if part is not None)
-                raise row.error(self.key[-1], key[-1], f"{named} stands in this file twice")
+                raise row.error(self.key[-1], key[-1], f"{named} appears twice in this file")
             known = self._like(row, found) or found.get(key)
             if known is not None:  # what is said of a source is said of one row
                 for name in OF_SOURCE if "source" in row.values else ():
@@ -440,7 +440,7 @@ def _check_header(path: Path, header: list[str], columns: Mapping[str, Reader], 
             hint = f"nearest: {', '.join(near)}" if near else f"allowed: {', '.join(columns)}"
             raise SpecError(f"{path}, row 1: unknown column {_shown(name)}; {hint}")
         if header.count(name) > 1:
-            raise SpecError(f"{path}, row 1: column {name} stands there twice")
+            raise SpecError(f"{path}, row 1: column {name} appears twice")
     missing = [key for key in keys if key not in header]
     if missing:
         raise SpecError(f"{path}, row 1: missing column {', '.join(missing)}; every file needs {', '.join(keys)}")

@@ -38,11 +38,15 @@ def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
     yield Alert(
         metric="spend per day", workload="", threshold=threshold, unit="USD",
         why=f"{slack}; {format_usd(usd, 2)} is planned at most, on {name}", key="spend_usd_per_day", severity="warning",
-        action="see whose spend is above its own threshold, and turn off what nothing uses",
+        action="see which spend is above its own threshold, and turn off what is unused",
     )  # fmt: skip
     if budget is not None:
         early = total <= budget - usd
-        why = "the budget less the dearest planned day, another of which could exceed it" if early else "the budget"
+        why = (
+            "the budget less the most expensive planned day: one more such day could exceed it"
+            if early
+            else "the budget"
+        )
         yield Alert(
             metric="spend this month", workload="", threshold=budget - usd if early else budget, unit="USD",
             why=f"{why}; {format_usd(total, 0)} is planned", key="spend_usd_this_month", severity="critical",

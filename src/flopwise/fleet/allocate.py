@@ -397,7 +397,7 @@ def _conflict_error(
     for_nothing = _wasted_usd(made, columns) if any(isinstance(p, ProviderShare | SpotLimit) for p in giving) else None
     if for_nothing is not None and for_nothing > 0:
         more = format_usd(for_nothing, 0)
-        what += f". They would hold with {more} a month more, spent on dearer machines that do no more"
+        what += f". They would hold with {more} a month more, spent on more expensive machines that do no more"
     return InfeasibleError(what, distances)
 
 

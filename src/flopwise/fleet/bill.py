@@ -359,7 +359,7 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
 
 BOUGHT = {
     "on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "by the token",
-    "reserved_3y": "reserved for three years", OWNED: "of one's own",
+    "reserved_3y": "reserved for three years", OWNED: "your own",
 }  # fmt: skip
 
 

@@ -256,7 +256,7 @@ def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list
         else:
             refused.setdefault(reason, []).append(price.provider)
     if not prices:
-        return [], [f"no API: nobody's price of {name} is known"]
+        return [], [f"no API: no price of {name} is known"]
     return offers, [f"no API of {', '.join(dict.fromkeys(whose))}: {reason}" for reason, whose in refused.items()]
 
 

@@ -1,4 +1,4 @@
-"""Machines of one's own, in one's own room or in colocation: USD for each GPU-hour, and when that beats a cloud."""
+"""Machines of your own, in your own room or in colocation: USD for each GPU-hour, and when that beats a cloud."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Site:
     (12.8 cents); pue: Uptime Institute, Global Data Center Survey 2025 (1.54); facility: 11,000 USD a kW of building,
     power and cooling plant over 15 years (Turner & Townsend, Data Centre Cost Index 2024, recalled); colocation: CBRE,
     North America Data Center Trends H2 2024, 184.06 USD a kW and month for 250 to 500 kW, electricity apart. Assumed,
-    to be replaced by one's own: years, residual, interest, support, network, staff, maintenance, host of a card.
+    to be replaced by your own: years, residual, interest, support, network, staff, maintenance, host of a card.
     """
 
     years: float = 4.0
@@ -63,7 +63,7 @@ COLOCATED = Site(colocation_usd_per_kw_month=184.06, pue=1.4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """A month of one accelerator of one's own, USD; and what buying it took."""
+    """A month of one accelerator of your own, USD; and what buying it took."""
 
     accelerator: str
     grade: str
@@ -133,7 +133,7 @@ def kwh_on(
 
 
 def ownership(accelerator: Accelerator, price: HardwarePrice, site: Site | None = None) -> Ownership:
-    """What a month of one accelerator of one's own costs, in parts.
+    """What a month of one accelerator of your own costs, in parts.
 
     Capital is depreciated straight over `years` to its residual, with interest on the mean of what is tied up; power is
     drawn by the curve of `flopwise.cost.energy`, hosts and cooling included; the room is paid for the greatest draw.
@@ -171,7 +171,7 @@ def ownership(accelerator: Accelerator, price: HardwarePrice, site: Site | None 
 
 
 def break_even_utilisation(own: Ownership, cloud_usd_per_gpu_hour: Floats) -> Floats:
-    """Utilisation from which one's own cost no more than a cloud paid by the hour worked; broadcasts, above 1: never.
+    """Utilisation from which your own cost no more than a cloud paid by the hour worked; broadcasts, above 1: never.
 
     Source: fixed + busy u = available u p. Assumes: as `Ownership.usd_per_month`; the cloud is turned off when idle.
     """
@@ -192,7 +192,7 @@ def months_to_recover(own: Ownership, cloud_usd_per_gpu_hour: Floats, utilisatio
 def against_clouds(
     own: Ownership, offers: Iterable[Offer], *, utilisation: float = 0.6, purchases: tuple[str, ...] = ("on_demand",)
 ) -> list[AgainstCloud]:
-    """The same accelerator of one's own against every offer of it with a price, cheapest cloud first.
+    """The same accelerator of your own against every offer of it with a price, cheapest cloud first.
 
     Raises: SpecError: a utilisation outside (0, 1].
     """
@@ -214,12 +214,12 @@ def against_clouds(
     return sorted(rows, key=lambda row: row.usd_per_gpu_hour)
 
 
-# An hour of one's own, by accelerator
+# An hour of your own, by accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPrice:
-    """One accelerator of one's own at one utilisation; USD, hours. None: the device has no such figure.
+    """One accelerator of your own at one utilisation; USD, hours. None: the device has no such figure.
 
     `usd_per_gpu_hour` is of an hour of work, `_low` and `_high` at the ends of what it costs to buy; `per_pflop` and
     `per_tb_per_s` divide it by the dense bf16 rate and the memory's. `month` are the parts of a month. `against` are

@@ -118,7 +118,9 @@ def _platform(fleet: Fleet) -> Platform:
         if not entry.count + entry.buy_up_to:
             raise SpecError(f"{where}: none is there and none may be bought; give `count`, `buy_up_to` or both")
         if entry.region.lower() == "any" or set(entry.region) & set("*?[/"):
-            raise SpecError(f"{where}.region: {entry.region[:60]!r} is no place; own machines stand in one: eu-cellar")
+            raise SpecError(
+                f"{where}.region: {entry.region[:60]!r} is not a place; name where your own machines are: eu-cellar"
+            )
         site(entry.site, f"{where}.site")
     return Platform(fleet=fleet, rules=rules, jobs=jobs)
 
@@ -389,7 +391,7 @@ class _KnownNames:
             raise _with_path(path, UnknownNameError("region", name, self.regions))
 
     def check_tag(self, name: str) -> None:
-        """One that a provider, or a machine of one's own, has."""
+        """One that a provider, or a machine of your own, has."""
         own = {tag for o in self.facts.offers if isinstance(o, OwnOffer) for tag in o.tags}
         known = {*self.facts.tags, *own}
         if name.strip().lower() not in known:

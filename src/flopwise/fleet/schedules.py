@@ -179,9 +179,9 @@ def _clock(value: object, what: str) -> int:
     elif re.fullmatch(r"\d{1,4}", text) and (int(text) <= 24 or int(text) >= 60):
         minutes = int(text) * 60 if int(text) <= 24 else int(text)
     else:
-        raise SpecError(f"{what}: {text[:40]!r} is no time of day; allowed: 00:00 to 24:00")
+        raise SpecError(f"{what}: {text[:40]!r} is not a time of day; allowed: 00:00 to 24:00")
     if minutes > DAY_MIN:
-        raise SpecError(f"{what}: {_clock_text(minutes)} is no time of day; allowed: 00:00 to 24:00")
+        raise SpecError(f"{what}: {_clock_text(minutes)} is not a time of day; allowed: 00:00 to 24:00")
     return minutes
 
 

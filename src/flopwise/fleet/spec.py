@@ -23,7 +23,7 @@ TASKS = (*TRAINING, *SERVING, "validate", "develop")
 ON_DEMAND, EXISTING = "on_demand", "existing"
 """What savings may be held against, besides an accelerator: the same machines on demand, what runs today."""
 OWNED, API = "owned", "api"
-"""Ways that rent nothing: machines of one's own, and a hosted model that is paid by the token."""
+"""Ways that rent nothing: machines of your own, and a hosted model that is paid by the token."""
 PURCHASES = (*RENTED, OWNED, API)
 HOSTABLE = frozenset({"serve", "batch", "validate"})
 """Kinds that an API can answer."""
@@ -55,7 +55,7 @@ def _key(kind: ValueKind, text: str, *, flags: str = "", default: Any = None, re
 
 def _month(value: object, what: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value):
-        raise SpecError(f"{what}: {str(value)[:60]!r} is no month; give one such as 2027-01")
+        raise SpecError(f"{what}: {str(value)[:60]!r} is not a month; give one such as 2027-01")
     return value
 
 
@@ -266,7 +266,7 @@ class Job(Spec):
     )
     growth_per_month: float | None = _key(_GROWTH, "Of its traffic or runs, instead of the fleet's: 5%.")
     grows_with: str | None = _key(
-        _NAME, "The workload whose growth it follows, by name, instead of a growth of its own.",
+        _NAME, "Name of the workload whose growth it follows, instead of its own growth.",
     )
     starts: str | None = _key(_MONTH, "Its month in the roadmap: 2027-01.")
     volumes: Volumes = _key(record(Volumes), "What it keeps and moves.", default=Volumes())
@@ -274,7 +274,7 @@ class Job(Spec):
         record(ExistingMachines), "What it runs on today: `flopwise check` judges it.", repeated=True,
     )
     autoscale: Scaling = _key(
-        record(Scaling), "How a service with a `traffic.profile` follows it; it does when nothing is said.",
+        record(Scaling), "How a service with a `traffic.profile` follows it; it does by default.",
         default=Scaling(),
     )
     # fmt: on
@@ -365,7 +365,7 @@ class Policies(Spec):
     )
     providers: Mapping[str, float] | None = _key(
         by_name(options.FRACTION_OR_ZERO),
-        "Shares of what is rented: {aws: 60%, gcp: 30%, azure: 10%}; all providers when it is empty. Machines of one's "
+        "Shares of what is rented: {aws: 60%, gcp: 30%, azure: 10%}; all providers when it is empty. Machines of your "
         "own and APIs count only where they are named here.",
     )
     share_tolerance: float = _key(

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 WORTH_FRAC = 0.05
 """Of a figure: what is off by less needs no explanation."""
 HOST, QUEUE, PREFILL = "host", "queue", "prefill"
-WEIGHTS, CACHE, MESSAGES, PROMPTS, REST = "weights", "cache", "messages", "prompts of others", "not told apart"
+WEIGHTS, CACHE, MESSAGES, PROMPTS, REST = "weights", "cache", "messages", "prompts of others", "not separated"
 _LEVERS = {
     HOST: "the engine's HTTP server, tokenizer and scheduler take another time than planned: calibrate the deployment",
-    QUEUE: "another number of requests stands in line: look at arrivals, and at the rate that the replica sustains",
+    QUEUE: "the queue has another length: check the arrivals and the rate that the replica sustains",
     PREFILL: "prompts take another time: prefix hits, chunks of prefill, the rate of products",
     WEIGHTS: "another batch runs at a time than was simulated",
     CACHE: "sequences hold another number of tokens than was simulated",
@@ -139,7 +139,7 @@ def token_terms(job: ServeJob, batch: float, context: float) -> dict[str, float]
 
 
 def _token(seen: Observation, run: SimulatedRun, job: ServeJob) -> list[ComparedTerm]:
-    """The simulated batch beside the measured one; what the same terms do not explain there is not told apart."""
+    """The simulated batch beside the measured one; what the same terms do not explain there is not separated."""
     whole = None if seen.itl is None else seen.itl.mean
     simulated = float(np.nanmean(run.tpot_s)) if np.any(np.isfinite(run.tpot_s)) else None
     if whole is None or simulated is None:

@@ -124,7 +124,7 @@ def observation(
         }
         engine["output_tokens"] = float(load.output.mean())
         if load.failed:
-            notes.append(f"{load.failed:,} requests failed: they stand in no figure and not in the trace")
+            notes.append(f"{load.failed:,} requests failed: they count in no figure and are not in the trace")
         if watched is None:
             engine |= {"engine": None, "url": None, "began_at_s": load.began_at_s, "duration_s": span}
     if trace is not None:

@@ -133,7 +133,7 @@ def page_series(text: str) -> Series:
     """All samples of a page.
 
     Raises:
-        SpecError: the page is no Prometheus text; says the line.
+        SpecError: the page is not Prometheus text; says the line.
     """
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only where metrics are read
 
@@ -143,7 +143,7 @@ def page_series(text: str) -> Series:
             for sample in family.samples:
                 found[sample.name].append((sample.labels, float(sample.value)))
     except (ValueError, KeyError, IndexError) as fault:
-        raise SpecError(f"the page is no Prometheus text ({str(fault)[:120]})") from None
+        raise SpecError(f"the page is not Prometheus text ({str(fault)[:120]})") from None
     return found
 
 

@@ -1,1 +1,1 @@
-"""Prices of one's own: files as others write them, what gpuhunt fetches, and how old all prices are."""
+"""Prices of your own: files as others write them, what gpuhunt fetches, and how old all prices are."""

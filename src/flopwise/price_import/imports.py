@@ -24,7 +24,6 @@ from flopwise.facts.rows import csv_text
 from flopwise.files import write_whole
 from flopwise.price_import import gpuhunt, skypilot
 from flopwise.price_import.quotes import GIB, PROVIDERS, Quote, form_of, region_of
-from flopwise.units import format_usd
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -72,7 +71,7 @@ def price_file(name: str) -> Path:
     """Where the prices called `name` stand, or would.
 
     Raises:
-        SpecError: the name could lead out of the folder, or is no name for a file.
+        SpecError: the name could lead out of the folder, or is not a name for a file.
     """
     if not re.fullmatch(_NAME, name) or name.endswith("."):
         raise SpecError(
@@ -321,7 +320,7 @@ def _day_of(path: Path, given: str | None, today: dt.date, latest: dt.date) -> s
     try:
         on = dt.date.fromisoformat(tables.date(given))
     except ValueError:
-        raise SpecError(f"--date: {given[:40]!r} is no day; allowed: a day as YYYY-MM-DD") from None
+        raise SpecError(f"--date: {given[:40]!r} is not a day; allowed: a day as YYYY-MM-DD") from None
     if on > latest:
         raise SpecError(f"--date: {given} lies ahead; allowed: days up to {latest.isoformat()}")
     return given
@@ -433,8 +432,8 @@ def odd_prices(rows: Iterable[Mapping[str, Any]], facts: Facts) -> list[str]:
             if before is None:
                 before = median(elsewhere.get((provider, instance, way), [0.0]))
             if isinstance(usd, int | float) and before and not before / ODD <= usd <= before * ODD:
-                text = f"{provider} {instance} in {region}, {way.replace('_', ' ')}: {format_usd(usd)} an hour"
-                odd.append((max(usd / before, before / usd), f"{text}, known is {format_usd(before)}: is it right?"))
+                text = f"{provider} {instance} in {region}, {way.replace('_', ' ')}: ${usd:g} an hour"
+                odd.append((max(usd / before, before / usd), f"{text}, known is ${before:g}: is it right?"))
     news = []
     for name in fresh:
         near = nearest_names(name, sorted(providers), 3)

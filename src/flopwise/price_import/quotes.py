@@ -71,7 +71,7 @@ class Line:
             return reader(cell)
         except (ValueError, OverflowError) as fault:
             reason = str(fault)
-            allowed = reason[reason.rfind("allowed: ") :] if "allowed: " in reason else "that is no number"
+            allowed = reason[reason.rfind("allowed: ") :] if "allowed: " in reason else "that is not a number"
             raise self.error(column, cell, allowed) from None
 
 
@@ -81,7 +81,7 @@ def provider_of(path: Path, given: str | None, known: Collection[str]) -> str:
     A provider that is `given`, by a column of the file or the user, may be a new one; a file's name must be known.
 
     Raises:
-        SpecError: it is no name of a provider, or a file is called like none that is known.
+        SpecError: it is not a name of a provider, or a file is called like none that is known.
     """
     place = path.parent.name if path.stem.lower() in ("vms", "instances") else path.stem
     name = (given or place).strip().lower()
@@ -90,7 +90,7 @@ def provider_of(path: Path, given: str | None, known: Collection[str]) -> str:
         near = nearest_names(name, [*sorted(known), *PROVIDERS])
         hint = f" (nearest: {', '.join(near)})" if near else ""
         raise SpecError(
-            f"{path}: whose prices are these? {name[:40]!r} is no provider{'' if given else ' that is known'}{hint}; "
+            f"{path}: {name[:40]!r} is not a {'valid' if given else 'known'} name of a provider{hint}; "
             "give --provider, such as aws, or any name for a new one"
         )
     return name

@@ -148,7 +148,7 @@ def _fault_text(address: Path | URL, fault: BaseException | None) -> str:
     code = (getattr(fault, "sqlite_errorcode", None) or sqlite3.SQLITE_NOTADB) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return (
-            f"{place} is damaged, or is no store of runs ({why}); it stays as it is. To recover what can be read: "
+            f"{place} is damaged, or is not a store of runs ({why}); it stays as it is. To recover what can be read: "
             f"`sqlite3 {place} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 recovered.db` (or .recover, which reads "
             f"more, where sqlite3 has it), then --store recovered.db. Or put a copy back in its place, or move it "
             f"aside: the next run makes a new one"

@@ -77,7 +77,7 @@ class Term:
     name: str
     expected_s: float
     measured_s: float
-    basis: str  # measured; what is left; not told apart
+    basis: str  # measured; what is left; not separated
 
     @property
     def difference_s(self) -> float:
@@ -167,7 +167,7 @@ def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]
         left, expected_left = left - sent, expected_left - planned.get(MESSAGES, 0.0)
     one = (found.run.gpus or 0) == 1
     apart = sent is not None or (one and not planned.get(MESSAGES))
-    name, basis = (COMPUTE, "what is left") if apart else (TOGETHER, "what is left, not told apart")
+    name, basis = (COMPUTE, "what is left") if apart else (TOGETHER, "what is left, not separated")
     unseen = [part for part, seen in ((DATA, wait), (HOST, busy if wait is not None else None)) if seen is None]
     if unseen:
         basis = f"{basis}; {' and '.join(unseen)} not measured, so within"
@@ -266,7 +266,7 @@ def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
         yield RULE
     if found.derived:
         yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(found.derived)}"
-    if any("not told apart" in term.basis for term in terms):
+    if any("not separated" in term.basis for term in terms):
         yield (
             "nothing measured tells compute from communication (communication_s would), so their difference stands "
             "together"

@@ -1,4 +1,4 @@
-"""The store of runs: an SQLite file of one's own, or a PostgreSQL server for a team; the same in both."""
+"""The store of runs: an SQLite file of your own, or a PostgreSQL server for a team; the same in both."""
 
 from __future__ import annotations
 

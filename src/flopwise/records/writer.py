@@ -98,7 +98,7 @@ class Writer:
                     self._thin_out()
             if self._thread is None:
                 self._wake_up()
-        except Exception as fault:  # noqa: BLE001 - a training loop does not end for a value that is no number
+        except Exception as fault:  # noqa: BLE001 - a training loop does not end for a value that is not a number
             self._warn("value", f"a value cannot be recorded ({type(fault).__name__}: {fault})")
 
     def event(

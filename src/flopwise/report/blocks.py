@@ -66,7 +66,7 @@ class Table:
         return self.rows if len(self.rows) <= self.first + 1 else self.rows[: self.first]
 
     @property
-    def folded(self) -> Sequence[Sequence[str | Link]]:
+    def rest(self) -> Sequence[Sequence[str | Link]]:
         """The rows that a page folds."""
         return self.rows[len(self.shown) :]
 

@@ -96,7 +96,7 @@ def gpus(assessment: Assessment) -> Iterator[Block]:
         ],
         [_gpu(row) for row in rows],
         "Peaks are dense, in bf16 or the nearest format that the device has. Cores are CUDA cores (AMD: stream "
-        "processors), tensor cores AMD's matrix cores; what a device has none of, or nobody wrote down, is a dash.",
+        "processors), tensor cores AMD's matrix cores; a dash: the device has none, or it is not known.",
     )  # fmt: skip
     yield Table(
         ["GPU", ">on demand, each", ">spot, each", "cheapest at", "best for here", "used by"],

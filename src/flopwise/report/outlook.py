@@ -177,7 +177,8 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
         ["workload", *columns],
         [(name, *("; ".join(own.get(c, [])) or "-" for c in columns)) for name, own in cells.items()],
         "Spend, storage and traffic included: the upper end of the interval, at least a tenth above the plan, for the "
-        "fleet that of its dearest day of the week; this month: what leaves one more such day to the budget. Memory: "
+        "fleet that of its most expensive day of the week; this month: what leaves one more such day to the budget. "
+        "Memory: "
         "the upper end of its interval, or 5 points above what the engine takes. Latency: the target. Throughput: the "
         "lower end of its interval. Requests and load: what keeps the replicas from being too busy; waiting: what they "
         "work off in the time that the target leaves. Interruptions: more than chance explains in 19 months of 20. The "

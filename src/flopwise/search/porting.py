@@ -65,7 +65,7 @@ def port(
 
 def _work(software: str, chosen: Candidate, facts: Facts, *, trains: bool) -> list[str]:
     """What has to be ported: framework, kernels, engine and formats."""
-    work = [f"framework: {FRAMEWORKS[software]}", f"kernels of one's own in CUDA: {KERNELS[software]}"]
+    work = [f"framework: {FRAMEWORKS[software]}", f"own CUDA kernels: {KERNELS[software]}"]
     if trains:
         return [*work, f"training software: {chosen.layout['stack']}, in {chosen.layout['precision']}"]
     engine = facts.engine(str(chosen.layout.get("engine", defaults.ENGINE)))

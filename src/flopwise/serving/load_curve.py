@@ -52,6 +52,26 @@ class ServeSweep(Result):
     first: ServeAnswer
     table = "points"
 
+    @classmethod
+    def along(
+        cls,
+        axis: str,
+        values: Sequence[int] | None,
+        first: ServeAnswer,
+        estimate_at: Callable[[int], tuple[ServeEstimate, int]],
+    ) -> ServeSweep:
+        """The sweep along `axis`; `values` None: powers of two, as far as the memory of `first` or its heads allow.
+
+        `estimate_at` gives the estimate of one replica at a value, and how many replicas there are.
+        """
+        along = values or _default_values(axis, first.estimate, first.replicas)
+        points = tuple(_sweep_point(value, *estimate_at(value)) for value in along)
+        running = [point for point in points if point.fits]
+        most = max((point.tokens_per_s_per_gpu for point in running), default=0.0)
+        saturation = next((point for point in running if point.tokens_per_s_per_gpu >= SATURATED_FRAC * most), None)
+        room = first.estimate.max_concurrency * first.replicas
+        return cls(axis=axis, points=points, saturation=saturation, most_in_flight=room, first=first)
+
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
         """What all points have in common."""
@@ -103,25 +123,6 @@ class ServeSweep(Result):
         x = f"{seen}, seconds" if seen == "latency" else seen
         series = {self.axis: points}
         return PointPicture(title=self.verdict, x=x, y="tokens/s of an accelerator", series=series, lines=(self.axis,))
-
-
-def load_curve(
-    axis: str,
-    values: Sequence[int] | None,
-    first: ServeEstimate,
-    replicas: int,
-    estimate_at: Callable[[int], tuple[ServeEstimate, int]],
-) -> tuple[tuple[SweepPoint, ...], SweepPoint | None]:
-    """The points along `axis`, and the first whose accelerators deliver `SATURATED_FRAC` of the most.
-
-    `values` None: powers of two, as far as the memory of `first` or its heads allow. `estimate_at` gives the estimate
-    of one replica at a value, and how many replicas there are.
-    """
-    along = values or _default_values(axis, first, replicas)
-    points = tuple(_sweep_point(value, *estimate_at(value)) for value in along)
-    running = [point for point in points if point.fits]
-    most = max((point.tokens_per_s_per_gpu for point in running), default=0.0)
-    return points, next((point for point in running if point.tokens_per_s_per_gpu >= SATURATED_FRAC * most), None)
 
 
 def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoint:

@@ -268,7 +268,7 @@ def _cap_note(concurrency: Ints, cap: int, name: str, *, given: bool) -> tuple[s
     if most <= cap:
         return ()
     whose = "the given largest batch" if given else f"the largest batch of {name} by default"
-    return (f"{most:,} sequences are asked for, {cap:,} run at once ({whose}); the others wait and hold no cache",)
+    return (f"{most:,} sequences were requested, {cap:,} run at once ({whose}); the others wait and use no cache",)
 
 
 def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:

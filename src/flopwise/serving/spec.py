@@ -185,7 +185,7 @@ class TechniqueRequest(Spec):
     prefill_gpus: int | None = option("--prefill-gpus", options.DEGREE,
         "Accelerators of each replica, besides its own, for prompts only.", section=_TECHNIQUES)
     offload_weights: float | None = _technique(
-        "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights stand in host memory.")
+        "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights are kept in host memory.")
     gpu_layers: int | None = _technique(
         "--gpu-layers", options.whole(low=0, high=100_000), "The same as layers that stay, as llama.cpp -ngl.")
     host: str | None = _technique(

@@ -75,7 +75,7 @@ def _check_speculation(job: ServeJob, how: Speculation) -> None:
     if how.draft is None or how.shares_ends:
         return
     if not how.draft.stacks or how.draft.kind == "encoder-decoder" or how.draft.vocab == 0:
-        raise SpecError(f"{how.draft.name} cannot draft: it is no decoder described layer by layer")
+        raise SpecError(f"{how.draft.name} cannot draft: it is not a decoder described layer by layer")
     if abs(how.draft.vocab - job.model.vocab) > 0.02 * job.model.vocab:
         raise SpecError(
             f"{how.draft.name} has a vocabulary of {how.draft.vocab:,}, {job.model.name} of {job.model.vocab:,}: a "

@@ -118,7 +118,7 @@ def _host_rates(name: str | None, chip: Accelerator, facts: Facts) -> Rates:
     desktop = chip.name.startswith(("RTX", "GTX", "Radeon", "Arc"))
     host = facts.resolve(name or (DESKTOP_HOST if desktop else SERVER_HOST)).accelerator
     if host.kind != "cpu":
-        raise SpecError(f"{host.name} is no processor of a host; give one of kind cpu (flopwise gpus --kind cpu)")
+        raise SpecError(f"{host.name} is not a processor of a host; give one of kind cpu (flopwise gpus --kind cpu)")
     return rates_of(host)
 
 

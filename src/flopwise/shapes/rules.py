@@ -151,7 +151,7 @@ def alignment(case: Case) -> Iterator[Finding]:
             gain, to = max((case.seconds_saved(_with_dimension(clock.model, stack.name, size, t)), t) for t in targets)
             if case.worth(gain):
                 products = ", ".join(dict.fromkeys(names))
-                why = f"{size / cut:,.6g} on a rank is no multiple of {unit} ({dtype}): rows start unaligned"
+                why = f"{size / cut:,.6g} on a rank is not a multiple of {unit} ({dtype}): rows start unaligned"
                 why += f"; pad {products}"
                 yield case.advice(names[0], f"{size:,}", f"{to:,}", why, gain)
     if seen and not wrong:

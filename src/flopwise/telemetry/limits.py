@@ -204,7 +204,7 @@ DEVICE_LIMITS = (
           summary="a GPU is no longer there", why="it was, and others of its machine still answer",
           action="look for Xid 79 in the kernel's log (dmesg); drain the machine and start it again"),
     Limit(name="SourceLost", quantity="source_lost", threshold=60.0, severity="critical",
-          summary="what is read does not answer", why="nothing can be told without it",
+          summary="the source does not answer", why="nothing can be diagnosed without it",
           action="see whether the server, the store or the driver runs"),
     Limit(name="TemperatureHigh", quantity="temperature_celsius", threshold=0.0, for_s=300.0, severity="critical",
           summary="GPU is above its maximum operating temperature", why="the device's own limit",

@@ -207,7 +207,7 @@ def _values(row: Mapping[str, Any]) -> list[tuple[float, float]]:
 def _matcher(text: str) -> str:
     label, equals, value = text.partition("=")
     if not equals or not LABEL.fullmatch(label.strip()):
-        raise SpecError(f"--match: {text[:60]!r} is no LABEL=VALUE, such as workload=chat")
+        raise SpecError(f"--match: {text[:60]!r} is not LABEL=VALUE, such as workload=chat")
     return f'{label.strip()}="{_label_text(value.strip())}"'
 
 

@@ -318,9 +318,9 @@ UNKEPT = (
     "that is started again begins anew"
 )
 NOTHING = (
-    "nothing is there to read. A run that has just begun: wait for its first steps. A server: it has no series that is "
-    "known: let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a "
-    "run, or node_exporter (`flopwise export prometheus-scrape`), and look at --match"
+    "There is nothing to read yet. If the run has just begun, wait for its first steps. If it is a Prometheus server, "
+    "it has no known series: let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a run, or "
+    "node_exporter (`flopwise export prometheus-scrape`), and check --match"
 )
 
 

@@ -143,7 +143,7 @@ def from_file(path: Path | str, seq_len: int, packing: Packing) -> Documents:
     """Documents of a text file: one length a line, or `length,count`; a first line of names is passed over.
 
     Raises:
-        SpecError: it cannot be read, or a line is no length; says which.
+        SpecError: it cannot be read, or a line is not a length; says which.
     """
     try:
         data = read_at_most(path, MOST_BYTES)
@@ -168,7 +168,7 @@ def _row(fields: list[str], where: str) -> tuple[float, float]:
     try:
         length, count, *more = [float(field) for field in (*fields, *([] if len(fields) > 1 else ["1"]))]
     except ValueError:
-        raise SpecError(f"{where}: {','.join(fields)[:60]!r} is no length; give tokens, or `length,count`") from None
+        raise SpecError(f"{where}: {','.join(fields)[:60]!r} is not a length; give tokens, or `length,count`") from None
     if more or not (1 <= length < 1e12 and 0 < count < 1e18):
         raise SpecError(f"{where}: {','.join(fields)[:60]!r}; a length is 1 or more, its count above 0")
     return length, count

@@ -112,7 +112,7 @@ def _proportion(tokens: float, best: float, size: float) -> str:
     ratio = tokens / best
     rule = f"the {format_count(best)} that are compute-optimal for {format_count(size)} parameters (Hoffmann 2022)"
     if ratio > 1.5:
-        return f"trained from scratch, these are {ratio:.3g} times {rule}: dearer to train, cheaper to serve"
+        return f"trained from scratch, these are {ratio:.3g} times {rule}: more expensive to train, cheaper to serve"
     if ratio < 0.67:
         return f"trained from scratch, these are {ratio:.2g} of {rule}: a smaller model would use the compute better"
     return f"trained from scratch, these are about {rule}"

@@ -20,9 +20,7 @@ class ProblemKind:
 
 
 KINDS = {
-    "bad-input": ProblemKind(
-        400, "bad input", "A key or value that cannot be, or a fact that nobody has written down."
-    ),
+    "bad-input": ProblemKind(400, "bad input", "An invalid key or value, or a fact that is not known."),
     "unauthorized": ProblemKind(
         401, "no valid token", "The server was started with a token, and the request has not got it."
     ),

@@ -280,7 +280,9 @@ def _files(given: object) -> dict[str, str]:
     found = {}
     for name, text in given.items():
         if not re.fullmatch(FILE_NAME, name):
-            raise ProblemError("bad-input", f"files: {name[:60]!r} is no name; letters, digits, `.`, `-` and `_` are")
+            raise ProblemError(
+                "bad-input", f"files: {name[:60]!r} is not a file name of letters, digits, `.`, `-`, `_`"
+            )
         if not isinstance(text, str | dict):
             raise ProblemError("bad-input", f"files: {name}: expected its text")
         found[name] = text if isinstance(text, str) else json.dumps(text)
@@ -327,7 +329,7 @@ async def _body(request: Request, limits: Limits) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 async def _unless_gone(request: Request, answer: asyncio.Task[Response]) -> Response:
@@ -343,7 +345,7 @@ async def _unless_gone(request: Request, answer: asyncio.Task[Response]) -> Resp
         if not answer.done():
             answer.cancel()
             await asyncio.wait([answer])
-            raise ProblemError("slow-body", "nobody waits for the answer")
+            raise ProblemError("slow-body", "the client has gone away")
         return await answer
     finally:
         leaving.cancel()

@@ -1,4 +1,4 @@
-"""`flopwise calibrate`: the constants of estimates, refitted to one's own measurements."""
+"""`flopwise calibrate`: the constants of estimates, refitted to your own measurements."""
 
 from __future__ import annotations
 

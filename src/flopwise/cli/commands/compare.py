@@ -94,7 +94,7 @@ API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrai
 )
 @add("--finetune-tokens", COUNT, "Tokens of fine-tuning.", default="50M")
 @flags(TrainingSpec, ADAPTERS, section="", for_file=True)
-@add("--pretrain-tokens", PRETRAIN, "Tokens from scratch, or auto (default): as many as are compute-optimal.")
+@add("--pretrain-tokens", PRETRAIN, "Tokens from scratch, or auto (default): the compute-optimal number.")
 @add("--pretrain-model", name("model"), "Train this model from scratch instead, such as 1B.")
 @add("--runs", whole(high=10_000), "Training runs paid for.", default=1)
 @add(

@@ -82,7 +82,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @flags(SharedSpec, "tp ep batch", section="")
 @flags(DataSpec, "seq", section="")
 @flags(TrainingSpec, "precision stack attention", section="Training")
-@add("--offload", FLAG, "The optimizer stands in host memory.", default=False, section="Training")
+@add("--offload", FLAG, "Keep the optimizer in host memory.", default=False, section="Training")
 @flags(ServingSpec, "weights kv_dtype engine", section="Serving")
 @flags(SourceSpec)
 def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: Any) -> None:

@@ -489,7 +489,7 @@ def _front(plan: Plan, paper: Screen) -> str:
     if plan.plans:
         series.append(Series("the ten best plans", [(c.seconds, c.cost_usd) for c in plan.plans[:10]], mark="o"))
     x = Axis("time of a request" if service else "time of the run", units.format_seconds, log=True)
-    return chart(series, x, Axis("cost a month" if service else "cost", units.format_usd, log=True), paper)
+    return chart(series, x, Axis("monthly cost" if service else "total cost", units.format_usd, log=True), paper)
 
 
 def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -504,7 +504,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
         series = [Series("cheapest at each", points(rows), line=True)]
         series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
         x = Axis(f"{LATENCIES[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
-        yield chart(series, x, Axis("cost a month", units.format_usd, log=True), paper, rows=10)
+        yield chart(series, x, Axis("monthly cost", units.format_usd, log=True), paper, rows=10)
 
 
 def _network(best: Candidate, paper: Screen) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`flopwise prices`: how old prices are, and one's own over the shipped ones."""
+"""`flopwise prices`: how old prices are, and your own over the shipped ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
     where no column says it, new or known (default: as file or folder is called); refresh asks for these alone. Imported
     prices stay in a folder of yours (FLOPWISE_PRICES, else flopwise/prices in your data folder) and hold before the
     shipped ones until they are removed. refresh asks gpuhunt, where it is installed. own adds up what an hour of
-    accelerators of one's own costs, by grade, and from which utilisation on that beats each cloud.
+    accelerators of your own costs, by grade, and from which utilisation on that beats each cloud.
     """
     from flopwise.api import prices as api
 
@@ -181,7 +181,7 @@ def _span(dates: tuple[str, str] | None) -> str | None:
 def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
     """All of them in one table; of one alone its month and the clouds as well."""
     busy, code = units.format_percent(found[0].utilisation), units.CURRENCY.get().code
-    yield heading(f"Accelerators of one's own, worked {busy} of the hours that maintenance leaves", paper)
+    yield heading(f"Your own accelerators, in use for {busy} of the hours that maintenance leaves", paper)
     yield table(
         (
             "accelerator", "grade", ">memory", ">bought for", f">{code}/hour", f">{code}/PFLOP-hour",

@@ -167,7 +167,7 @@ def _objective(given: dict[str, Any]) -> Slo:
     limits = {name: given[name] for name in TARGETS if given[name] is not None}
     for name, limit in limits.items():
         if limit.stated:
-            raise options.usage_error(f"--{name}: each request is held to it; give a time without a percentile")
+            raise options.usage_error(f"--{name}: it applies to each request; give a time without a percentile")
     return Slo(*(limits[name].seconds if name in limits else None for name in TARGETS))
 
 
@@ -190,7 +190,7 @@ def check_option_groups(purchase: str) -> None:
     elif "replay" in spelled and (other := sorted({"trace", "rate", "users", "autoscale", "queue"} & spelled.keys())):
         why = f"--replay has the requests of what was observed, for fixed replicas: leave {flag[other[0]]} out"
     elif "queue" in spelled:
-        options.refuse(NOT_QUEUED, "not with --queue, whose requests are all there at the start")
+        options.refuse(NOT_QUEUED, "not with --queue, where all requests are there from the start")
         if "purchase" in spelled and purchase != "spot":
             why = "the --workers of a --queue are spot machines; --fallback and the comparison are on demand"
     if why is not None:

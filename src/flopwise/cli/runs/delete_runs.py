@@ -30,7 +30,7 @@ def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     found = {(one := recorded_run(run, store=store).run).run_id: one for run in runs}
     if not yes:
         if not sys.stdin.isatty():
-            raise usage_error("nobody is there to be asked: --yes deletes without a question")
+            raise usage_error("there is no terminal to confirm on: --yes deletes without a question")
         for one in found.values():
             click.echo(plain_text(f"{one.run_id}  {one.name}  {one.task}  {one.model or ''}"), err=True)
         click.confirm(f"Delete {len(found)} run{'s' * (len(found) != 1)} for good?", abort=True, err=True)

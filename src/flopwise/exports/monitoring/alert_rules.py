@@ -261,7 +261,7 @@ def _latency(watched: WatchedWorkload) -> Iterator[WatchRule]:
             continue
         why = row.why if row is not None else "the upper end of the plan's interval, since no target is given"
         if threshold > target * (1 + 1e-9):
-            why += f"; {format_seconds(target)} is asked, {format_seconds(threshold)} is the next that is told"
+            why += f"; the target is {format_seconds(target)}, the next reported bucket {format_seconds(threshold)}"
         beyond = next((end for end in known.bounds if end > threshold), 2 * threshold)
         name = {"ttft": "TimeToFirstTokenHigh", "tpot": "TimePerTokenHigh", "latency": "LatencyHigh"}[meaning]
         yield WatchRule(

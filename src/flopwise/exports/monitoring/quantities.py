@@ -91,7 +91,7 @@ def _by_device(watched: WatchedWorkload) -> bool:
 
 
 def _device_count(watched: WatchedWorkload) -> Signal:
-    """Devices that report, or machines where the devices of one are not told apart."""
+    """Devices that report, or machines where the devices of one are not separated."""
     meters, name = watched.meters, watched.name
     record = meters.record("busy") or meters.record("memory_free")
     if record is None:

@@ -106,7 +106,7 @@ def _files(
     blocks, variables = MAKERS[provider](budgets, settings)
     is_mail = 'can(regex("^[^@ ]+@[^@ ]+$", one))'
     contact = Variable(
-        name="contacts", meaning="Mail addresses that are told.", kind="list(string)",
+        name="contacts", meaning="Mail addresses that receive the alerts.", kind="list(string)",
         example=[settings.value("contact")], check=f"alltrue([for one in var.contacts : {is_mail}])",
         message="Mail addresses, at least one.",
     )  # fmt: skip

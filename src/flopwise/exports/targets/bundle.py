@@ -73,7 +73,7 @@ CHECKS: Mapping[str, str] = {
 """What `make check` runs, by the tool that has to be there."""
 NOTES = (
     "an overlay of an environment that is not planned runs what production has, with one replica of each service",
-    "on AWS, Karpenter can stand in for node groups: export karpenter",
+    "on AWS, Karpenter can replace node groups: export karpenter",
 )
 
 

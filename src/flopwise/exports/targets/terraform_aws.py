@@ -259,7 +259,7 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
             "reservation or Capacity Block in capacity_reservations to be sure of the machines"
         )
     if any(pool.together for pool in pools):
-        yield "nodes that work together stand in one subnet and placement group, with EFA where their type has it"
+        yield "nodes that work together share one subnet and placement group, with EFA where their type has it"
     if any(pool.first < pool.nodes for pool in pools):
         yield "a cluster autoscaler brings the nodes beyond those that stay on, when pods ask for them"
     yield "disks (gp3, 1,000 MiB/s, the most there is) hold the weights once, and 100 GB of system, images and logs"

@@ -3,7 +3,7 @@
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
 `checkpoint_format` where the weights are not published in 16 bits, and either `config`, in Hugging Face's layout with
 the fields that matter, or `kind` and `published`, for networks known by published figures. `FOLDER/models.jsonl` of
-one's own adds and overrides lines.
+your own adds and overrides lines.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _check(record: Any, place: str) -> None:
 
 
 class ModelCatalog:
-    """The known models: the shipped lines, with those of a folder of one's own before them, so that they win."""
+    """The known models: the shipped lines, with those of a folder of your own before them, so that they win."""
 
     def __init__(self, own: Path | None = None) -> None:
         """Nothing is read before it is needed; `own`: a folder that may hold `FILES`."""
@@ -213,7 +213,7 @@ class ModelCatalog:
         return _Index(records, aliases)
 
     def check(self) -> None:
-        """Read the files of one's own, if there are any. Raises SpecError naming file and line."""
+        """Read the files of your own, if there are any. Raises SpecError naming file and line."""
         if self._models is not None or self._aliases is not None:
             _ = self._index
         self._classes.check()

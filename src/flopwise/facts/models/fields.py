@@ -43,7 +43,7 @@ class ClassDefaults:
     """
 
     def __init__(self, own: Path | None = None) -> None:
-        """Those of data/model_defaults.json, with the types of a file of one's own before them."""
+        """Those of data/model_defaults.json, with the types of a file of your own before them."""
         self.own = own
         self._found: dict[str, dict[str, Any]] = {}
 
@@ -70,7 +70,7 @@ class ClassDefaults:
         return dict(json.loads(self._text[start : self._text.index("\n", start)].rstrip(",")))
 
     def check(self) -> None:
-        """Raise SpecError for a file of one's own whose entries are not such objects."""
+        """Raise SpecError for a file of your own whose entries are not such objects."""
         for name, entry in self._own.items():
             if not isinstance(entry, dict) or not set(entry) <= {"defaults", "same", "nested"}:
                 raise SpecError(f"{self.own}, {name}: an object of defaults, same and nested is needed")

@@ -18,7 +18,7 @@ def _mapping(value: object, what: str) -> str:
     text: str = options.name("mapping").parse(value, what)
     ours, equals, theirs = text.partition("=")
     if not equals or not ours.strip() or not theirs.strip():
-        raise SpecError(f"{what}: {text[:60]!r} is no mapping; write METRIC=NAME as in loss=train/loss")
+        raise SpecError(f"{what}: {text[:60]!r} is not a mapping; write METRIC=NAME as in loss=train/loss")
     return text
 
 

@@ -54,7 +54,7 @@ def read_runs(source: Source) -> list[RawRun]:
             try:
                 event.ParseFromString(record)
             except Exception:  # noqa: BLE001 - protobuf's own error, whose module is private
-                run.notes.append(f"{file.name}: a record is no event and was left out")
+                run.notes.append(f"{file.name}: a record is not an event and was left out")
                 continue
             events += 1
             for value in event.summary.value:

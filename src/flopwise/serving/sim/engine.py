@@ -143,7 +143,7 @@ def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_to
     Raises: SpecError: a model that does not decode from a cache, or that has an encoder besides.
     """
     if not generates(runner.model) or runner.model.kind == "encoder-decoder":
-        raise SpecError(f"{runner.model.name} is no decoder: the simulator runs models that generate from their cache")
+        raise SpecError(f"{runner.model.name} is not a decoder: the simulator runs models that generate")
     timed = _Timed(runner, layout)
     most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
     grid = np.unique(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])

@@ -197,7 +197,7 @@ def read_trace_columns(path: Path) -> dict[str, NDArray[Any]]:
         at = int(back[0]) + 1
         raise SpecError(
             f"{path} line {_rows(text)[at][0]}, column arrival_s: {arrival[at]:g} comes after {arrival[at - 1]:g}; "
-            "requests stand in the order of their arrival (sort the file by arrival_s)"
+            "requests must be in order of arrival (sort the file by arrival_s)"
         )
     if "prefix" in header:
         numbers: dict[str, int] = {"": -1}

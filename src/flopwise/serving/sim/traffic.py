@@ -251,5 +251,5 @@ def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
         )
     arrival_s = PROCESSES[traffic.arrivals](rate, span, rng, **shape)[:count]
     if not arrival_s.size:
-        raise SpecError(f"{rate:g} requests/s for {span:g} s: nobody came; make the duration longer")
+        raise SpecError(f"{rate:g} requests/s for {span:g} s: no request arrived; make the duration longer")
     return arrival_s

@@ -84,7 +84,7 @@ function drawFleet(found, place, question) {
       { title: "bought", cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
     ], found.allocation)),
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => format.usd(s.usd_per_month), true], ["how", (s) => s.how]]),
-    listed("What if", found.whatif, [["what", (w) => w.name], ["possible", (w) => (w.feasible ? "yes" : "no")], ["a month", (w) => (w.usd_per_month === null ? "-" : format.usd(w.usd_per_month)), true], ["change", (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd).replace("$-", "-$")}`), true], ["", (w) => w.text]]),
+    listed("What if", found.whatif, [["what", (w) => w.name], ["possible", (w) => (w.feasible ? "yes" : "no")], ["a month", (w) => (w.usd_per_month === null ? "-" : format.usd(w.usd_per_month)), true], ["change", (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd)}`), true], ["", (w) => w.text]]),
     listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => format.percent(r.probability, 0), true], ["impact", (r) => format.percent(r.impact, 0), true], ["kind", (r) => r.kind], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
     listed("Assumed", found.assumptions, [["", (text) => text]]),
   );

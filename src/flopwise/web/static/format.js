@@ -60,7 +60,7 @@ export function seconds(value) {
 
 export function usd(value) {
   const size = Math.abs(value);
-  return `$${fixed(value, size > 0 && size < 0.1 ? 4 : size < 1000 ? 2 : 0)}`;
+  return `${value < 0 ? "-" : ""}$${fixed(size, size > 0 && size < 0.1 ? 4 : size < 1000 ? 2 : 0)}`;
 }
 
 /** A number of four digits, or as many as stand before its point; never with a power of ten. */
