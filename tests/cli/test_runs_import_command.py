@@ -77,7 +77,7 @@ def test_the_same_file_twice_and_an_export_into_another_store(
         (("import", BENCH, "--seq", "8k"), "--seq: of training;"),
         (("import", BENCH, "--format", "wandb"), "not of the"),
         (("import", BENCH, *PLAN[:2], "--gpu", "h1000"), "h1000"),
-        (("import", BENCH, "--metric", "loss"), "no mapping"),
+        (("import", BENCH, "--metric", "loss"), "is not a mapping"),
         (("import", BENCH, "--metric", "speed=x"), "speed"),
         (("import", BENCH, "--model", "nobody-7b", "--gpu", "l4"), "nobody"),
         (("compare",), "Missing argument"), (("export", "-o", "x"), "no run is named"),

@@ -173,7 +173,7 @@ def test_an_engine_that_stays_away_is_an_error() -> None:
 def test_a_stranger_is_named_by_what_it_has() -> None:
     with pytest.raises(SpecError, match=r"begin with: go.*--enable-metrics"):
         watched(["# TYPE go_threads gauge\ngo_threads 3\n"])
-    with pytest.raises(SpecError, match="no Prometheus text"):
+    with pytest.raises(SpecError, match="not Prometheus text"):
         watched(["<html>{</html>"])
 
 

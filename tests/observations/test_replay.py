@@ -99,9 +99,9 @@ def test_measured_and_simulated_terms_add_up() -> None:
         assert sum(term.measured_s or 0.0 for term in own) == pytest.approx(measured)
     assert terms["first token", "host"].measured_s == pytest.approx(host + 0.03)
     assert terms["first token", "queue"].measured_s == pytest.approx(wait)
-    assert terms["token", "not separated"].measured_s == pytest.approx(0.005)
+    assert terms["token", "the rest"].measured_s == pytest.approx(0.005)
     assert compared.findings[0].startswith("first token: host is 30 ms longer")
-    assert compared.findings[1].startswith("token: not separated is 5 ms longer")
+    assert compared.findings[1].startswith("token: the rest is 5 ms longer")
 
 
 def test_the_command_observes_writes_and_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def test_files_of_rates_and_traces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [([1.0] * 23, "24 rates"), ([0.0] * 24, "above 0"), ([-1.0] * 24, "0 or more"), ("no such", "no profile"),
+    [([1.0] * 23, "24 rates"), ([0.0] * 24, "above 0"), ([-1.0] * 24, "0 or more"), ("no such", "not a profile"),
      ({"sundays": [1.0] * 24}, "weekdays"), (["a"] * 24, "24 rates")],
 )  # fmt: skip
 def test_what_is_no_profile_is_refused(wrong: object, says: str) -> None:

@@ -130,7 +130,7 @@ def test_fp8_wants_multiples_of_16() -> None:
     odd = built(LLAMA, intermediate_size=11016)  # 8 x 1377
     assert not [a for a in advise(odd, gpu="h100", batch=4).advice if a.what.startswith("mlp")]
     found = the(advise(odd, gpu="h100", batch=4, precision="fp8"), "mlp/gate_proj")
-    assert "no multiple of 16 (fp8)" in found.why
+    assert "not a multiple of 16 (fp8)" in found.why
 
 
 def test_what_is_split_over_ranks_must_be_aligned_there() -> None:

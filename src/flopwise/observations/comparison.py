@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WORTH_FRAC = 0.05
 """Of a figure: what is off by less needs no explanation."""
 HOST, QUEUE, PREFILL = "host", "queue", "prefill"
-WEIGHTS, CACHE, MESSAGES, PROMPTS, REST = "weights", "cache", "messages", "prompts of others", "not separated"
+WEIGHTS, CACHE, MESSAGES, PROMPTS, REST = "weights", "cache", "messages", "prompts of others", "the rest"
 _LEVERS = {
     HOST: "the engine's HTTP server, tokenizer and scheduler take another time than planned: calibrate the deployment",
     QUEUE: "the queue has another length: check the arrivals and the rate that the replica sustains",

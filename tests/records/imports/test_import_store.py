@@ -151,5 +151,5 @@ def test_metrics_by_their_names_in_the_file(tmp_path: Path) -> None:
     store = open_store(tmp_path / "runs.db")
     assert store.summaries(done.run.run_id)["step_s", ""].last == 1.5
     assert store.summaries(done.run.run_id)["loss", ""].last == 2.5
-    with pytest.raises(SpecError, match="no mapping; write METRIC=NAME"):
+    with pytest.raises(SpecError, match="not a mapping; write METRIC=NAME"):
         import_runs(tmp_path / "metrics.csv", store=tmp_path / "runs.db", metric=("loss",))

@@ -94,7 +94,7 @@ def _rates_of_file(path: Path, what: str) -> tuple[float, ...]:
         rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SpecError(f"{what}: {name} is not a profile ({', '.join(NAMED)}) and no file to read: {reason}") from None
+        raise SpecError(f"{what}: {name} is not a profile ({', '.join(NAMED)}) nor a readable file: {reason}") from None
     if len(data) > MOST_BYTES:
         raise SpecError(f"{what}: {name} has over {MOST_BYTES:,} bytes")
     columns = rows[0].keys() if rows else set[str]()
