@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, BinaryIO
 
 from flopwise.cli.app import app
@@ -28,6 +29,8 @@ from flopwise.cli.settings import FIXED, read_settings
 LENGTH = struct.Struct(">I")
 MOST_MEMORY_BYTES = 3 * 2**30
 """Of a process, so that no question takes the machine's."""
+IMPORTING_S = 0.005
+"""After which an interrupt that came within an import is tried again."""
 RESULTS = "results"
 """The folder, below that of the question, whose files are sent back."""
 WARM_UP = ("memory", "Llama-3.1-8B", "--gpu", "h100", "--json")
@@ -145,6 +148,8 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
             reply["files"] = {path.relative_to(results).as_posix(): path.read_text("utf-8") for path in found}
         finally:
             os.chdir("/")
+            with contextlib.suppress(AttributeError):  # an interrupt that still waits is this question's
+                signal.setitimer(signal.ITIMER_REAL, 0)
         return reply
 
 
@@ -171,6 +176,16 @@ def _run(argv: Sequence[str], send: Callable[[Mapping[str, Any]], None]) -> dict
     }  # fmt: skip
 
 
+def interrupt(_signum: int, frame: FrameType | None) -> None:
+    """End the question; within an import only after it: a module imported by half would fail every later question."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            signal.setitimer(signal.ITIMER_REAL, IMPORTING_S)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 def start() -> None:
     """Take stdin and stdout for messages; whatever else is printed goes to stderr."""
     os.environ.pop("FLOPWISE_DEBUG", None)  # a defect is an answer here
@@ -179,7 +194,9 @@ def start() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt)
+    with contextlib.suppress(AttributeError):  # not everywhere
+        signal.signal(signal.SIGALRM, interrupt)
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):  # one between questions is nobody's

@@ -1,0 +1,46 @@
+"""What ends a question of the web app without ending its process."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flopwise.cli.answering import interrupt
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGALRM)}
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_an_interrupt_within_an_import_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "interrupted_package"
+    package.mkdir()
+    (package / "part.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nNAME = 'part'\n")
+    (package / "__init__.py").write_text("from .part import NAME\nimport time\ntime.sleep(0.02)\nWHOLE = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = []
+
+    def ask() -> None:
+        imported.append(importlib.import_module("interrupted_package"))
+        time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        ask()
+    assert [(module.NAME, module.WHOLE, module.part.NAME) for module in imported] == [("part", True, "part")]
+    assert sys.modules["interrupted_package"] is imported[0]
+
+
+def test_any_other_interrupt_ends_the_question_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
