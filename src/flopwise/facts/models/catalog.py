@@ -26,7 +26,7 @@ from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassD
 from flopwise.facts.models.sizes import VOCAB, size_of, typical_config
 from flopwise.facts.tables import read_json_object
 
-MODELS_FILE, ALIASES_FILE = "models.jsonl", "model_aliases.json"
+MODELS_FILE, ALIASES_FILE, SERIES_FILE = "models.jsonl", "model_aliases.json", "model_series.json"
 FILES = (MODELS_FILE, ALIASES_FILE, DEFAULTS_FILE)
 Record = Mapping[str, Any]
 _VARIANTS = re.compile(
@@ -64,8 +64,8 @@ def _local_config(spec: str) -> Path | None:
 class _Index:
     """The records of a catalog, found by folded names."""
 
-    def __init__(self, records: list[Record], aliases: Mapping[str, str]) -> None:
-        self.records = records
+    def __init__(self, records: list[Record], aliases: Mapping[str, str], series: Mapping[str, str]) -> None:
+        self.records, self.series = records, series
         self.exact: dict[str, Record] = {}
         for record in records:
             hf_id = record.get("hf_id")
@@ -92,6 +92,26 @@ class _Index:
         bare = _key(stem(name))
         return self.exact.get(_key(name)) or (self.exact.get(bare) or self.short.get(bare) if bare else None)
 
+    def same_architecture(self, name: str) -> Record | None:
+        """The record of the network that a model of that name was tuned from, with a note that says so.
+
+        Series are rules: `Tulu-2-*` is `Llama-2-*`, whatever size stands for the star.
+        """
+        for spelling in (name, stem(name)):
+            wanted = _key(spelling)
+            for pattern, base in self.series.items():
+                before, _, after = (_key(part) for part in pattern.partition("*"))
+                if "*" in pattern:
+                    size = wanted[len(before) : len(wanted) - len(after)]
+                    fits = wanted.startswith(before) and wanted.endswith(after) and size
+                    found = self.find(base.replace("*", size)) if fits else None
+                else:
+                    found = self.find(base) if wanted == before else None
+                if found is not None:
+                    text = f"{name}: the architecture of {found['name']}, which it was tuned from"
+                    return {**found, "notes": "; ".join(filter(None, (found.get("notes"), text)))}
+        return None
+
 
 def _key(name: str) -> str:
     """How names are compared: in lower case, separators gone but between digits, where OPT-1.3b is not OPT-13b."""
@@ -108,7 +128,7 @@ def stem(name: str) -> str:
 def _find(spec: str, index: _Index) -> Record | None:
     """The record that `spec` names; a hub id only within its organisation, but for re-packed weights."""
     if "/" not in spec:
-        return index.find(spec)
+        return index.find(spec) or index.same_architecture(spec)
     found = index.exact.get(_key(spec))
     organisation, _, tail = spec.rpartition("/")
     if found is not None or not _key(tail):
@@ -210,7 +230,8 @@ class ModelCatalog:
                 if not isinstance(name, str):
                     raise SpecError(f"{self._aliases}, {alias}: got {str(name)[:60]!r}; the name of a model is needed")
             aliases = own | {alias: name for alias, name in aliases.items() if alias not in own}
-        return _Index(records, aliases)
+        series: dict[str, str] = json.loads((DATA / SERIES_FILE).read_text(encoding="utf-8"))
+        return _Index(records, aliases, series)
 
     def check(self) -> None:
         """Read the files of your own, if there are any. Raises SpecError naming file and line."""
