@@ -26,6 +26,8 @@ from fit_intervals import TARGET
 from rows import TRUTH, TRUTH_DATE
 
 from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.memory import row_method
+from flopwise.backtests.memory import row_stack as memory_stack
 from flopwise.backtests.prediction import Prediction, Row
 from flopwise.backtests.run import measurements, run_backtest
 from flopwise.backtests.training import row_stack
@@ -145,14 +147,26 @@ def coverage(kind: str, facts: Facts) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def memory_coverage() -> dict[str, Any]:
+    """The software whose memory was measured, by what it trained; devices have no part in it."""
+    rows = measurements(KINDS["memory"], TRUTH / "memory.csv")
+    counts = Counter(f"{memory_stack(row)} {row_method(row)}" for row in rows)
+    return {"stacks": dict(sorted(counts.items())), "families": {}, "family_out": 1.0, "maker_out": 1.0}
+
+
 def main() -> None:
     """Fit, report, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--kinds", nargs="+", choices=COVERED, default=COVERED, help="others keep what they have")
+    every = (*COVERED, "memory")
+    parser.add_argument("--kinds", nargs="+", choices=every, default=every, help="others keep what they have")
     given = parser.parse_args()
     facts, kinds = load_facts(), dict[str, Any](json.loads(DATA.read_text(encoding="utf-8"))["kinds"])
     for kind in given.kinds:
+        if kind == "memory":
+            kinds[kind] = memory_coverage()
+            print(*(f"memory: {name} {rows}" for name, rows in kinds[kind]["stacks"].items()), sep="\n")
+            continue
         kinds[kind] = coverage(kind, facts)
         print(f"{kind}: families left out {kinds[kind]['family_out']}, makers left out {kinds[kind]['maker_out']}")
         for family, own in kinds[kind]["families"].items():

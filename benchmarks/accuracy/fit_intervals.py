@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,20 +23,26 @@ from typing import NamedTuple
 import numpy as np
 from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 
+from flopwise.backtests.memory import row_method, row_stack
 from flopwise.facts.calibration import FEW_ROWS, FEW_SOURCES
+from flopwise.facts.catalog import load_facts
 from flopwise.fitting.campaign import weighted_quantile
 from flopwise.fitting.constants import Array
 from flopwise.fitting.robust import even_weights
+from flopwise.training.memory import memory_class
 
 TARGET = 0.8
 FLOOR = {"weights": 0.003, "memory": 0.05}
 """Least distance of either end from the median, as a logarithm; `OTHER_FLOOR` for the kinds that are not here."""
 OTHER_FLOOR = 0.08
 WIDEST = 4.0
-BY_CLASS, LEAST_FACTOR = ("training",), 0.3
+FACTS = load_facts()
+BY_CLASS, LEAST_FACTOR = ("training", "memory"), 0.3
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
 MANY_SOURCES = 8
 """Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
+LEAST_ROWS = {"memory": 20}
+"""Rows from which a class has a band of its own, where that is not `FEW_ROWS`: few rows of memory lie all on one side."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 
 
@@ -64,6 +70,7 @@ def points_of(scored: Sequence[Case]) -> list[Point]:
     """The measurements of cases that were predicted; by constants that have not seen their source, where there are."""
     points = []
     unseen = unseen_errors(scored[0].kind) if scored else {}
+    measured = measured_software(scored) if scored and scored[0].kind == "memory" else {}
     for case in scored:
         band, ratio = case.prediction.band, case.ratio
         if case.key in unseen:
@@ -72,10 +79,33 @@ def points_of(scored: Sequence[Case]) -> list[Point]:
             inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
             sign, name = -1 if inverse else 1, band.asked or band.name
             far = sign * math.log(ratio)
-            if case.kind != "memory":  # whose estimates do not widen by what nobody stated: the class holds that, too
-                far -= min(max(far, math.log(band.reach[0])), math.log(band.reach[1]))
+            far -= min(max(far, math.log(band.reach[0])), math.log(band.reach[1]))
+            if case.kind == "memory":
+                name = unseen_class(case, measured)
             points.append(Point(name, case.publisher, far, band.spread))
     return points
+
+
+Software = dict[str, dict[str, int]]
+"""By publisher, the rows of each "stack method"."""
+
+
+def measured_software(scored: Sequence[Case]) -> Software:
+    """What software each publisher measured the memory of."""
+    found: Software = defaultdict(lambda: defaultdict(int))
+    for case in scored:
+        if case.ratio is not None:
+            found[case.publisher][f"{row_stack(case.row)} {row_method(case.row)}"] += 1
+    return found
+
+
+def unseen_class(case: Case, measured: Software) -> str:
+    """The class of a row's memory for those who have the rows of other publishers alone."""
+    others: Counter[str] = Counter()
+    for publisher, rows in measured.items():
+        if publisher != case.publisher:
+            others.update(rows)
+    return memory_class(FACTS.stack(row_stack(case.row)), row_method(case.row), others)
 
 
 def source_weights(points: Sequence[Point]) -> Array:
@@ -104,7 +134,8 @@ def classes(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 def enough(points: Sequence[Point]) -> bool:
     """Whether a class has a band of its own; with less it takes that of the class above it."""
-    return len(points) >= FEW_ROWS and len({p.source for p in points}) >= FEW_SOURCES
+    least = LEAST_ROWS.get(points[0].name.partition(".")[0], FEW_ROWS)
+    return len(points) >= least and len({p.source for p in points}) >= FEW_SOURCES
 
 
 def bands(points: Sequence[Point], floor: float) -> dict[str, Band]:

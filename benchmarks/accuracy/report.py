@@ -192,7 +192,7 @@ def coverage(kinds: dict[str, list[Case]]) -> str:
     return table(("kind", "rows", "sources", "spread multiplied by", "inside, sources left out"), rows)
 
 
-CHECKED = ("training",)
+CHECKED = ("training", "memory")
 """Kinds whose classes must hold: with at least `MANY` rows between these shares of measured values inside."""
 MANY, LEAST_INSIDE, MOST_INSIDE = 20, 0.70, 0.92
 ALL = "all"

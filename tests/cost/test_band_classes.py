@@ -19,11 +19,15 @@ def test_a_class_without_a_band_takes_the_one_above_and_remembers_what_was_asked
         error_band("astrology", FACTS.calibration)
 
 
+MODULES = ("framework.seen", "framework.unseen", "transformers.seen", "transformers.unseen")
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "weights",
-        *(f"memory.{what}" for what in ("full", "adapters", "serving")),
+        *(f"memory.{what}.{whose}" for what in ("full", "adapters", "quantised") for whose in MODULES),
+        "memory.serving",
         "kernels.gemm",
         *(f"{kind}.{what}" for kind in ("training", "gpu_hours") for what in ("dense", "moe")),
         "serving.ttft.server",

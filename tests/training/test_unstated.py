@@ -16,7 +16,8 @@ from flopwise.backtests.training import absent_inputs, row_job
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts.models.catalog import load_model
-from flopwise.training.estimate import UnstatedInput, estimate
+from flopwise.training.alternatives import UnstatedInput
+from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs

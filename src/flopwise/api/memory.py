@@ -104,14 +104,14 @@ def _training(
 
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
-    seq_len = data.seq_len(model, tunes=spec.tunes)
+    seq_len, unsaid = data.seq_len(model, tunes=spec.tunes), spec.unsaid
     layout = spec.layout(model, seq_len, gpus)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     spec = spec if chip is None else spec.on(chip, facts)
     wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_routing(model, recipe, layout)
-    answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
+    answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None, unsaid=unsaid)
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
     return replace(answer, assumptions=(*notes, *lacking, *answer.assumptions))
 

@@ -66,22 +66,15 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
-    unsaid = _unsaid(spec, machines) if spec.says_layout else _unsaid(spec, machines) & {"stack", "network"}
+    unsaid = spec.unsaid if spec.says_layout else spec.unsaid & {"stack"}
+    if not (machines.network or machines.names_offer):
+        unsaid |= {"network"}
     answer = train_answer(job, facts, laid_out, notes, data.epochs, unsaid)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
     said = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
     kinds = unsaid_kinds(LAYOUT_SETTINGS, said, "default" if spec.says_layout else "chosen")
     kinds |= unsaid_kinds(SETTINGS, said, "default")
     return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd, kinds=kinds)
-
-
-def _unsaid(spec: TrainingSpec, machines: MachineSpec) -> set[str]:
-    """What people do differently and nobody said, as `training.unstated.other_jobs` names it."""
-    said = {
-        "stack": spec.stack, "micro-batch": spec.micro_batch, "recompute": spec.recompute or spec.recomputes_some,
-        "interleave": spec.interleave or spec.schedule, "network": machines.network or machines.names_offer,
-    }  # fmt: skip
-    return {name for name, value in said.items() if not value}
 
 
 USUAL_CLOUD = "aws"

@@ -21,7 +21,7 @@ from flopwise.backtests.prediction import (
     whole,
 )
 from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
@@ -30,10 +30,11 @@ from flopwise.facts.models.config import model_from_config
 from flopwise.facts.software import TrainingStack
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import GradSync, Layout, Lora, Recipe, Selective
-from flopwise.training.memory import Memory, ends_of, stale_shifts, step_memory
+from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 
 UNIT = "bytes/GPU"
 RECENT_YEAR = 2025  # from then on FSDP stacks compile the loss as well
+LOOPING_YEAR = 2022  # optimizers of PyTorch before 2.0 go through the parameters one by one
 OLD_LIBRARIES_YEAR = 2023  # of PyTorch before 2.1 and bitsandbytes before 0.43.2, whatever software runs on them
 WHOLE_SEQUENCES = frozenset({"megatron-deepspeed", "megatron-2021"})  # stacks of before sequence parallelism
 DEFAULT_SEQ = 512  # of unpacked instruction tuning whose length is not stated
@@ -63,6 +64,13 @@ def row_stack(row: Row) -> str:
     return "torchtune-2024" if name == "torchtune-eager" and _year(row) < RECENT_YEAR else name
 
 
+def row_method(row: Row) -> str:
+    """What a row trains, as `memory_method` tells it apart."""
+    if row.get("method", "").lower() not in ADAPTER_METHODS | SMALL_METHODS:
+        return "full"
+    return "adapters" if (row.get("base") or "bf16") in DTYPES else "quantised"
+
+
 def _year(row: Row) -> int:
     """The year of the software: of its version where that names one, or of the row."""
     named = re.search(r"\b20\d\d\b", row.get("software_version") or "")
@@ -72,8 +80,11 @@ def _year(row: Row) -> int:
 def _libraries(row: Row, stack: TrainingStack) -> TrainingStack:
     """The stack with the habits of the libraries of the row's year.
 
-    Source: bitsandbytes pull request 1270; PyTorch pull request 101982 (see `litgpt-2023` in data/stacks.json).
+    Source: bitsandbytes pull request 1270; PyTorch pull request 101982 (see `litgpt-2023` in data/stacks.json); PyTorch
+    2.0 release notes: foreach implementations of optimizers, which hold temporaries of all parameters, by default.
     """
+    if _year(row) <= LOOPING_YEAR:
+        stack = replace(stack, step_copies=0)
     old = stack.pipeline_gathered and _year(row) <= OLD_LIBRARIES_YEAR  # PyTorch's FSDP
     return replace(stack, loads_whole=True, quantised_keeps_input=True) if old else stack
 
@@ -134,7 +145,7 @@ def _lora(row: Row, model: Model, stack: str, facts: Facts) -> Lora | None:
         base=facts.weight_format(base),
         adapter_dtype="fp32" if row.get("adapter_dtype") == "fp32" else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
-        dropout=number(row, "lora_dropout") is not None,
+        dropout=bool(number(row, "lora_dropout")),
         scales_outputs=method == "adapter_v2",
         extra_trainable=("embedding", "head") if method == "lora_emb" else (),
     )
@@ -217,8 +228,11 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     silent("lora_rank", *({"lora_rank": r} for r in ends), when=adapters and not counted)
     sets = (targets, "qv", "all-linear")
     silent("lora_targets", *({"lora_targets": t} for t in sets), when=adapters and not counted)
-    drops = "0.05" if tool == "litgpt" else ""
-    silent("lora_dropout", *({"lora_dropout": d} for d in (drops, "", "0.05")), when=adapters)
+    drops = "0.05" if tool == "litgpt" else "0"
+    silent("lora_dropout", *({"lora_dropout": d} for d in (drops, "0", "0.05")), when=adapters)
+    accumulates = (number(row, "grad_accum") or 1.0) > 1.0 and row.get("zero") in {"2", "3"}
+    by_version = accumulates and tool == "hf"  # accelerate before 1.10 does not know FSDP 2's way to put it off
+    silent("grad_sync", *({"grad_sync": sync} for sync in ("", "each", "last")), when=by_version)
     double = "no" if tool == "litgpt" else "yes"
     silent("double_quant", *({"double_quant": d} for d in (double, "no", "yes")), when=row.get("base") == "nf4")
     cuts = row.get("software") not in WHOLE_SEQUENCES and whole(row, "tp", 1) > 1
@@ -256,8 +270,8 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
             floor = min(floor, *(other.floor_bytes for other in found)) if found else floor
             pairs = zip(others, found, strict=True)
             shifts.append(tuple(math.log(reading_bytes(other, m) / total) for other, m in pairs))
-        adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
-        band = error_band("memory.adapters" if adapters else "memory.full", facts.calibration)
+        model, layout = row_model(stated, facts), row_layout(stated)
+        band = memory_band(row_recipe(stated, model, layout, facts), facts.calibration)
         return total, band.between(*ends_of(shifts))
 
     found = prediction_of(row, UNIT, "peak_bytes", figure)

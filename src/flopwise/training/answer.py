@@ -8,14 +8,13 @@ from typing import Any
 
 from flopwise.cost.money import unit_usd
 from flopwise.cost.quick import QuickFormula
-from flopwise.facts import defaults
 from flopwise.facts.catalog import Facts
-from flopwise.facts.software import PARALLELISM
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
+from flopwise.training.alternatives import usual_stacks
 from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
@@ -159,16 +158,10 @@ def train_answer(
     """
     result = estimate(job)
     if unsaid:
-        usual = defaults.USUAL_STACKS if job.recipe.lora is None else defaults.USUAL_ADAPTER_STACKS
-        degrees = {name: int(getattr(job.layout, name)) for name in PARALLELISM}
-        stacks = [
-            stack
-            for stack in map(facts.stack, usual)
-            if stack.runs_on(job.cluster.accelerator) and not stack.missing(degrees)
-        ]
+        stacks = usual_stacks(job.layout, job.recipe, job.cluster.accelerator, facts)
         result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, unsaid, stacks)))
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
-    memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts)
+    memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts, unsaid=unsaid)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
     run, costs = result.run, dict[str, float]()
     if run is not None:

@@ -15,6 +15,7 @@ from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops, forward_flops, runs, stack_shape, stack_works
 from flopwise.ops.routing import dropped_frac
 from flopwise.ops.types import Floats, Ints
+from flopwise.training.alternatives import UnstatedInput
 from flopwise.training.frozen import Frozen, split_model
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
@@ -29,23 +30,8 @@ from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts
 from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
-from flopwise.units import format_percent
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnstatedInput:
-    """One input that is assumed, and tokens/s at the ends of what people do, over those of the estimate."""
-
-    name: str
-    low: float  # at most 1
-    high: float  # at least 1
-
-    @property
-    def text(self) -> str:
-        """What it widens the interval by, in words."""
-        return f"{self.name} not stated: -{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,13 +150,40 @@ def ends_of(shifts: Iterable[Iterable[float]]) -> tuple[float, float]:
     return math.exp(-math.hypot(*map(min, logs))), math.exp(math.hypot(*map(max, logs)))
 
 
+PLAIN_BITS = 16
+"""Of weights that are not quantised."""
 FITS_WITH = 0.9
 """Probability to fit that a layout must reach where nobody names one: running out of memory costs more than time."""
 
 
+def memory_method(recipe: Recipe) -> str:
+    """What is trained, as classes of errors tell it apart: all weights, adapters, or adapters on quantised weights."""
+    if recipe.lora is None:
+        return "full"
+    return "quantised" if recipe.lora.base.weight_bits < PLAIN_BITS else "adapters"
+
+
+def memory_class(stack: TrainingStack, method: str, measured: Mapping[str, int]) -> str:
+    """The class of errors of a training step's memory: what is trained, whose modules, and whether that was measured.
+
+    Modules of transformers keep what each model's author wrote, frameworks have layers of their own. `measured`: rows
+    by "stack method".
+
+    Source: publishers left out in turn (benchmarks/accuracy). Assumes: software with rows of another method alone errs
+    as software without rows.
+    """
+    modules = "transformers" if stack.hf_modules else "framework"
+    return f"memory.{method}.{modules}.{'seen' if measured.get(f'{stack.name} {method}') else 'unseen'}"
+
+
 def memory_band(recipe: Recipe, calibration: Calibration) -> ErrorBand:
-    """The measured error band of a training step's memory. Source: data/intervals.json. Assumes: as `ErrorBand`."""
-    return error_band("memory.full" if recipe.lora is None else "memory.adapters", calibration)
+    """The measured error band of a training step's memory: that of its class.
+
+    Source: data/intervals.json; data/coverage.json for what was measured. Assumes: as `ErrorBand`.
+    """
+    coverage = calibration.measured.get("memory")
+    measured = {} if coverage is None else coverage.stacks
+    return error_band(memory_class(recipe.stack, memory_method(recipe), measured), calibration)
 
 
 def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:

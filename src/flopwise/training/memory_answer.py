@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +17,13 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
+from flopwise.training.alternatives import UnstatedInput, other_settings, usual_stacks
 from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
+from flopwise.training.stages import FULL
 
+NO_RECOMPUTE = 0
 MOST_DOUBLINGS = 16
 """Of GPUs that are looked at."""
 
@@ -29,19 +35,44 @@ class TrainingMemoryAnswer(MemoryAnswer):
     recipe: Recipe
     layout: Layout
     memory: Memory
+    unstated: tuple[UnstatedInput, ...] = ()  # inputs that are assumed, and how much each widens the interval
+
+    def document(self) -> dict[str, Any]:
+        """The memory as the JSON that scripts rely on."""
+        return {**MemoryAnswer.document(self), "unstated": [asdict(one) for one in self.unstated]}
 
 
 def memory_answer(
-    model: Model, recipe: Recipe, layout: Layout, device: Accelerator | None, facts: Facts, *, seq_given: bool = True
+    model: Model,
+    recipe: Recipe,
+    layout: Layout,
+    device: Accelerator | None,
+    facts: Facts,
+    *,
+    seq_given: bool = True,
+    unsaid: Collection[str] = (),
 ) -> TrainingMemoryAnswer:
-    """The memory of one layout of one recipe, against `device`."""
-    memory = step_memory(model, recipe, layout, device_kind="gpu" if device is None else device.kind)
+    """The memory of one layout of one recipe, against `device`; `unsaid`: its inputs that nobody stated."""
+    kind = "gpu" if device is None else device.kind
+    memory = step_memory(model, recipe, layout, device_kind=kind)
     total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
-    band = memory_band(recipe, facts.calibration).between(*ends_of([stale_shifts(memory, total)]))
+    stacks = usual_stacks(layout, recipe, device, facts) if "stack" in unsaid else []
+    layers = model.stacks[0].num_layers
+    others = other_settings(layout, recipe, layers, unsaid, stacks, (NO_RECOMPUTE, FULL))
+    found = {
+        name: [step_memory(model, other, laid_out, device_kind=kind) for laid_out, other in settings]
+        for name, settings in others.items()
+    }
+    shares = {name: [float(other.total_bytes) / total for other in ends] for name, ends in found.items()}
+    unstated = tuple(UnstatedInput(name=n, low=min(1.0, *ends), high=max(1.0, *ends)) for n, ends in shares.items())
+    shifts = [(math.log(one.low), math.log(one.high)) for one in unstated]
+    floor = min([memory.floor_bytes, *(other.floor_bytes for ends in found.values() for other in ends)])
+    band = memory_band(recipe, facts.calibration).between(*ends_of([stale_shifts(memory, total), *shifts]))
     default = "" if seq_given else " (the default; --seq sets it)"
-    notes = (*model.notes, *check_length(model, int(recipe.seq_len)), *memory.assumptions)
+    assumed = tuple(one.text for one in unstated if one.matters)
+    notes = (*model.notes, *check_length(model, int(recipe.seq_len)), *memory.assumptions, *assumed)
     return TrainingMemoryAnswer(
-        **fit_figures(total, band, device, capacity, notes, floor=memory.floor_bytes),
+        **fit_figures(total, band, device, capacity, notes, floor=floor),
         model=model,
         num_gpus=int(layout.num_gpus),
         task="train",
@@ -60,6 +91,7 @@ def memory_answer(
         recipe=recipe,
         layout=layout,
         memory=memory,
+        unstated=unstated,
         moments=tuple(sorted(((n, float(b)) for n, b in memory.moments.items()), key=lambda m: -m[1])),
     )
 

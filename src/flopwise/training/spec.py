@@ -291,6 +291,15 @@ class TrainingSpec(Spec):
         return bool(other) or any(d is not None for d in degrees)
 
     @property
+    def unsaid(self) -> frozenset[str]:
+        """What people do differently and the question leaves open, as `alternatives.other_settings` names it."""
+        said = {
+            "stack": self.stack, "micro-batch": self.micro_batch, "recompute": self.recompute or self.recomputes_some,
+            "interleave": self.interleave or self.schedule,
+        }  # fmt: skip
+        return frozenset(name for name, value in said.items() if not value)
+
+    @property
     def adapts(self) -> bool:
         """Whether adapters are trained, and not the model."""
         return self.qlora or self.lora is not None

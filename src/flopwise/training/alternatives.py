@@ -1,0 +1,99 @@
+"""How else people run a training job: its layout and recipe at the ends of what they do, input by input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flopwise.facts import defaults
+from flopwise.facts.software import PARALLELISM
+from flopwise.training.layout import TARGET_SETS, Layout, Recipe
+from flopwise.training.stages import cuts_alike
+from flopwise.units import format_percent
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.software import TrainingStack
+
+SEEN_BELOW = 0.995
+"""An input that leaves as much of the estimate is not worth a word."""
+MICRO_BATCHES = (1, 2, 4)
+"""Sequences of a micro-batch that people run."""
+LORA_ENDS = ((8, "qv"), (64, "all-linear"))
+"""Rank and targets of small and of large adapters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnstatedInput:
+    """One input that is assumed, and the estimate at the ends of what people do, over its own."""
+
+    name: str
+    low: float  # at most 1
+    high: float  # at least 1
+
+    @property
+    def text(self) -> str:
+        """What it widens the interval by, in words."""
+        return f"{self.name} not stated: -{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
+
+    @property
+    def matters(self) -> bool:
+        """Whether it moves the estimate by as much as is worth a word."""
+        return self.low < SEEN_BELOW or self.high > 1.0 / SEEN_BELOW
+
+
+Setting = tuple[Layout, Recipe]
+
+
+def other_settings(
+    layout: Layout,
+    recipe: Recipe,
+    layers: int,
+    unsaid: Collection[str],
+    stacks: Sequence[TrainingStack] = (),
+    recomputes: tuple[int, int] = (0, 1),
+) -> dict[str, list[Setting]]:
+    """By input that nobody stated, layout and recipe as other people have them.
+
+    `stacks`: those that people have; `recomputes`: the two modes of recompute that lie farthest apart.
+
+    Source: published runs (benchmarks/truth/training.csv) for the ends. Assumes: a batch is rounded up to whole
+    micro-batches.
+    """
+    stages = int(layout.pp)
+    others: dict[str, list[Setting]] = {}
+
+    def laid_out(**fields: int) -> Setting:
+        changed = replace(layout, **fields)  # type: ignore[arg-type]  # fields by name
+        replicas = int(changed.dp) * int(changed.micro_batch)
+        batch = math.ceil(int(recipe.global_batch) / replicas) * replicas
+        return changed, replace(recipe, global_batch=batch)
+
+    if "micro-batch" in unsaid:
+        others["micro-batch"] = [laid_out(micro_batch=size) for size in MICRO_BATCHES]
+    if "recompute" in unsaid:
+        others["recompute"] = [laid_out(recompute=mode) for mode in recomputes]
+    if "interleave" in unsaid and stages > 1:
+        deepest = max((v for v in range(2, layers // stages + 2) if cuts_alike(layers, stages, v)), default=1)
+        others["interleave"] = [laid_out(interleave=chunks) for chunks in (1, deepest)]
+    if "sharding" in unsaid and int(layout.dp) > 1:
+        others["sharding"] = [laid_out(zero=stage) for stage in (0, 1, 3) if stage <= recipe.stack.zero]
+    if "adapters" in unsaid and recipe.lora is not None:
+        others["adapters"] = [
+            (layout, replace(recipe, lora=replace(recipe.lora, rank=rank, targets=TARGET_SETS[targets])))
+            for rank, targets in LORA_ENDS
+        ]
+    if "stack" in unsaid:
+        others["stack"] = [(layout, replace(recipe, stack=stack)) for stack in stacks]
+    return others
+
+
+def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, facts: Facts) -> list[TrainingStack]:
+    """The stacks that people use for such a recipe, of those that run on the device and have the layout's degrees."""
+    usual = defaults.USUAL_STACKS if recipe.lora is None else defaults.USUAL_ADAPTER_STACKS
+    degrees = {name: int(getattr(layout, name)) for name in PARALLELISM}
+    stacks = map(facts.stack, usual)
+    return [s for s in stacks if (device is None or s.runs_on(device)) and not s.missing(degrees)]
