@@ -101,7 +101,10 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
             told.append(("the engine uses", gib(answer.usable_bytes)))
         told.append(("margin", f"{gib(answer.margin_bytes)}: it {'fits' if answer.fits else 'does not fit'}"))
     if capacity and answer.max_concurrency is not None:
-        cached = f"; cache of {answer.kv_capacity_tokens:,.0f} tokens" if answer.kv_capacity_tokens is not None else ""
+        cached = ""
+        if answer.kv_capacity_tokens is not None:
+            least, most = (answer.kv_capacity_tokens * share for share in answer.capacity_ends)
+            cached = f"; cache of {answer.kv_capacity_tokens:,.0f} tokens (80 % interval: {least:,.0f} to {most:,.0f})"
         told.append(("at most", f"{answer.max_concurrency:,.0f} sequences{cached}"))
     yield pairs(told, paper)
     if answer.remedies:

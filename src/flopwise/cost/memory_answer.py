@@ -73,6 +73,11 @@ class MemoryAnswer(Result):
         return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
 
     @property
+    def capacity_ends(self) -> tuple[float, float]:
+        """The least and the most that the cache holds, over the estimate; no cache in training."""
+        return 1.0, 1.0
+
+    @property
     def room(self) -> str:
         """How many sequences fit, as a further sentence; nothing in training."""
         return ""

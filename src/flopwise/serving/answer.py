@@ -144,7 +144,13 @@ class ServeAnswer(Result):
         totals = attributes(
             found, "total_tokens_per_s concurrency max_concurrency max_whole_contexts kv_capacity_tokens"
         )
+        least, most = job_memory(job).capacity_ends()
+        totals |= {
+            "kv_capacity_tokens_low": int(least * found.kv_capacity_tokens),
+            "kv_capacity_tokens_high": int(most * found.kv_capacity_tokens),
+        }
         totals = {name: value * replicas for name, value in totals.items()}
+        absent = dict.fromkeys(("kv_capacity_tokens", "kv_capacity_tokens_low", "kv_capacity_tokens_high"))
         return {
             **attributes(
                 self, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
@@ -158,7 +164,7 @@ class ServeAnswer(Result):
             **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
             **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
             "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
-            **(totals if job.decodes else totals | {"kv_capacity_tokens": None}),
+            **(totals if job.decodes else totals | absent),
             "bound": found.bound,
             "breakdown": entries(found.breakdown, "seconds"),
             **attributes(found, "lower_bound_s mfu_frac"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from flopwise.cost.intervals import error_band
 from flopwise.cost.memory_answer import MemoryAnswer, fit_figures
 from flopwise.cost.quick import QuickFormula, quick_gpus
 from flopwise.facts.accelerators import Accelerator
@@ -31,6 +31,28 @@ class ServingMemoryAnswer(MemoryAnswer):
     concurrency: int
     context: int
 
+    def document(self) -> dict[str, Any]:
+        """The memory as the JSON that scripts rely on."""
+        return {**MemoryAnswer.document(self), **self.capacity_fields()}
+
+    @property
+    def capacity_ends(self) -> tuple[float, float]:
+        """The least and the most that the cache holds, over the estimate."""
+        return self.memory.capacity_ends()
+
+    def capacity_fields(self) -> dict[str, float | None]:
+        """The ends of what the cache holds: tokens, and sequences of the context as far as the batch may go."""
+        names = ("kv_capacity_tokens", "max_concurrency")
+        fields = dict[str, float | None].fromkeys(f"{name}_{end}" for name in names for end in ("low", "high"))
+        if self.kv_capacity_tokens is None:
+            return fields
+        cap = self.deployment.max_batch or self.deployment.software(self.facts)["engine"].max_batch
+        held = max(self.max_concurrency or 0.0, self.kv_capacity_tokens / self.context)  # if the batch were not capped
+        for end, share in zip(("low", "high"), self.capacity_ends, strict=True):
+            fields[f"kv_capacity_tokens_{end}"] = math.floor(share * self.kv_capacity_tokens)
+            fields[f"max_concurrency_{end}"] = min(math.floor(share * held), cap)
+        return fields
+
     @property
     def room(self) -> str:
         """How many sequences fit, as a further sentence."""
@@ -45,10 +67,9 @@ def memory_answer(
     """The memory of one deployment, against what its engine uses of `device`."""
     layout, caches, known = spec.layout(), generates(model), device is not None
     usable = None if device is None else min(float(device.hbm_bytes), float(memory.usable_bytes))
-    floor = float(sum(np.ravel(memory.items.get(name, 0.0))[0] for name in ("weights", "KV cache")))
-    band, notes = error_band("memory.serving", facts.calibration), (*model.notes, *memory.assumptions)
+    band, notes = memory.total_band(), (*model.notes, *memory.assumptions)
     return ServingMemoryAnswer(
-        **fit_figures(float(memory.total_bytes), band, device, usable, notes, floor=floor),
+        **fit_figures(float(memory.total_bytes), band, device, usable, notes, floor=memory.exact_bytes),
         model=model,
         num_gpus=int(layout.num_gpus),
         task="serve",
