@@ -217,6 +217,23 @@ LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 """How targets of latency are called in text."""
 
 
+class OpenInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that is assumed: tokens/s and bytes at the ends of what people do, over those of the plan."""
+
+    name: str
+    speed_low: float
+    speed_high: float
+    memory_low: float
+    memory_high: float
+
+    @property
+    def text(self) -> str:
+        """What it widens, in words."""
+        ends = (self.speed_low, self.speed_high, self.memory_low, self.memory_high)
+        slower, faster, less, more = (f"{100 * (end - 1):+.0f} %" for end in ends)
+        return f"{self.name} not stated: {slower} to {faster} in speed, {less} to {more} in memory of the first plan"
+
+
 class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer; `workload` is the input as it was written, in plain data."""
 
@@ -246,6 +263,8 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     """Plans that were run through the simulator."""
     cost_scope: str = ""
     """What `cost_usd` is of: one run, or a month of service around the clock; in a fleet also what that pays."""
+    unstated: list[OpenInput] = []
+    """Inputs of the first plan that nobody stated and the search does not choose, and what they make of it."""
     if_you_port: list[Port] = []
     """The cheapest plan with each software that the project would have to be ported to."""
     version: int = FORMAT

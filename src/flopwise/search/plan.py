@@ -19,7 +19,7 @@ from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverag
 from flopwise.options import changed_options
 from flopwise.provenance import Figure, unsaid_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
-from flopwise.search.answer import Candidate, Plan, PlanDraft
+from flopwise.search.answer import Candidate, OpenInput, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.reproduce import command
 from flopwise.search.spec import TRAINING
@@ -110,12 +110,14 @@ def plan(
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
+    unstated = _open_inputs(draft.plans[0], workload, model, facts) if alone and draft.plans else []
     known = _spot_known(workload, facts)
     coverage = [coverage_text(known)] if known else []
     month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
     parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {
-        "ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks, *coverage],
+        "ruled_out": draft.ruled_out.rows(), "unstated": unstated,
+        "assumptions": [*model.notes, *draft.assumptions, *remarks, *coverage, *(one.text for one in unstated)],
     }  # fmt: skip
     return Plan(
         spot_coverage=known, workload=dict(workload.document), task=workload.task, objective=workload.objective,
@@ -138,6 +140,32 @@ def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts:
 
     needs = network_needs(estimate(candidate_job(workload, model, facts, offer, candidate)))
     return msgspec.structs.replace(candidate, network=[asdict(need) for need in needs])
+
+
+def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Facts) -> list[OpenInput]:
+    """What nobody stated of the first plan of a training run and the search does not choose: its stack."""
+    unsaid = workload.training.unsaid & {"stack"} if workload.task in TRAINING else frozenset[str]()
+    if not unsaid:
+        return []
+    from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
+    from flopwise.training.alternatives import usual_stacks  # noqa: PLC0415 - half is enough
+    from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
+    from flopwise.training.memory import step_memory  # noqa: PLC0415 - half is enough
+    from flopwise.training.memory_answer import unstated_memory  # noqa: PLC0415 - half is enough
+    from flopwise.training.unstated import other_jobs, unstated_inputs  # noqa: PLC0415 - half is enough
+
+    place = first.provider, first.instance, first.region
+    job = candidate_job(workload, model, facts, next(o for o in facts.offers if o.key == place), first)
+    device = job.cluster.accelerator
+    others = other_jobs(job, unsaid, usual_stacks(job.layout, job.recipe, device, facts))
+    settings = {name: [(one.layout, one.recipe) for one in jobs] for name, jobs in others.items()}
+    total = float(step_memory(model, job.recipe, job.layout, device_kind=device.kind).total_bytes)
+    memory, _ = unstated_memory(model, total, settings, device.kind)
+    return [
+        OpenInput(name=one.name, speed_low=one.low, speed_high=one.high, memory_low=other.low, memory_high=other.high)
+        for one, other in zip(unstated_inputs(estimate(job), others), memory, strict=True)
+        if one.matters or other.matters
+    ]
 
 
 def _spot_known(workload: Resolved, facts: Facts) -> tuple[SpotCoverage, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
-from flopwise.training.alternatives import UnstatedInput, other_settings, usual_stacks
+from flopwise.training.alternatives import Setting, UnstatedInput, other_settings, usual_stacks
 from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
@@ -59,14 +59,9 @@ def memory_answer(
     stacks = usual_stacks(layout, recipe, device, facts) if "stack" in unsaid else []
     layers = model.stacks[0].num_layers
     others = other_settings(layout, recipe, layers, unsaid, stacks, (NO_RECOMPUTE, FULL))
-    found = {
-        name: [step_memory(model, other, laid_out, device_kind=kind) for laid_out, other in settings]
-        for name, settings in others.items()
-    }
-    shares = {name: [float(other.total_bytes) / total for other in ends] for name, ends in found.items()}
-    unstated = tuple(UnstatedInput(name=n, low=min(1.0, *ends), high=max(1.0, *ends)) for n, ends in shares.items())
+    unstated, least = unstated_memory(model, total, others, kind)
     shifts = [(math.log(one.low), math.log(one.high)) for one in unstated]
-    floor = min([memory.floor_bytes, *(other.floor_bytes for ends in found.values() for other in ends)])
+    floor = min(memory.floor_bytes, least)
     band = memory_band(recipe, facts.calibration).between(*ends_of([stale_shifts(memory, total), *shifts]))
     default = "" if seq_given else " (the default; --seq sets it)"
     assumed = tuple(one.text for one in unstated if one.matters)
@@ -94,6 +89,22 @@ def memory_answer(
         unstated=unstated,
         moments=tuple(sorted(((n, float(b)) for n, b in memory.moments.items()), key=lambda m: -m[1])),
     )
+
+
+def unstated_memory(
+    model: Model, total: float, others: Mapping[str, Sequence[Setting]], device_kind: str
+) -> tuple[tuple[UnstatedInput, ...], float]:
+    """The inputs that are assumed in `total` bytes, and the least that is exact of any of `others` (by input).
+
+    Source: the same formulas. Assumes: inputs change the memory independently.
+    """
+    inputs, least = [], math.inf
+    for name, settings in others.items():
+        found = [step_memory(model, recipe, layout, device_kind=device_kind) for layout, recipe in settings]
+        shares = [1.0, *(float(memory.total_bytes) / total for memory in found)]
+        inputs.append(UnstatedInput(name=name, low=min(shares), high=max(shares)))
+        least = min([least, *(memory.floor_bytes for memory in found)])
+    return tuple(inputs), least
 
 
 def layout_text(layout: Layout) -> str:
