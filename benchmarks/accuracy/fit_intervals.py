@@ -42,7 +42,7 @@ BY_CLASS, LEAST_FACTOR = ("training", "memory"), 0.3
 MANY_SOURCES = 8
 """Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
 LEAST_ROWS = {"memory": 20}
-"""Rows from which a class has a band of its own, where that is not `FEW_ROWS`: few rows of memory lie all on one side."""
+"""Rows from which a class has a band of its own, where not `FEW_ROWS`: few rows of memory lie all on one side."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 
 

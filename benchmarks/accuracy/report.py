@@ -34,7 +34,7 @@ from flopwise.backtests.prediction import number
 from flopwise.backtests.run import measurements
 from flopwise.backtests.summary import reasons, summarize, worst
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.memory import software_left_out
+from flopwise.fitting.memory import dependences, software_left_out
 
 Key = Callable[[Case], str]
 MOST_REASONS, WORST, FEW = 15, 8, 3
@@ -228,7 +228,7 @@ def class_coverage(scored: Sequence[Case]) -> dict[str, ClassCoverage]:
 def class_section(scored: Sequence[Case]) -> Iterator[str]:
     """The classes as a table."""
     yield "### Classes of intervals"
-    yield CLASSES
+    yield CLASSES[scored[0].kind]
     rows = [(name, c.rows, c.publishers, percent(c.share)) for name, c in class_coverage(scored).items()]
     yield table(("class", "rows", "publishers", "in the interval, publishers left out"), rows)
 
@@ -319,6 +319,8 @@ def section(kind: str, predicted: list[Case]) -> Iterator[str]:
         yield from left_out_section(kind, [c for c in predicted if c.prediction.error is not None])
     if kind in CHECKED:
         yield from class_section(predicted)
+    if kind == "memory":
+        yield from memory_constants()
     yield "### Farthest off"
     far = worst([c.prediction for c in predicted], WORST)
     yield table(
@@ -336,10 +338,16 @@ def section(kind: str, predicted: list[Case]) -> Iterator[str]:
             yield f"and {len(missing) - MOST_REASONS} more reasons."
 
 
-CLASSES = """\
+CLASSES = {
+    "training": """\
 A row's class says whether the model is a mixture, and whether all inputs were published. What nobody published
 (recompute, micro-batch, interleaving, sharding, adapters) is taken at the ends of what people do, and the interval
-holds both ends. Neither constants nor bands have seen the row's publisher."""
+holds both ends. Neither constants nor bands have seen the row's publisher.""",
+    "memory": """\
+A row's class says what is trained (all weights, adapters, adapters on quantised weights), in whose modules (a
+framework's own, or those of transformers), and whether other publishers measured that software with it. What nobody
+published is taken at the ends of what people do, and the interval holds both ends. No band has seen the publisher.""",
+}
 HEAD = """\
 Predictions against the published measurements in [benchmarks/truth](../truth/README.md), made by `make accuracy`. No
 measured figure enters its own prediction (tests/backtests holds that), and no rule knows a row or a source. Errors are
@@ -356,7 +364,8 @@ are those of rows that they have seen. Training has 31 constants fitted to its f
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
 Serving has 22 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to. The files have grown since: the constants have not seen the rows
-that were added on 2026-11-22 (51 of memory, 20 of kernels, 76 of training, 336 of serving)."""
+that were added on 2026-11-22 (51 of memory, 20 of kernels, 76 of
+training, 336 of serving) and on 2026-11-26 (72 of memory)."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
@@ -412,6 +421,22 @@ def unknown_software() -> str:
         "Memory of software that no row was measured on, predicted by the documented columns of the nearest of other "
         f"software: median {middle:.1f} %, 90th percentile {most:.1f} % of {len(errors)} rows."
     )
+
+
+def memory_constants() -> Iterator[str]:
+    """Which rows depend on each constant of a stack's memory."""
+    rows = measurements(BACKTESTS["memory"], TRUTH / "memory.csv")
+    yield "### Rows that decide the constants of memory"
+    yield (
+        "Each column of data/stacks.json taken back in all software: the rows whose prediction moves by more than 1 %, "
+        "by publisher, and their median error with and without it. What one publisher alone decides rests on the "
+        "source that data/stacks.json names for it, not on rows."
+    )
+    lines = []
+    for one in dependences(rows, load_facts()):
+        whose = ", ".join(f"{publisher} {count}" for publisher, count in one.rows.items())
+        lines.append((one.constant, sum(one.rows.values()), whose, percent(one.before), percent(one.after)))
+    yield table(("constant", "rows", "by publisher", "median error", "taken back"), lines)
 
 
 def report(kinds: dict[str, list[Case]]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.run import measurements
-from flopwise.fitting.memory import nearest_stack, software_left_out, software_of
+from flopwise.fitting.memory import dependences, nearest_stack, software_left_out, software_of
 from named import FACTS
 
 ROWS = Path(__file__).parents[2] / "benchmarks/truth/memory.csv"
@@ -27,3 +27,15 @@ def test_memory_of_software_that_is_left_out() -> None:
     assert len(found) >= 0.95 * len(rows)
     assert np.median(found) < 0.12
     assert np.quantile(found, 0.9) < 0.32
+
+
+def test_a_constant_lists_the_publishers_whose_rows_depend_on_it() -> None:
+    """Buckets of DeepSpeed: BigScience's rows have them, torchtitan's have none, and without them memory is short."""
+    chosen = [row for row in measurements(KINDS["memory"], ROWS) if row["publisher"] in {"bigscience", "torchtitan"}]
+    found = {one.constant: one for one in dependences(chosen, FACTS)}
+    buckets = found["buffer_bytes"]
+    assert (set(buckets.rows), buckets.alone) == ({"bigscience"}, True)
+    assert buckets.rows["bigscience"] == sum(row["publisher"] == "bigscience" for row in chosen)
+    assert buckets.after > buckets.before
+    assert set(found["fragmentation_frac"].rows) == {"bigscience", "torchtitan"}
+    assert "loads_whole" not in found  # of old libraries only

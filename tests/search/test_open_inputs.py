@@ -1,4 +1,4 @@
-"""What nobody stated of a run and the search does not choose: named in the plan, with what it makes of the first one."""
+"""What nobody stated of a run and the search does not choose: named in the plan, with what it makes of it."""
 
 from __future__ import annotations
 

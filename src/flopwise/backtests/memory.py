@@ -244,6 +244,14 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     return found
 
 
+def usual_row(row: Row) -> Row:
+    """The row with what is usual for what it does not state."""
+    stated = dict(row)
+    for usual, *_ in unstated_cells(row).values():
+        stated |= usual
+    return stated
+
+
 def predict_row(row: Row, facts: Facts) -> Prediction:
     """Peak bytes per GPU of one row, with its interval.
 
@@ -258,9 +266,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
             raise SpecError(f"the peak is {row['peak_bytes'][:60]!r}, no number of bytes")
         if row.get("reading") == "capacity":
             raise SpecError("a capacity limit (the largest that fits), not a peak")
-        open_inputs, stated = unstated_cells(row), dict(row)
-        for usual, *_ in open_inputs.values():
-            stated |= usual
+        open_inputs, stated = unstated_cells(row), usual_row(row)
         memory = row_memory(stated, facts)
         total, floor = reading_bytes(stated, memory), memory.floor_bytes
         shifts = [stale_shifts(memory, total)]

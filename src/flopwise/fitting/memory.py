@@ -7,13 +7,14 @@ allocator reserves beyond what tensors take; all stacks of a kind share them. Th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from flopwise.backtests.memory import predict_row, row_stack
+from flopwise.backtests.memory import predict_row, reading_bytes, row_memory, row_stack, usual_row
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import TrainingStack
@@ -85,6 +86,56 @@ def grid(rows: Iterable[Row], facts: Facts) -> MemoryGrid:
         moved = facts.with_tables(stacks=moved_records(facts.stacks, "stacks", values))
         errors[point] = np.array([predict_row(row, moved).error for row in usable], dtype=float)
     return MemoryGrid(constants, tuple(r["id"] for r in usable), tuple(r["study"] for r in usable), errors)
+
+
+TAKEN_BACK: dict[str, float | bool] = {
+    "loss_bytes": 8.0, "fragmentation_frac": 0.0, "buffer_bytes": 0.0, "step_copies": 0.0, "gathered_units": 0.0,
+    "sharded_loss_bytes": 0.0, "quantise_bytes": 0.0, "fp32_loss": False, "lasting_gradients": False,
+    "loads_whole": False, "quantised_keeps_input": False, "fp32_ends": False, "own_head": False,
+    "joint_dropout": False, "root_gathered": False,
+}  # fmt: skip
+"""Columns of stacks that decide memory, each with what it is where software does without it."""
+MOVED_BY = 0.01
+"""A row whose prediction changes by more depends on a constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """The rows that depend on a constant: by publisher how many, and by how much their median error changes."""
+
+    constant: str
+    rows: Mapping[str, int]
+    before: float  # median absolute error of these rows
+    after: float  # of these rows, with the constant taken back
+
+    @property
+    def alone(self) -> bool:
+        """Whether one publisher decides it."""
+        return len(self.rows) == 1
+
+
+def dependences(rows: Iterable[Row], facts: Facts) -> list[Dependence]:
+    """What each of `TAKEN_BACK` moves, the constants that most rows depend on first; those that move none are left out.
+
+    Source: the same prediction with the column taken back in all stacks. Assumes: what a row leaves open is usual.
+    """
+    usable = [usual_row(row) for row in rows if predict_row(row, facts).error is not None]
+    measured = np.array([float(row["peak_bytes"]) for row in usable])
+    publishers = [row.get("publisher") or row["study"] for row in usable]
+
+    def predictions(known: Facts) -> Array:
+        return np.array([reading_bytes(row, row_memory(row, known)) for row in usable])
+
+    now, found = predictions(facts), []
+    for name, value in TAKEN_BACK.items():
+        stacks = {key: replace(stack, **{name: value}) for key, stack in facts.stacks.items()}  # type: ignore[arg-type]
+        other = predictions(facts.with_tables(stacks=stacks))
+        moved = np.abs(other / now - 1.0) > MOVED_BY
+        if moved.any():
+            errors = [float(np.median(np.abs(figures[moved] / measured[moved] - 1.0))) for figures in (now, other)]
+            counts = Counter(publisher for publisher, hit in zip(publishers, moved, strict=True) if hit)
+            found.append(Dependence(name, dict(counts.most_common()), *errors))
+    return sorted(found, key=lambda one: -sum(one.rows.values()))
 
 
 def software_of(stack: str) -> str:

@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Linear, Model, Recurrence
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
@@ -70,21 +69,10 @@ class ServingMemory:
         """Of a single deployment, weights and cache: bytes that are counted, not estimated."""
         return float(sum(np.ravel(self.items.get(name, 0.0))[0] for name in EXACT))
 
-    def total_band(self) -> ErrorBand:
-        """The interval of a single deployment's bytes: exact parts, and `OWN_ENDS` of what the engine adds.
-
-        Source: `OWN_ENDS`. Assumes: the ends are percentiles 10 and 90.
-        """
-        total = float(np.ravel(self.total_bytes)[0])
-        low, high = (1.0 + (end - 1.0) * (total - self.exact_bytes) / total for end in OWN_ENDS)
-        return ErrorBand(
-            name="memory.serving", low=low, median=1.0, high=high, rows=OWN_ROWS, source=OWN_SOURCE, date="2026-11-26"
-        )
-
     def capacity_ends(self) -> tuple[float, float]:
         """The least and the most that a single deployment's cache holds, over the estimate: what the engine leaves.
 
-        Source and assumptions: as `total_band`.
+        Source: `OWN_ENDS`. Assumes: the ends are percentiles 10 and 90.
         """
         budget = float(np.ravel(self.kv_budget_bytes)[0])
         if budget <= 0.0:
@@ -97,12 +85,8 @@ class ServingMemory:
 EXACT = ("weights", "KV cache")
 """Items of a deployment's memory that are counted exactly."""
 OWN_ENDS = (0.5, 1.5)
-"""What an engine takes of its own (activations, graphs, context), over the estimate, at least and at most."""
-OWN_ROWS = 2
-OWN_SOURCE = (
-    "what vLLM prints of its own memory: 3.05 GiB for Llama-3-8B on an H100 (pull request 10511), 0.57 GiB for a "
-    "quantised mixture on cards of 24 GB (pull request 14447)"
-)
+"""What an engine takes of its own (activations, graphs, context), over the estimate, at least and at most; see
+`flopwise.serving.memory_answer.OWN_SOURCE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
