@@ -159,3 +159,13 @@ def test_a_layout_is_read_from_the_words_for_it() -> None:
 )  # fmt: skip
 def test_what_a_peak_counts(kind: str, reading: str) -> None:
     assert _row({"memory_kind": kind})["reading"] == reading
+
+
+def test_optimizers_before_pytorch_2_hold_no_temporaries_of_all_parameters() -> None:
+    """BERT large in fp32: 335 M parameters, four bytes each, once more from 2023 on."""
+    row = {
+        "model": "bert-large-uncased", "method": "full", "software": "hf-trainer", "precision": "fp32",
+        "optimizer": "adamw", "micro_batch": "1", "seq_len": "512", "recompute": "full", "reading": "device",
+    }  # fmt: skip
+    old, new = (memory.row_memory({**row, "year": year}, FACTS).allocated_bytes for year in ("2022", "2024"))
+    assert float(new) - float(old) == pytest.approx(4 * 335.1e6, rel=0.05)

@@ -231,7 +231,7 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     drops = "0.05" if tool == "litgpt" else "0"
     silent("lora_dropout", *({"lora_dropout": d} for d in (drops, "0", "0.05")), when=adapters)
     accumulates = (number(row, "grad_accum") or 1.0) > 1.0 and row.get("zero") in {"2", "3"}
-    by_version = accumulates and tool == "hf"  # accelerate before 1.10 does not know FSDP 2's way to put it off
+    by_version = accumulates and tool == "hf"  # of accelerate and of FSDP: whether reductions are put off
     silent("grad_sync", *({"grad_sync": sync} for sync in ("", "each", "last")), when=by_version)
     double = "no" if tool == "litgpt" else "yes"
     silent("double_quant", *({"double_quant": d} for d in (double, "no", "yes")), when=row.get("base") == "nf4")
