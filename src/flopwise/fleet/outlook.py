@@ -156,7 +156,7 @@ def what_ifs(
     """The usual questions. Budgets are left out of what is allocated anew: the answer is the bill, and what exceeds."""
     rules, bills = problem.rules, allocation.by_provider
     free = replace(problem, rules=replace(rules, budget_per_month=None))
-    ask = _Questions(free, allocation, rules.budget_per_month, seconds)
+    ask = _Questions(free, allocation, platform.rules.budget_per_month, seconds)
     clouds = {t.option.provider for t in allocation.taken if is_rented(t.option.purchase)}
     dearest = sorted((p for p in bills if p in clouds), key=lambda p: -bills[p])[:1]
     calls: list[Callable[[], list[WhatIf]]] = [partial(ask.dearer, provider) for provider in dearest]
