@@ -128,9 +128,10 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
     try:
         allocation = allocate(problem, bound=True)
     except InfeasibleError as error:
-        rules, warning, allocation = _less_bound(platform, kept, facts, error, lost=bool(lost))
-        if allocation is None:
+        freer = _less_bound(platform, kept, facts, error, lost=bool(lost))
+        if freer is None:
             raise InfeasibleError(str(error), [*error.reasons, *reasons]) from None
+        rules, warning, allocation = freer
         warnings.append(warning)
         problem = allocation_problem(replace(platform, rules=rules), kept, facts)
         platform = replace(platform, rules=replace(rules, budget_per_month=platform.rules.budget_per_month))
@@ -140,7 +141,7 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
 
 def _less_bound(
     platform: Platform, items: Sequence[PlannedWorkload], facts: Facts, error: InfeasibleError, *, lost: bool
-) -> tuple[Policies, str, Allocation | None]:
+) -> tuple[Policies, str, Allocation] | None:
     """The policies without the fewest that may be left out, why, and their allocation; None where that is not enough.
 
     `lost`: whether there are workloads that nothing runs.
@@ -156,7 +157,7 @@ def _less_bound(
             return fewer, warning, allocate(trial, bound=True)
         except InfeasibleError:
             continue
-    return rules, "", None
+    return None
 
 
 def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:
