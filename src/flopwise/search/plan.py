@@ -81,7 +81,7 @@ def plan(
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
-    `on_compile` is called before the simulator is compiled for the first time, which takes seconds. `dearest`: to train,
+    `on_compile` is called before the simulator is compiled first, which takes seconds. `dearest`: to train,
     machines that cost so many times the best even at their peak rate are not searched (None: as many as for a list).
 
     Raises:
