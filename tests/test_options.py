@@ -46,6 +46,7 @@ def test_quantities_are_read_with_their_units(kind: Any, text: str, value: float
         (options.TOKENS, "1.5"),
         (options.TOKENS, "1e12"),
         (options.FRACTION, "0"),
+        (options.BANDWIDTH, "1e-300"),
         (options.FRACTION, "101%"),
         (options.FRACTION_OR_ZERO, "-1%"),
         (options.FRACTION, "%"),

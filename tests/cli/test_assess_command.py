@@ -62,6 +62,21 @@ def test_a_workload_that_nothing_runs_is_a_warning() -> None:
     assert any("nothing runs chat: no GPU is large enough" in block for block in blocks(found, Screen()))
 
 
+def test_a_budget_that_is_too_low_is_exit_1_with_all_of_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    floor = "a month costs $1,200 at least under these policies; the budget is $1,000"
+    beyond = Assessed(assessment=assessment(warnings=[floor], budget_per_month=1000.0), plans={})
+    monkeypatch.setattr(api, "assess_with_plans", lambda *_given, **_how: beyond)
+    assert cli.main(["assess", str(tmp_path / "fleet.yaml"), "-o", str(tmp_path / "report")]) == 1
+    shown = capsys.readouterr().out
+    assert f"WARNING: {floor}" in shown
+    assert "above the budget of $1,000" in shown.split("\n", 1)[0]
+    assert "2 x aws g6.xlarge" in shown
+    report = (tmp_path / "report" / "report.md").read_text().replace("\\", "")
+    assert f"A{floor[1:]}." in report
+
+
 def test_bad_files_are_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["assess", str(tmp_path / "missing.yaml")]) == 2
     (tmp_path / "x.yaml").write_text("name: x\nworkloads: []\n")

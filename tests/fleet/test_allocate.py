@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
@@ -25,6 +26,14 @@ def by_provider(found: Allocation) -> dict[str, float]:
         if not t.option.is_pooled:
             paid[t.option.provider] = paid.get(t.option.provider, 0.0) + t.count * t.option.usd_each
     return paid
+
+
+def test_the_solver_prints_nothing() -> None:
+    """What it writes by itself would stand before the JSON of an answer; it does so once, in a fresh process."""
+    program = "Program(costs=[1.0], upper=[1.0], whole=[True], rows=[])"
+    code = f"from flopwise.fleet.program import Program, solve; assert solve({program}, 0.0, 1.0).columns is not None"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -138,8 +139,23 @@ def test_shares_that_need_what_cannot_run_are_left_out(facts: Facts) -> None:
 
 def test_a_budget_below_the_floor_says_the_floor(facts: Facts) -> None:
     fleet = fleet_from({"name": "f", "workloads": [DESKS], "policies": {"budget_per_month": 1}})
-    with pytest.raises(InfeasibleError, match=r"costs \$[0-9,]+ at least.*budget is \$1"):
-        assess(fleet, facts)
+    found = assess(fleet, facts)
+    (warning,) = found.warnings
+    floor = re.fullmatch(r"a month costs \$([0-9,]+) at least under these policies; the budget is \$1", warning)
+    assert floor is not None
+    assert float(floor[1].replace(",", "")) == pytest.approx(found.usd_per_month.total, abs=0.5)
+    assert found.scenarios is not None
+    assert found.scenarios.over_budget == 1.0
+    assert found.verdict.endswith(", above the budget of $1.00.")
+    free = assess(fleet_from({"name": "f", "workloads": [DESKS]}), facts)
+    assert found.allocation == free.allocation
+    assert not free.warnings
+
+
+def test_a_budget_takes_no_blame_for_shares_that_contradict(facts: Facts) -> None:
+    policies = {"providers": {"aws": "50%", "gcp": "50%"}, "share_tolerance": "1%", "budget_per_month": 1}
+    with pytest.raises(InfeasibleError, match="share"):
+        assess(fleet_from({"name": "f", "workloads": [TUNE], "policies": policies}), facts, scenarios=0)
 
 
 @pytest.mark.parametrize(

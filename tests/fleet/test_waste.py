@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flopwise.errors import InfeasibleError
+from flopwise.fleet import outlook
+from flopwise.fleet.allocate import allocate as allocate_problem
 from flopwise.fleet.assess import assess
+from flopwise.fleet.model import Allocation
 from flopwise.fleet.outlook import bindings
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from
@@ -164,6 +168,30 @@ def test_the_steps_of_a_share_are_priced() -> None:
     steps = {(step.provider, step.bound, step.share): step.usd_per_month for step in rows}
     assert steps["a", "least", 0.56] == 350
     assert steps["a", "least", 0.58] is None
+
+
+def test_a_looser_bound_of_a_share_costs_no_more_than_a_stricter_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the solver runs out of time at the bounds between, what it found at stricter ones holds them."""
+    options = [o for w in range(3) for o in (option(w, "a", 100), option(w, "b", 150))]
+    rules = replace(RULES, providers={"a": 0.62, "b": 0.38}, share_tolerance=0.05)
+    demands = tuple(demand(f"w{w}") for w in range(3))
+    problem = AllocationProblem(options=tuple(options), demands=demands, rules=rules)
+    solved = list[float]()
+
+    def late(trial: AllocationProblem, *args: Any, **more: Any) -> Allocation:
+        bounds = trial.bounds.get("a")
+        if bounds is not None:
+            solved.append(bounds[0])
+            if bounds[0] > 0.53:
+                raise InfeasibleError("no allocation was found in time")
+        return allocate_problem(trial, *args, **more)
+
+    now = allocate(options, demands, rules)
+    assert now.usd == 350  # 57 and 43 %: one of three moves
+    monkeypatch.setattr(outlook, "allocate", late)
+    steps = [step for row in bindings(problem, now) for step in row.steps if step.provider == "a"]
+    assert {step.share: step.usd_per_month for step in steps} == {0.52: 350, 0.56: 350, 0.58: None, 0.62: None}
+    assert sorted(solved) == [0.52, 0.56, 0.58, 0.62]
 
 
 SHARED = {

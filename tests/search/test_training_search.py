@@ -32,6 +32,7 @@ from flopwise.search.layout_search import (
     timed_layouts,
 )  # fmt: skip
 from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.plan import plan as searched_plan
 from flopwise.search.plan_training import OFFLOADS, Offloads, copying_is_quicker, floor_flops, floor_gpu_s, with_offload
 from flopwise.search.run_job import candidate_job, recipes
 from flopwise.search.space import EVERY, LayoutLimits, layouts
@@ -635,3 +636,17 @@ def test_no_exotic_layout_for_a_hundredth() -> None:
     )  # fmt: skip
     assert few.simplest(np.arange(4)) == 1
     assert few.simplest(np.array([0, 3])) == 0
+
+
+def test_machines_that_cannot_be_cheapest_are_left_out_of_no_best_plan() -> None:
+    """Up to twice the least cost the plans are those of the whole search, in their order."""
+    tuning = {"model": "gpt2", "task": "finetune", "data": {"tokens": 20e6}}
+    workload = workload_from({**tuning, "constraints": {"providers": ["aws", "gcp"]}}, "x")
+    facts = load_facts()
+    every = searched_plan(workload, facts, alone=False)
+    near = searched_plan(workload, facts, alone=False, dearest=2.0)
+    assert near.evaluated < every.evaluated
+    limit = 2 * every.plans[0].cost_usd
+    close = [[(p.instance, p.region, p.cost_usd) for p in each.plans if p.cost_usd <= limit] for each in (every, near)]
+    assert close[0] == close[1]
+    assert len(close[0]) > 1

@@ -49,7 +49,7 @@ def assess_with_plans(
 
     Raises:
         SpecError: something in the fleet is wrong; says where.
-        InfeasibleError: the policies leave no allocation; says which, and for a budget what the floor is.
+        InfeasibleError: the policies leave no allocation; says which.
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.fleet.assess import assess as fleet_assessment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ LONGEST_MONTHS = 120
 """Months beyond which nobody waits for a break-even."""
 AT_SCALE = 30.0
 """Machines are also planned for so many times the traffic: what a full one carries is what break-even volumes need."""
+DEAREST = 2.0
+"""Training machines that cost more than so many times the best, even at their peak rate, cannot be the cheapest."""
 REASONS = 3
 LOW, HIGH = 0.1, 0.9
 NAMES: dict[Kind, str] = {"open": "open weights", "finetune": "fine-tune", "pretrain": "train from scratch"}
@@ -345,13 +347,21 @@ class SelfHostedPlans:
     def _offer(self, chosen: Candidate) -> Offer:
         return self._offers[chosen.provider, chosen.instance, chosen.region]
 
-    def _plan(self, purchase: Sequence[str], *, alone: bool = False, **task: Any) -> tuple[Resolved, Plan] | list[str]:
-        """The plan of a workload, or why there is none; `alone` as in `plan`: the first one, which checks names."""
+    def _plan(
+        self, purchase: Sequence[str], *, alone: bool = False, dearest: float | None = None, **task: Any
+    ) -> tuple[Resolved, Plan] | list[str]:
+        """The plan of a workload, or why there is none; `alone` and `dearest` as in `plan`.
+
+        The first plan is `alone`, so that names are checked. Where nothing near the best will do, all is searched.
+        """
         limits = {**self._request.constraints, **({"purchase": list(purchase)} if purchase else {})}
         try:
             software = {"software": list(self._request.software)} if self._request.software else {}
             workload = workload_from({**task, **software, "constraints": limits}, "compare")
-            answer = plan(workload, self._facts, assume_family=self._request.assume_family, alone=alone)
+            ask = partial(plan, workload, self._facts, assume_family=self._request.assume_family, alone=alone)
+            answer = ask(dearest=dearest)
+            if dearest is not None and not answer.plans:
+                answer = ask()
         except InfeasibleError as failure:
             return [str(failure), *failure.reasons[:REASONS]]
         finally:
@@ -369,7 +379,8 @@ class SelfHostedPlans:
         method = dict(request.method) if kind == "finetune" else {}
         task: dict[str, Any] = {"model": name, "task": kind, "data": {"tokens": tokens}}
         task |= {"method": method} if method else {}
-        planned = self._plan(request.train_purchase, **task)
+        reserved = any(purchase.startswith("reserved") for purchase in request.train_purchase)  # paid by the month
+        planned = self._plan(request.train_purchase, dearest=None if reserved else DEAREST, **task)
         if isinstance(planned, list):
             return planned
         workload, answer = planned
@@ -437,7 +448,7 @@ class SelfHostedPlans:
             "output_tokens": traffic.output_tokens,
         }  # fmt: skip
         targets = dict(request.targets)
-        task = {"task": "serve", "traffic": flow, "simulate": simulate, "targets": targets}
+        task: dict[str, Any] = {"task": "serve", "traffic": flow, "simulate": simulate, "targets": targets}
         return self._plan(request.purchase, alone=alone, model=name, **task)
 
 

@@ -41,27 +41,26 @@ def _quality_note(name: str, weights: str, facts: Facts) -> SetupNote:
     """What public evaluations found for a format, and whether calibration alone is known to be enough."""
     rows = [row for row in facts.quality if row.format == weights]
     after = [row for row in rows if not row.trained]
+    trained = "; ".join(str(row) for row in rows if row.trained)
+    source = "; ".join(dict.fromkeys(f"{row.source}, {row.date}" for row in rows))
     if not after:
+        which = f"{weights} without training" if trained else weights
         text = (
-            f"no public evaluation of {weights} is among the facts: compare it with 16 bits on tasks of your own "
+            f"no public evaluation of {which} is among the facts: compare it with 16 bits on tasks of your own "
             "before it serves anyone"
-        )
-        return SetupNote(kind="quantisation", workload=name, text=text, source="")
+        ) + (f". Trained with the quantisation in the loop: {trained}" if trained else "")
+        return SetupNote(kind="quantisation", workload=name, text=text, source=source)
     worst = min(after, key=lambda row: row.score)
     found = "; ".join(str(row) for row in after)
     text = f"{weights} weights, quantised after training: {found}. "
     if worst.score >= ENOUGH:
         text += "Calibration on a few hundred samples of the traffic is enough as far as is known; check your own tasks"
     else:
-        trained = [str(row) for row in rows if row.trained]
         text += (
             "Where your own tasks lose as much, train with the quantisation in the loop (QAT, or distillation from "
             "the 16-bit model), or take a format of 8 bits"
-        ) + (f": trained so, {'; '.join(trained)}" if trained else "")
-    return SetupNote(
-        kind="quantisation", workload=name, text=text,
-        source="; ".join(dict.fromkeys(f"{row.source}, {row.date}" for row in rows)),
-    )  # fmt: skip
+        ) + (f": trained so, {trained}" if trained else "")
+    return SetupNote(kind="quantisation", workload=name, text=text, source=source)
 
 
 def _runs_in_fp16(chosen: ChosenWorkload, facts: Facts) -> bool:

@@ -20,7 +20,7 @@ from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet, solved_fleet, workload_results
-from flopwise.fleet.model import ChosenWorkload, PlannedWorkload, Platform
+from flopwise.fleet.model import Allocation, ChosenWorkload, PlannedWorkload, Platform
 from flopwise.fleet.offers import OwnOffer, allowed_devices, providers_with_tags, why_not_allowed
 from flopwise.fleet.option import monthly_option
 from flopwise.fleet.outlook import bindings, forecast, what_ifs
@@ -31,6 +31,7 @@ from flopwise.fleet.read import resolve_names
 from flopwise.fleet.risks import risks
 from flopwise.fleet.roadmap import roadmap
 from flopwise.fleet.savings import baseline_of, savings
+from flopwise.fleet.spec import Policies
 from flopwise.fleet.tables import comparison_tables
 from flopwise.search.allowed import PORTED_SOFTWARE, USUAL_SOFTWARE, AllowedDevices
 from flopwise.search.answer import Plan, Port
@@ -59,6 +60,8 @@ def assess(
     """Assess a platform over the offers of `facts`; `advance(stage, done, whole)` is called as it goes.
 
     `scenarios`: drawn months, 0 for none. `today`: the date of the assessment (2026-11-21), for the age of prices.
+
+    A budget below what the machines cost at least takes no answer away: the warnings say so.
 
     Raises:
         SpecError, UnknownNameError: something in the fleet is wrong.
@@ -106,7 +109,8 @@ def assess(
 def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> SolvedFleet:
     """The cheapest machines that policies and targets allow, for the workloads that something runs. Raises as `assess`.
 
-    Where some cannot run and the rest cannot hold the shares of the bill, these are left out, with a warning.
+    Policies that these cannot hold are left out, with a warning, where that is their budget, or shares of a bill that
+    lacks the workloads that nothing runs.
     """
     platform, facts = resolve_names(platform, facts)
     items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole))
@@ -119,19 +123,41 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
     if lost:
         platform = replace(platform, jobs=tuple(item.job for item in kept))
         kept = [_at_number(item, number) for number, item in enumerate(kept)]
-    problem = allocation_problem(platform, kept, facts)
     advance(STAGES[1], 0, 1)
+    problem = allocation_problem(platform, kept, facts)
     try:
         allocation = allocate(problem, bound=True)
     except InfeasibleError as error:
-        if not lost or not platform.rules.shares:
+        freer = _less_bound(platform, kept, facts, error, lost=bool(lost))
+        if freer is None:
             raise InfeasibleError(str(error), [*error.reasons, *reasons]) from None
-        warnings.append(f"shares of the bill are left out, as what nothing runs is not in it: {error}")
-        platform = replace(platform, rules=replace(platform.rules, providers=None))
-        problem = allocation_problem(platform, kept, facts)
-        allocation = allocate(problem, bound=True)
+        rules, warning, allocation = freer
+        warnings.append(warning)
+        problem = allocation_problem(replace(platform, rules=rules), kept, facts)
+        platform = replace(platform, rules=replace(rules, budget_per_month=platform.rules.budget_per_month))
     advance(STAGES[1], 1, 1)
     return replace(solved_fleet(platform, facts, problem, allocation), lost=tuple(lost), warnings=tuple(warnings))
+
+
+def _less_bound(
+    platform: Platform, items: Sequence[PlannedWorkload], facts: Facts, error: InfeasibleError, *, lost: bool
+) -> tuple[Policies, str, Allocation] | None:
+    """The policies without the fewest that may be left out, why, and their allocation; None where that is not enough.
+
+    `lost`: whether there are workloads that nothing runs.
+    """
+    rules, several = platform.rules, f"shares of the bill are left out, as what nothing runs is not in it: {error}"
+    unbound = replace(rules, budget_per_month=None)
+    ways = [(unbound, str(error))] if rules.budget_per_month is not None else []
+    if lost and rules.shares:
+        ways += [(replace(rules, providers=None), several), (replace(unbound, providers=None), several)]
+    for fewer, warning in ways:
+        try:
+            trial = allocation_problem(replace(platform, rules=fewer), items, facts)
+            return fewer, warning, allocate(trial, bound=True)
+        except InfeasibleError:
+            continue
+    return None
 
 
 def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:

@@ -321,7 +321,7 @@ class Assessment(Result, _Plain, frozen=True):
     by_provider: list[ProviderChoice] = []  # of each workload the best machines of each provider
     scaled: list[ScaledService] = []  # services that follow their traffic
     optimality: str = ""  # the same in words, and of which ways to run the workloads
-    warnings: list[str] = []  # policies that are left out, as part of the fleet cannot run
+    warnings: list[str] = []  # policies that are not held: shares where part of the fleet cannot run, a budget too low
     version: int = FORMAT
 
     @property
@@ -336,6 +336,8 @@ class Assessment(Result, _Plain, frozen=True):
         bill = f"{format_usd(cost.total if cost.expected is None else cost.expected)} a month"
         if cost.high > cost.low:
             bill += f" {format_interval(cost.low, cost.high, format_usd)}"
+        if self.budget_per_month is not None and cost.total > self.budget_per_month:
+            bill += f", above the budget of {format_usd(self.budget_per_month)}"
         shares = sorted(cost.by_provider.items(), key=lambda item: -item[1]) if cost.total else []
         split = ", ".join(f"{name} {format_percent(usd / cost.total, 0)}" for name, usd in shares[:NAMED] if usd > 0)
         return f"{self.name}: {runs} for {bill}{f': {split}' if len(shares) > 1 else ''}."

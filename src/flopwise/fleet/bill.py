@@ -49,7 +49,7 @@ class SolvedFleet:
     cost: MonthlyCost
     price_notes: tuple[str, ...]  # where prices of volumes are from
     lost: tuple[PlannedWorkload, ...] = ()  # that nothing runs, by their numbers in the file
-    warnings: tuple[str, ...] = ()  # of policies that are left out for that
+    warnings: tuple[str, ...] = ()  # of policies that are left out
 
     @cached_property
     def by_name(self) -> dict[str, ChosenWorkload]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,6 +51,8 @@ TELLING = 1e-3
 solver's gap."""
 MOST_AT_ONCE = 4
 Answer = TypeVar("Answer")
+Interval = tuple[float, float]
+"""The least and the largest share of a bill."""
 
 
 def _side_by_side(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
@@ -100,17 +103,33 @@ def _share_steps(
 ) -> list[ShareStep]:
     """The bill with the bound that a share is held at a point or a few away; the other policies stay.
 
-    A step has no bill where no allocation is found without waste.
+    A step has no bill where no allocation is found without waste. What holds stricter bounds holds looser ones, too:
+    none of these costs more, though the solver's time may not have been enough to find it.
     """
-    (low, high), name, calls = problem.share_bounds(policy), policy.provider, []
-    share = _provider_share(problem, allocation, name)
+    (low, high), name = problem.share_bounds(policy), policy.provider
+    share, steps, bounds = _provider_share(problem, allocation, name), list[tuple[str, float]](), list[Interval]()
     for end, bound in (("least", low), ("most", high)):
-        moved = [round(bound + points / 100, 6) for points in POINTS if abs(share - bound) < CLOSE]
-        for to in (to for to in moved if 0 < to < 1):
-            ends = (to, max(to, high)) if end == "least" else (min(to, low), to)
-            trial = replace(problem, bounds={name: ends})
-            calls.append(partial(_share_step, trial, allocation, name, end, to, seconds))
-    return _side_by_side(calls)
+        for to in (round(bound + points / 100, 6) for points in POINTS if abs(share - bound) < CLOSE):
+            if 0 < to < 1:
+                steps.append((end, to))
+                bounds.append((to, max(to, high)) if end == "least" else (min(to, low), to))
+    trials = [replace(problem, bounds={name: interval}) for interval in bounds]
+    found = _side_by_side([partial(_least_usd, trial, allocation, seconds) for trial in trials])
+    known = [((low, high), allocation.usd), *zip(bounds, found, strict=True)]
+    least = [min(usd for inner, usd in known if _within(inner, interval)) for interval in bounds]
+    return [_share_step(allocation, name, end, to, usd) for (end, to), usd in zip(steps, least, strict=True)]
+
+
+def _within(inner: Interval, outer: Interval) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _least_usd(problem: AllocationProblem, now: Allocation, seconds: float) -> float:
+    """The bill of an allocation anew; infinite where none is found."""
+    try:
+        return allocate(problem, seconds=seconds, start=now).usd
+    except InfeasibleError:
+        return inf
 
 
 def _provider_share(problem: AllocationProblem, allocation: Allocation, name: str) -> float:
@@ -120,15 +139,11 @@ def _provider_share(problem: AllocationProblem, allocation: Allocation, name: st
     return allocation.by_provider.get(name, 0.0) / whole if whole else 0.0
 
 
-def _share_step(
-    problem: AllocationProblem, now: Allocation, name: str, end: str, share: float, seconds: float
-) -> ShareStep:
-    """The bill where a share is at `end` (least, most) so much."""
+def _share_step(now: Allocation, name: str, end: str, share: float, usd: float) -> ShareStep:
+    """The bill of `usd` where a share is at `end` (least, most) so much, in words."""
     words = f"{name} with at {end} {100 * share:g} % of the bill"
     step = partial(ShareStep, provider=name, bound=end, share=share)
-    try:
-        usd = allocate(problem, seconds=seconds, start=now).usd
-    except InfeasibleError:
+    if usd == inf:
         text = f"{words}: none was found without waste, under the other policies"
         return step(usd_per_month=None, change_usd=None, text=text)
     change = usd - now.usd
@@ -156,7 +171,7 @@ def what_ifs(
     """The usual questions. Budgets are left out of what is allocated anew: the answer is the bill, and what exceeds."""
     rules, bills = problem.rules, allocation.by_provider
     free = replace(problem, rules=replace(rules, budget_per_month=None))
-    ask = _Questions(free, allocation, rules.budget_per_month, seconds)
+    ask = _Questions(free, allocation, platform.rules.budget_per_month, seconds)
     clouds = {t.option.provider for t in allocation.taken if is_rented(t.option.purchase)}
     dearest = sorted((p for p in bills if p in clouds), key=lambda p: -bills[p])[:1]
     calls: list[Callable[[], list[WhatIf]]] = [partial(ask.dearer, provider) for provider in dearest]

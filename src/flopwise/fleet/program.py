@@ -106,7 +106,7 @@ def solve(
     """
     import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
 
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
+    solver = _silent_solver(highspy)
     for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
         solver.setOptionValue(name, value)
     solver.passModel(_highs_model(program, highspy, relaxed=relaxed))
@@ -131,6 +131,17 @@ def solve(
     if relaxed:
         return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual))
     return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
+
+
+def _silent_solver(highspy: Any) -> Any:
+    """A solver that prints nothing: HiGHS 1.16 writes its name to standard output while it sets up callbacks."""
+
+    class SilentHighs(highspy.Highs):  # type: ignore[misc]  # the library has no annotations
+        def enableCallbacks(self) -> None:  # noqa: N802 - HiGHS' own name
+            self.silent()
+            super().enableCallbacks()
+
+    return SilentHighs()
 
 
 def _highs_model(program: Program, highspy: Any, *, relaxed: bool) -> Any:

@@ -74,14 +74,15 @@ def keep_freed_memory() -> None:
 
 def plan(
     workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
-    alone: bool = True, on_compile: Callable[[], None] | None = None,
+    alone: bool = True, on_compile: Callable[[], None] | None = None, dearest: float | None = None,
 ) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
-    `on_compile` is called before the simulator is compiled for the first time, which takes seconds.
+    `on_compile` is called before the simulator is compiled first, which takes seconds. `dearest`: to train,
+    machines that cost so many times the best even at their peak rate are not searched (None: as many as for a list).
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -94,9 +95,9 @@ def plan(
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
     if workload.task in TRAINING:
-        from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half is enough
+        from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
 
-        draft = plan_training(workload, model, facts, advance, alone=alone)
+        draft = plan_training(workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS)
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
 

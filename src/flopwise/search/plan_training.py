@@ -54,8 +54,8 @@ from flopwise.training.step import passes_transfer_s
 from flopwise.units import format_bytes, format_seconds, format_usd
 
 Advance = Callable[[int, int], None]
-HOPELESS = 20
-"""Machines whose least conceivable cost is this many times that of the best run found are not searched."""
+HOPELESS = 20.0
+"""Machines whose least conceivable cost is this many times that of the best run found are not searched for a list."""
 CHANGED = ("precision", "recompute", "micro-batch", "batch", "devices", "optimizer")
 """Kinds of changes to the best plan whose effect is shown."""
 SHOWN = 10
@@ -86,9 +86,10 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
 
 
 def plan_training(
-    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True
-) -> PlanDraft:
-    """Search every offer for the layouts that meet the workload's targets; `alone` as in `plan`.
+    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
+    dearest: float = HOPELESS,
+) -> PlanDraft:  # fmt: skip
+    """Search every offer for the layouts that meet the workload's targets; `alone` and `dearest` as in `plan`.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -97,7 +98,7 @@ def plan_training(
     draft = PlanDraft()
     draft.assumptions += check_training(workload, model, facts)
     groups = _by_stack(workload, facts, draft, alone=alone)
-    options = _options(workload, model, groups, draft, advance, facts, alone=alone)
+    options = _options(workload, model, groups, draft, advance, facts, alone=alone, dearest=dearest)
     if workload.instances is not None:
         draft.plans = candidates(
             Pick(option, _simplest_row(option, row, option.allowed_rows(odds)), odds)
@@ -142,7 +143,8 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts) -> list[
     """Plans that are fairly likely to fit in memory, where none is as likely as asked; they hold all else as asked."""
     fair = replace(workload, confidence=FAIR_CONFIDENCE)
     draft = PlanDraft()
-    options = _options(fair, model, _by_stack(fair, facts, draft, alone=False), draft, None, facts, alone=True)
+    groups = _by_stack(fair, facts, draft, alone=False)
+    options = _options(fair, model, groups, draft, None, facts, alone=True, dearest=HOPELESS)
     picks, _ = best_and_missed(options, _best_rows)
     kept: dict[tuple[str, str, str], Candidate] = {}
     for pick in sorted(picks, key=lambda pick: pick.score):
@@ -324,7 +326,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
 
 def _options(
     workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft, advance: Advance | None,
-    facts: Facts, *, alone: bool,
+    facts: Facts, *, alone: bool, dearest: float,
 ) -> list[TrainingOption]:  # fmt: skip
     """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept."""
     options: list[TrainingOption] = []
@@ -346,8 +348,8 @@ def _options(
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             if advance is not None:
                 advance(before + done, steps)
-            if floor_usd > HOPELESS * best[asked]:
-                reason = f"costs over {HOPELESS} times the best even at its peak rate"
+            if floor_usd > dearest * best[asked]:
+                reason = f"costs over {dearest:g} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
             result = timed_layouts(job, node, tokens, tables, margin=margin)

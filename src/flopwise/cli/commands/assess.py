@@ -90,7 +90,7 @@ def command(*, web: bool, **given: Any) -> None:
         return {**plain(fleet), **({"exported": [one.document() for one in exports]} if exports else {})}
 
     options.answer(found, text, as_json)
-    if not all(w.feasible for w in found.workloads):
+    if found.warnings or not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)
 
 
