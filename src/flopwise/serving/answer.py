@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from flopwise.serving.steady import (
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
 from flopwise.units import format_cost, format_interval, format_percent, format_price, format_seconds
+from flopwise.values import dataclass
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""

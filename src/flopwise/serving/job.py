@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
@@ -11,6 +11,7 @@ from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.iteration import prompt
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.spec import ServingSpec
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
+from flopwise.values import dataclass
 
 MOST_DOUBLINGS = 16
 """Of GPUs that are looked at."""
