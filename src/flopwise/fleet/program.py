@@ -6,10 +6,14 @@ two workloads could share them: both make the relaxation close to the answer.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -43,6 +47,8 @@ ROWS = 3
 """Rows of runs of several machines, one after another, that may stand beside each other on own machines."""
 FEASIBLE = 2
 """What HiGHS calls a feasible point."""
+STANDARD_OUTPUT = 1
+"""The number of its descriptor."""
 OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_feasibility_tolerance": 1e-8}
 """Silent, the same answer each time, and rows that are held closer than by any margin that they have."""
 PATIENCE = 0.4
@@ -97,6 +103,24 @@ class Solution:
     duals: Array | None = None
 
 
+@contextlib.contextmanager
+def _standard_output_closed() -> Iterator[None]:
+    """Text that a library writes to the process's standard output, past Python, goes nowhere."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(STANDARD_OUTPUT)
+    except OSError:  # the process has none
+        yield
+        return
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), STANDARD_OUTPUT)
+        yield
+    finally:
+        os.dup2(kept, STANDARD_OUTPUT)
+        os.close(kept)
+
+
 def solve(
     program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False
 ) -> Solution:
@@ -106,7 +130,8 @@ def solve(
     """
     import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
 
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
+    with _standard_output_closed():  # since HiGHS 1.16 the first solver of a process prints the library's banner
+        solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
     for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
         solver.setOptionValue(name, value)
     solver.passModel(_highs_model(program, highspy, relaxed=relaxed))

@@ -127,7 +127,7 @@ class ServeAnswer(Result):
         if load is not None:
             seen = f"TTFT {format_seconds(load.ttft_s['p95'])}, TPOT {format_seconds(load.tpot_s['p95'])} at p95"
             share = format_percent(load.utilisation_frac)
-            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of what is possible: {seen}{paid}."
+            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of its capacity: {seen}{paid}."
         seen = f"first token after {format_seconds(found.ttft_s.value)}, then one every "
         seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
         rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")

@@ -199,13 +199,13 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
         across = ttft.high / ttft.low
         wider = f" ({across ** (1 / ttft.spread):.1f}x, before what is added for the device)" if ttft.spread > 1 else ""
         notes.append(
-            f"the interval of TTFT spans {across:.1f}x: so far do {ttft.rows:,} published runs of its class "
-            f"spread{wider}, whose load generators, bursts, queues and warm-up are mostly not stated; measure it under "
-            "your own load"
+            f"the interval of TTFT is wide ({across:.1f}x from end to end) because {ttft.rows:,} published runs of "
+            f"its class spread as far{wider}: most do not state their load generator, bursts, queues or warm-up; measure it "
+            "under your own load"
         )
     if job.decodes:
-        measured = "fixed batches and single streams were held against it" if job.static or job.engine.local else (
+        measured = "it was checked against fixed batches and single streams" if job.static or job.engine.local else (
             "not measured: published runs of servers state the parts only"
         )  # fmt: skip
-        notes.append(f"the interval of a whole request is composed of those of TTFT and TPOT; {measured}")
+        notes.append(f"the interval of a whole request is computed from those of TTFT and TPOT; {measured}")
     return tuple(notes)
