@@ -199,9 +199,9 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
         across = ttft.high / ttft.low
         wider = f" ({across ** (1 / ttft.spread):.1f}x, before what is added for the device)" if ttft.spread > 1 else ""
         notes.append(
-            f"the interval of TTFT is wide ({across:.1f}x from end to end) because {ttft.rows:,} published runs of "
-            f"its class spread as far{wider}: most do not state their load generator, bursts, queues or warm-up; measure it "
-            "under your own load"
+            f"the interval of TTFT is wide ({across:.1f}x from end to end) because {ttft.rows:,} published runs "
+            f"of its class spread as far{wider}: most do not state their load generator, bursts, queues or warm-up; "
+            "measure it under your own load"
         )
     if job.decodes:
         measured = "it was checked against fixed batches and single streams" if job.static or job.engine.local else (
