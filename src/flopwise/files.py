@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 import time
 from collections.abc import Callable
@@ -42,7 +41,7 @@ def write_whole(path: Path | str, data: bytes, check: Callable[[Path], object] |
         SpecError: it cannot be written.
     """
     goal = Path(os.path.realpath(path))
-    part = goal.with_name(f".{goal.name[:100]}.{secrets.token_hex(4)}{PART}")
+    part = goal.with_name(f".{goal.name[:100]}.{os.urandom(4).hex()}{PART}")
     try:
         if goal.exists() and not goal.is_file():
             goal.write_bytes(data)

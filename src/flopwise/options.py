@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from flopwise import units
 from flopwise.errors import SpecError, nearest_hint
+from flopwise.values import dataclass
 
 JsonSchema = dict[str, Any]
 NEEDED: Any = object()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
+from flopwise.values import dataclass
 
 BLUE, GREY, RED = "#2563eb", "#94a3b8", "#dc2626"
 """What is shown, what stands beside it, and limits."""

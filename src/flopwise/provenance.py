@@ -7,11 +7,12 @@ a derived one its formula and inputs, a fact its source, a calibration what it w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, fields, replace
 from decimal import Decimal
 from typing import Any, Literal
 
 from flopwise import units
+from flopwise.values import dataclass
 
 Kind = Literal["derived", "fact", "calibration", "assumption", "given", "default", "chosen"]
 

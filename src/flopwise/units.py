@@ -10,9 +10,9 @@ import math
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from flopwise.errors import SpecError
+from flopwise.values import dataclass
 
 GIB = 2**30
 HOUR_S = 3600.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +25,7 @@ from flopwise.serving.memory import ServingMemory, generates, serving_memory
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
 from flopwise.units import GIB
+from flopwise.values import dataclass
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
 """Formats that people choose among."""

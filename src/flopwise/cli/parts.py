@@ -53,7 +53,7 @@ def _with_lenders_folded(assumptions: Iterable[str]) -> list[str]:
         lenders.setdefault(who, []).append(f"{names.count(', ') + 1} of {scope}")
     if lenders:
         parts = ", ".join(f"{who} ({' and '.join(dict.fromkeys(lent))})" for who, lent in lenders.items())
-        rest.append(f"no measurements of their own, so those of relatives are used (listed by --json): {parts}")
+        rest.append(f"not measured, so values of related hardware are used (listed by --json): {parts}")
     return rest
 
 
@@ -115,11 +115,11 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
 def network_table(needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Headers and rows of what each kind of link has to carry, for a step of training or a request of a service."""
     rows, one = list[tuple[str, ...]](), "step" if "step_bytes" in needs[0] else "request"
-    most, words = {"step": ("needed", "not to be seen"), "request": ("full", "at full load")}[one]
+    most, words = {"step": ("needed", "to stay hidden"), "request": ("full", "at full load")}[one]
     for need in needs:
         sent = need[f"{one}_bytes"].items()
         what = ", ".join(f"{name.replace('_', ' ')} {units.format_bytes(n)}" for name, n in sent)
         rates = ("average_bytes_per_s", f"{most}_bytes_per_s", f"node_{most}_bytes_per_s", "link_bytes_per_s")
         shown = ("-" if need[name] is None else units.format_rate(need[name], "B/s") for name in rates)
         rows.append((f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}", what, *shown))
-    return ["link", f"a {one} sends", ">on average", f">{words}", ">of a node", ">the link has"], rows
+    return ["link", f"a {one} sends", ">on average", f">{words}", ">for a node", ">link bandwidth"], rows

@@ -99,7 +99,7 @@ def _wrapped_prose(line: str, width: int | None) -> str:
 
 
 def cell(value: Any) -> str:
-    """A table's cell: `-` for what is unknown, yes or no, whole numbers with separators, floats to four digits."""
+    """A table's cell: `-` for what is unknown, yes or no, numbers with separators and four digits."""
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):
@@ -107,8 +107,13 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.4g}"
+        return decimal(value)
     return plain_text(str(value))
+
+
+def decimal(value: float) -> str:
+    """A number of four digits, or of all before the point: `0.1234`, `57,112`; powers of ten from a million million."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:,.4g}"
 
 
 def table(

@@ -18,11 +18,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError, nearest_hint
+from flopwise.values import dataclass
 
 NAME = "flopwise.toml"
 VARIABLE = "FLOPWISE_CONFIG"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.ops.types import Floats
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

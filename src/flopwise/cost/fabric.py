@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
 from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.calibration import Calibration
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

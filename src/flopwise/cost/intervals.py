@@ -7,7 +7,7 @@ Between and beyond them the error is taken as a two-sided lognormal through thes
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from flopwise.cost.rates import families
 from flopwise.errors import MissingFactError
 from flopwise.facts.calibration import Calibration, ErrorQuantiles
 from flopwise.ops.types import Floats
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
@@ -15,6 +15,7 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
 from flopwise.units import GIB, format_gib, format_interval
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,13 @@ vendor's or the general value, and `Rates.assumptions` says which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT, Precision
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.calibration import Calibration
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from flopwise import options
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.options import OptionError, Spec, option
 from flopwise.units import split_count
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

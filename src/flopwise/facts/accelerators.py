@@ -7,7 +7,7 @@ are decimal and, on links, one direction. What is not known is None and using it
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from flopwise import units
@@ -15,6 +15,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
 from flopwise.facts.calibration import NOT_CALIBRATED, Calibration
 from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, Day, FactTable, FlopsPerS, Positive, WholeBytes
+from flopwise.values import dataclass
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 KINDS = ("gpu", "tpu", "npu", "soc", "cpu")

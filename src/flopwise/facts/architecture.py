@@ -11,8 +11,10 @@ vocabulary, E experts, B sequences in the batch, S tokens of a sequence.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Literal
+
+from flopwise.values import dataclass
 
 Shard = Literal["", "column", "row"]
 """How tensor parallelism cuts a weight: not at all (every rank holds it), by its outputs, or by its inputs."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from flopwise import units
 from flopwise.facts.architecture import Embedding, Experts, Item, Linear, Norm
 from flopwise.facts.tables import Confidence, Count, Day, FactTable, number, words
+from flopwise.values import dataclass
 
 Role = Literal[
     "embedding", "head", "attention_q", "attention_k", "attention_v", "attention_o", "attention_other",

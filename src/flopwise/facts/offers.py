@@ -7,7 +7,7 @@ source: on demand those of `price_date` and `source`, else those of `spot_date`,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
 from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, Row, UsdPerHour
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

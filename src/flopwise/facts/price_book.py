@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.accelerators import GRADES
 from flopwise.facts.tables import Confidence, Count, Day, FactTable, Row, Usd, UsdFromZero, WholeBytes
+from flopwise.values import dataclass
 
 VolumeKind = Literal["storage", "egress", "inter_zone"]
 VOLUME_KINDS: tuple[VolumeKind, ...] = ("storage", "egress", "inter_zone")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive, Row
+from flopwise.values import dataclass
 
 PERIODS_S = {"hour": units.HOUR_S, "day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
 _share = tables.number(units.parse_count, "a share above 0 and below 1", high=0.999999, zero=True)

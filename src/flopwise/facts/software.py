@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.formats import WeightFormat
 from flopwise.facts.tables import ANY, FactTable, words
+from flopwise.values import dataclass
 
 OF_VENDORS = {
     "nvidia": "nvidia",

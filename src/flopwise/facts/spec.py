@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from flopwise import options
 from flopwise.errors import MissingFactError
 from flopwise.options import Spec, option
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

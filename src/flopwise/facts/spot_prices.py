@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.offers import Offer
 from flopwise.facts.tables import Confidence, Day, FactTable, Row
+from flopwise.values import dataclass
 
 NAMED = 3
 """Providers that the sentence names whatever is known of them."""

@@ -9,7 +9,7 @@ cheap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -31,6 +31,7 @@ from flopwise.ops.habits import Habit
 from flopwise.ops.shapes import Shape, Split, Trainable, local_heads, local_units, rows
 from flopwise.ops.types import Floats, Ints, ceil_div
 from flopwise.ops.work import expert_dims, inner_tp, linear_dims, present_keys
+from flopwise.values import dataclass
 
 Implementation = Literal["eager", "sdpa", "fused"]
 

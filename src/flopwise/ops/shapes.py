@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from flopwise.ops.types import Floats, Ints, ceil_div, most
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Stream

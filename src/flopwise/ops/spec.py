@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flopwise import options, units
 from flopwise.options import Spec, option
+from flopwise.values import dataclass
 
 
 # fmt: off

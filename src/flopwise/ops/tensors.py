@@ -8,13 +8,13 @@ multi-token-prediction layers only where the configuration asks for them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Attend, Convolution, Embedding, Experts, Item, Linear, Model, Norm, Weight
 from flopwise.ops.types import Floats, Ints
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import PURCHASES, UNDATED, Offer
 from flopwise.price_import.imports import ImportedFile, imported_files
+from flopwise.values import dataclass
 
 MOST_DAYS = 180
 """Age beyond which a plan says so."""

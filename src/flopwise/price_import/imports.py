@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ from flopwise.facts.rows import csv_text
 from flopwise.files import write_whole
 from flopwise.price_import import gpuhunt, skypilot
 from flopwise.price_import.quotes import GIB, PROVIDERS, Quote, form_of, region_of
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts

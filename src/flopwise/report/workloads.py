@@ -172,7 +172,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
     if links := [(w.name, need) for w in runs for need in w.best.get("network", []) if "step_bytes" in need]:
         yield Table(
-            ["network of", "link", "a step sends, each accelerator", ">on average", ">not to be seen", ">of a node",
+            ["network of", "link", "a step sends, each accelerator", ">on average", ">to stay hidden", ">for a node",
              ">the link has"],
             [
                 (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",

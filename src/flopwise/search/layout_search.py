@@ -12,7 +12,7 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,6 +59,7 @@ from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import StepTable, step_table
 from flopwise.units import format_percent
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -52,6 +52,7 @@ from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
 from flopwise.units import format_bytes, format_seconds, format_usd
+from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
 HOPELESS = 20.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,6 +18,7 @@ from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.workload import Resolved
 from flopwise.units import HOUR_S
+from flopwise.values import dataclass
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]

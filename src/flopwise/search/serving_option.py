@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,7 @@ from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.techniques import request_work, runner
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.values import dataclass
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from flopwise.ops.columns import ascending
 from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
 from flopwise.training.stages import FULL, cuts_alike
+from flopwise.values import dataclass
 
 Column = NDArray[np.int64]
 Index = NDArray[np.intp]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 from flopwise.units import parse_share, split_count
+from flopwise.values import dataclass
 
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
 PERCENTILES = ("p50", "p90", "p95", "p99", "mean")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from flopwise.errors import SpecError
@@ -18,6 +18,7 @@ from flopwise.serving.sim.profiles import weekly_rates
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 from flopwise.units import HOUR_S
+from flopwise.values import dataclass
 
 ANYWHERE: Mapping[str, Any] = {
     "providers": (), "regions": (), "gpus": (), "vendors": (), "exclude": (), "instances": (), "software": ("any",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from flopwise.serving.steady import (
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
 from flopwise.units import format_cost, format_interval, format_percent, format_price, format_seconds
+from flopwise.values import dataclass
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
@@ -126,7 +127,7 @@ class ServeAnswer(Result):
         if load is not None:
             seen = f"TTFT {format_seconds(load.ttft_s['p95'])}, TPOT {format_seconds(load.tpot_s['p95'])} at p95"
             share = format_percent(load.utilisation_frac)
-            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of what is possible: {seen}{paid}."
+            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of its capacity: {seen}{paid}."
         seen = f"first token after {format_seconds(found.ttft_s.value)}, then one every "
         seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
         rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")

@@ -7,7 +7,7 @@ reads its own cache) and for prefill. All counts may be columns of candidates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work
 from flopwise.serving.memory import generates
 from flopwise.serving.precision import conversion_note
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric

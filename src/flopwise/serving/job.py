@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
@@ -11,6 +11,7 @@ from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.iteration import prompt
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -198,13 +199,13 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
         across = ttft.high / ttft.low
         wider = f" ({across ** (1 / ttft.spread):.1f}x, before what is added for the device)" if ttft.spread > 1 else ""
         notes.append(
-            f"the interval of TTFT spans {across:.1f}x: so far do {ttft.rows:,} published runs of its class "
-            f"spread{wider}, whose load generators, bursts, queues and warm-up are mostly not stated; measure it under "
-            "your own load"
+            f"the interval of TTFT is wide ({across:.1f}x from end to end) because {ttft.rows:,} published runs "
+            f"of its class spread as far{wider}: most do not state their load generator, bursts, queues or warm-up; "
+            "measure it under your own load"
         )
     if job.decodes:
-        measured = "fixed batches and single streams were held against it" if job.static or job.engine.local else (
+        measured = "it was checked against fixed batches and single streams" if job.static or job.engine.local else (
             "not measured: published runs of servers state the parts only"
         )  # fmt: skip
-        notes.append(f"the interval of a whole request is composed of those of TTFT and TPOT; {measured}")
+        notes.append(f"the interval of a whole request is computed from those of TTFT and TPOT; {measured}")
     return tuple(notes)

@@ -5,7 +5,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,6 +18,7 @@ from flopwise.ops.cache import kv_cache_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

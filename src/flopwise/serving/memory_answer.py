@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import OWN_ENDS, ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.spec import ServingSpec
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -13,6 +12,7 @@ from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, ValueKind, option, same
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from flopwise.cost.money import unit_usd
@@ -32,6 +32,7 @@ from flopwise.units import (
     format_seconds,
     format_usd,
 )
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

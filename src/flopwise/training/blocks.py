@@ -8,7 +8,7 @@ gathers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from flopwise.ops.work import item_work, linear_dims
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts
 from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
+from flopwise.values import dataclass
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
 

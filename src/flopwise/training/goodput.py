@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from flopwise.training.layout import Layout
 from flopwise.training.stage_memory import StageMemory
 from flopwise.training.widths import adapter_widths
 from flopwise.units import DAY_S
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.training.layer_sums import MemoryTable

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
 from flopwise.training.stragglers import JITTER_FRAC
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -7,7 +7,6 @@ layers, so that any stage of any pipeline is a difference of two entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed_layers
+from flopwise.values import dataclass
 
 _BITSANDBYTES = ("nf4", "nf4-dq", "llm-int8")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out

@@ -103,7 +103,7 @@ def _campaign(frac: float | None) -> list[str]:
     if frac is None:
         return []
     around = "restarts, evaluation, ramp-up, longer contexts, slower layouts"
-    counted = "of these, the run above counts failures and what you state"
+    counted = "the run above includes only failures and what you state"
     return [f"published pre-trainings took {1 / frac:.2f} times the GPU-hours of their steps ({around}); {counted}"]
 
 
@@ -111,8 +111,9 @@ def _proportion(tokens: float, best: float, size: float) -> str:
     """How the tokens compare with what is compute-optimal."""
     ratio = tokens / best
     rule = f"the {format_count(best)} that are compute-optimal for {format_count(size)} parameters (Hoffmann 2022)"
+    scratch = "for training from scratch, the tokens are"
     if ratio > 1.5:
-        return f"trained from scratch, these are {ratio:.3g} times {rule}: more expensive to train, cheaper to serve"
+        return f"{scratch} {ratio:.3g} times {rule}: more expensive to train, cheaper to serve"
     if ratio < 0.67:
-        return f"trained from scratch, these are {ratio:.2g} of {rule}: a smaller model would use the compute better"
-    return f"trained from scratch, these are about {rule}"
+        return f"{scratch} {100 * ratio:.2g} % of {rule}: a smaller model would use the compute better"
+    return f"{scratch} about {rule}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING, Self
 
@@ -13,6 +12,7 @@ from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stragglers import STRAGGLERS
 from flopwise.units import HOUR_S
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

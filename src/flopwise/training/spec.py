@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +15,7 @@ from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -5,7 +5,7 @@ Everything is computed for all candidates of a layout at once; `flopwise.trainin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from flopwise.training.layout import Inner, Layout
 from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
 from flopwise.training.stages import FULL, Partial, mode_index, partials_of, uneven_layers
 from flopwise.training.widths import DTYPE_BYTES, Widths, adapter_widths, trained_widths
+from flopwise.values import dataclass
 
 _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
 STALE = "blocks of other lengths"

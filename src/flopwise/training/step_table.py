@@ -7,7 +7,7 @@ combinations; `flopwise.training.step` composes layouts out of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial as with_first
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,7 @@ from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, heaviest, stage_layer_counts, stage_weights
 from flopwise.training.stragglers import JITTER_FRAC
 from flopwise.training.widths import ACT_BYTES
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric

@@ -160,7 +160,7 @@ def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
             each = rate_text(saved.write_bytes_per_s / answer.num_nodes, base)
             written = rate_text(saved.write_bytes_per_s, base)
             how = f"{written} in all, {each} per node: each {every}, {share} of the time"
-            assumed = "; assumed, as so many devices fail (--checkpoint-interval)" if saved.interval_assumed else ""
+            assumed = "; assumed from the failure rate (--checkpoint-interval)" if saved.interval_assumed else ""
             rows.append(("to write", how + assumed))
         if saved.restore_bytes_per_s is not None and saved.restore_within_s is not None:
             within = units.format_seconds(saved.restore_within_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
-from flopwise.cli.render import Screen, heading, pairs, table, tree
+from flopwise.cli.render import Screen, decimal, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.offers import UNDATED
 from flopwise.facts.spec import SourceSpec
@@ -226,6 +226,10 @@ def _is_workload_json(name: str) -> bool:
 
 
 TRAINING = ("pretrain", "finetune")
+METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
+"""Ways of fine-tuning, as a heading names them."""
+BATCHES = ("micro_batch", "global_batch", "max_batch", "batch", "seq_len")
+"""Sizes of a layout, which are shown whatever they are."""
 LABELS = {
     "step_s": "step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s per GPU", "gpu_hours": "GPU-hours",
     "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
@@ -299,12 +303,18 @@ def title(plan: Plan) -> str:
     text = f"{workload.get('name') or workload['model']}: {plan.task}"
     if workload.get("name"):
         text += f" {workload['model']}"
+    method, tokens = workload.get("method") or {}, (workload.get("data") or {}).get("tokens")
+    if kind := METHODS.get(method.get("kind", "")):
+        text += f" with {kind}"
+    if tokens is not None:
+        text += f" on {units.format_count(tokens) if isinstance(tokens, int | float) else tokens} tokens"
     targets = []
     for target, value in workload.get("targets", {}).items():
         if value is not None:
             limit = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-            targets.append(f"{target} {limit}")
-    return text + (f" with {', '.join(targets)}" if targets else "")
+            dollars = "$" if target == "budget" and str(limit).replace(".", "").isdigit() else ""
+            targets.append(f"{target} {dollars}{limit}")
+    return text + (f"; targets: {', '.join(targets)}" if targets else "")
 
 
 SPARE = (">energy", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
@@ -413,7 +423,7 @@ def _best(best: Candidate, paper: Screen) -> str:
     """The best plan in full."""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
-        ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
+        ("layout", _layout_text(best.layout)),
         ("price", _price(best)),
     ]
     rows += _interval_rows(best)
@@ -426,6 +436,20 @@ def _best(best: Candidate, paper: Screen) -> str:
         rows += _simulation_rows(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
+
+
+def _layout_text(layout: Mapping[str, Any]) -> str:
+    """The layout in words, without the axes that nothing is split over and what counts only beside others."""
+    idle = {name for name, value in layout.items() if value in (0, 1, "none", None) and name not in BATCHES}
+    if "pp" in idle:
+        idle |= {"schedule", "interleave"}
+    if "recompute" in idle:
+        idle.add("recompute_every")
+    return ", ".join(
+        f"{name.replace('_', ' ')} {decimal(value) if isinstance(value, float) else value}"
+        for name, value in layout.items()
+        if name not in idle
+    )
 
 
 def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
@@ -472,8 +496,8 @@ def _figure(name: str, value: float) -> str:
     if name.startswith("usd_per"):
         return units.format_usd(value)
     if "_per_s" in name:
-        return units.format_count(value) if value >= 1e5 else f"{value:,.4g}"
-    return units.format_seconds(value) if name.endswith("_s") else f"{value:,.4g}"
+        return decimal(value)
+    return units.format_seconds(value) if name.endswith("_s") else decimal(value)
 
 
 def _front(plan: Plan, paper: Screen) -> str:

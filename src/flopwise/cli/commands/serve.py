@@ -105,7 +105,7 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield heading(f"One step of the engine, bound by {found.bound}", paper)
     yield parts.shares(found.breakdown, units.format_seconds, paper)
     share = units.format_percent(found.lower_bound_s / sum(seconds for _, seconds in found.breakdown))
-    least = f"{units.format_seconds(found.lower_bound_s)} at datasheet rates: {share} of what they allow"
+    least = f"{units.format_seconds(found.lower_bound_s)} at datasheet rates, {share} of the estimate"
     yield pairs([("at least", least), ("MFU", units.format_percent(found.mfu_frac))], paper)
     yield heading("Memory per accelerator", paper)
     yield from memory_items(answer.memory, paper, capacity=False)

@@ -101,7 +101,7 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     yield heading(f"One step: {units.format_seconds(estimate.step_s)}, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
     if answer.network:
-        yield heading("Network that it needs, of each accelerator in one direction", paper)
+        yield heading("Network bandwidth needed per accelerator, in one direction", paper)
         yield table(*parts.network_table([asdict(need) for need in answer.network]), paper)
     yield heading("Memory per accelerator", paper)
     yield from memory_items(answer.memory, paper)

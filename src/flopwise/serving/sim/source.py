@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
 from flopwise.serving.sim.profiles import PROFILE
 from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec
+from flopwise.values import dataclass
 
 DEFAULT_ARRIVALS = "poisson"
 """How they arrive at a rate."""

@@ -1,0 +1,129 @@
+"""Data classes made by `flopwise.values` behave as those of `dataclasses` do."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from flopwise import values
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Theirs:
+    """The standard library's."""
+
+    name: str
+    sizes: tuple[int, ...] = (1, 2)
+    notes: list[str] = dataclasses.field(default_factory=list, compare=False)
+    hidden: int = dataclasses.field(default=3, repr=False)
+    rates: dict[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    total: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        """The sum of the sizes is kept."""
+        object.__setattr__(self, "total", sum(self.sizes))
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """The same class, made here."""
+
+    name: str
+    sizes: tuple[int, ...] = (1, 2)
+    notes: list[str] = dataclasses.field(default_factory=list, compare=False)
+    hidden: int = dataclasses.field(default=3, repr=False)
+    rates: dict[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    total: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        """The sum of the sizes is kept."""
+        object.__setattr__(self, "total", sum(self.sizes))
+
+
+@values.dataclass(frozen=True, slots=True)
+class Base:
+    """Two fields by place, a method of its own."""
+
+    first: int
+    second: str = "b"
+
+    def __repr__(self) -> str:
+        """Not the fields."""
+        return "base"
+
+
+@values.dataclass(frozen=True, slots=True)
+class Derived(Base):
+    """One field more."""
+
+    third: float = 0.5
+
+
+@values.dataclass(frozen=True, slots=True)
+class Empty:
+    """No field at all."""
+
+
+CASES = ({"name": "a"}, {"name": "b", "sizes": (4,)}, {"name": "b", "sizes": (4,), "notes": ["x"], "hidden": 9})
+
+
+@pytest.mark.parametrize("given", CASES)
+def test_same_fields_text_and_copies(given: dict[str, Any]) -> None:
+    theirs, ours = Theirs(**given), Ours(**given)
+    assert repr(ours) == repr(theirs).replace("Theirs", "Ours")
+    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+    renamed = dataclasses.replace(ours, name="c")
+    assert dataclasses.asdict(renamed) == dataclasses.asdict(dataclasses.replace(theirs, name="c"))
+    assert pickle.loads(pickle.dumps(ours)) == copy.deepcopy(ours) == ours  # noqa: S301 - its own bytes
+    assert hash(ours) == hash(theirs)
+    assert ours.notes is not Ours(name="a").notes, "each object has a list of its own"
+
+
+@pytest.mark.parametrize("made", [Theirs, Ours])
+def test_comparison_leaves_out_what_is_not_compared(made: type) -> None:
+    assert made(name="a", notes=["x"]) == made(name="a", notes=["y"])
+    assert made(name="a") != made(name="a", hidden=4)
+    assert made(name="a") != "a"
+
+
+@pytest.mark.parametrize("made", [Theirs, Ours])
+def test_assignment_deletion_and_wrong_arguments_are_refused(made: type) -> None:
+    one = made(name="a")
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'name'"):
+        one.name = "b"
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'name'"):
+        del one.name
+    for wrong in ({}, {"name": "a", "total": 3}, {"name": "a", "colour": 1}):
+        with pytest.raises(TypeError, match=r"__init__\(\)"):
+            made(**wrong)
+    with pytest.raises(TypeError):
+        made("a")
+
+
+def test_inherited_fields_and_a_method_of_the_class() -> None:
+    one = Derived(1, "c")
+    assert (one.first, one.second, one.third) == (1, "c", 0.5)
+    assert repr(Base(1)) == "base"
+    assert repr(one) == "Derived(first=1, second='c', third=0.5)", "a text for each class, as with dataclasses"
+    assert Base(1, "c") != one
+    assert Empty() == Empty()
+    assert hash(Empty()) == hash(())
+    assert [field.name for field in dataclasses.fields(Derived)] == ["first", "second", "third"]
+
+
+def test_classes_that_may_change_are_those_of_the_standard_library() -> None:
+    @values.dataclass(slots=True)
+    class Counter:
+        """May change."""
+
+        number: int = 0
+
+    counter = Counter()
+    counter.number = 2
+    assert counter == Counter(2)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(counter)
