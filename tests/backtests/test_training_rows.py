@@ -23,6 +23,8 @@ from named import FACTS
         ("fsdp-eager", "2024", "fsdp-eager"),
         ("fsdp-eager", "", "fsdp-eager"),
         ("fsdp-fused", "2023", "fsdp-fused"),
+        ("fsdp-compile", "2025", "fsdp-compile"),
+        ("fsdp-compile", "2026", "fsdp-compile-2026"),
     ],
 )
 def test_the_year_tells_the_generation_of_kernels(software: str, year: str, found: str) -> None:
@@ -113,3 +115,15 @@ def test_campaigns_take_more_than_their_steps_and_old_ones_more_than_new_ones() 
 def test_a_stated_layout_is_never_faster_than_the_fastest() -> None:
     assert _hours(notes="PP8 DP8") > _hours()
     assert _hours(notes="TP7") == _hours()  # no such layout: the words meant something else
+
+
+def test_hybrid_sharding_and_lengths_of_packed_documents_are_read() -> None:
+    row = {
+        "model": "Llama-2-7B", "gpu": "A100-SXM-80GB", "gpus": "32", "zero": "3", "shard": "8", "task": "full_ft",
+        "seq_len": "4096", "packed_data": "1600", "software": "fsdp-eager",
+    }  # fmt: skip
+    job = row_job(row, FACTS)
+    assert job.layout.shard == 8
+    assert job.recipe.documents is not None
+    assert job.recipe.documents.mean == pytest.approx(1600, rel=0.01)
+    assert row_job({**row, "packed_data": ""}, FACTS).recipe.documents is None

@@ -345,7 +345,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "inter": "d_ff", "gated": _respelt(YES_NO, "gated_mlp"), **_same("vocab", "seq_len", "task"),
         **_LORA, "packed_data": _by_word({"packed.*squad|squad.*packed": "squad"}, "notes"),
         "gpu": "gpu", "gpus": "n_gpus", "node_bytes_per_s": _node_network, **_same("tp", "pp", "cp", "ep"),
-        "zero": _by_word(ZERO_STAGES, "zero_stage_or_fsdp"), **_same("micro_batch"),
+        "zero": _by_word(ZERO_STAGES, "zero_stage_or_fsdp"), **_same("shard", "micro_batch"),
         "global_batch": "global_batch_seqs", "interleave": "interleave_vpp",
         "recompute": _either(_recompute("activation_recompute", RECOMPUTE), _respelt({}, "activation_recompute")),
         "sequence_parallel": _respelt(YES_NO, "sequence_parallel"), "attention": _ATTENTION,
