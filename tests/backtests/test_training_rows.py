@@ -112,6 +112,27 @@ def test_campaigns_take_more_than_their_steps_and_old_ones_more_than_new_ones() 
     assert _hours(tokens_b="200") == pytest.approx(2 * _hours())
 
 
+def test_hours_of_a_main_run_a_project_and_a_distilled_family() -> None:
+    """Steps are 95, 67 and 30 % of what the three cover."""
+    project = _hours()
+    assert _hours(source="README (pre-training only)") / project == pytest.approx(
+        campaign_frac(FACTS.calibration) / 0.95
+    )
+    assert _hours(notes="pruned and distilled from 70B") / project == pytest.approx(
+        campaign_frac(FACTS.calibration) / 0.3
+    )
+
+
+def test_a_model_that_nobody_knows_has_the_size_that_its_row_prints() -> None:
+    named = {"model": "Nobody-Knows-It", "params_b": "7"}
+    sized = _hours(**named, active_params_b="7")
+    assert 0.9 < sized / _hours(model="Llama-2-7B") < 1.1
+    assert _hours(**(named | {"params_b": "14"})) > 1.5 * sized
+    row = {"id": "x", "gpu": "A100-SXM-80GB", "n_gpus": "64", "tokens_b": "100", "model": "Nobody-Knows-It"}
+    for cells in ({}, {"params_b": "40", "active_params_b": "7"}):  # no size, or a mixture's
+        assert predict_row(our_columns("gpu-hours", row | cells), FACTS).predicted is None
+
+
 def test_a_stated_layout_is_never_faster_than_the_fastest() -> None:
     assert _hours(notes="PP8 DP8") > _hours()
     assert _hours(notes="TP7") == _hours()  # no such layout: the words meant something else
