@@ -23,6 +23,8 @@ from named import FACTS
         ("fsdp-eager", "2024", "fsdp-eager"),
         ("fsdp-eager", "", "fsdp-eager"),
         ("fsdp-fused", "2023", "fsdp-fused"),
+        ("fsdp-compile", "2025", "fsdp-compile"),
+        ("fsdp-compile", "2026", "fsdp-compile-2026"),
     ],
 )
 def test_the_year_tells_the_generation_of_kernels(software: str, year: str, found: str) -> None:
@@ -110,6 +112,39 @@ def test_campaigns_take_more_than_their_steps_and_old_ones_more_than_new_ones() 
     assert _hours(tokens_b="200") == pytest.approx(2 * _hours())
 
 
+def test_hours_of_a_main_run_a_project_and_a_distilled_family() -> None:
+    """Steps are 95, 67 and 30 % of what the three cover."""
+    project = _hours()
+    assert _hours(source="README (pre-training only)") / project == pytest.approx(
+        campaign_frac(FACTS.calibration) / 0.95
+    )
+    assert _hours(notes="pruned and distilled from 70B") / project == pytest.approx(
+        campaign_frac(FACTS.calibration) / 0.3
+    )
+
+
+def test_a_model_that_nobody_knows_has_the_size_that_its_row_prints() -> None:
+    named = {"model": "Nobody-Knows-It", "params_b": "7"}
+    sized = _hours(**named, active_params_b="7")
+    assert 0.9 < sized / _hours(model="Llama-2-7B") < 1.1
+    assert _hours(**(named | {"params_b": "14"})) > 1.5 * sized
+    row = {"id": "x", "gpu": "A100-SXM-80GB", "n_gpus": "64", "tokens_b": "100", "model": "Nobody-Knows-It"}
+    for cells in ({}, {"params_b": "40", "active_params_b": "7"}):  # no size, or a mixture's
+        assert predict_row(our_columns("gpu-hours", row | cells), FACTS).predicted is None
+
+
 def test_a_stated_layout_is_never_faster_than_the_fastest() -> None:
     assert _hours(notes="PP8 DP8") > _hours()
     assert _hours(notes="TP7") == _hours()  # no such layout: the words meant something else
+
+
+def test_hybrid_sharding_and_lengths_of_packed_documents_are_read() -> None:
+    row = {
+        "model": "Llama-2-7B", "gpu": "A100-SXM-80GB", "gpus": "32", "zero": "3", "shard": "8", "task": "full_ft",
+        "seq_len": "4096", "packed_data": "1600", "software": "fsdp-eager",
+    }  # fmt: skip
+    job = row_job(row, FACTS)
+    assert job.layout.shard == 8
+    assert job.recipe.documents is not None
+    assert job.recipe.documents.mean == pytest.approx(1600, rel=0.01)
+    assert row_job({**row, "packed_data": ""}, FACTS).recipe.documents is None

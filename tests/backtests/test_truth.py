@@ -22,7 +22,7 @@ TEXT = {
     "adapter_dtype", "optimizer",
     "optimizer_in_backward", "reading", "library", "library_version", "op", "kernel", "dtype", "kv_dtype", "warm",
     "workload", "attention_dp", "weights", "engine", "engine_version", "eager", "speculation", "mode", "lengths",
-    "arrivals", "arrivals_per_s", "requests", "dispatch", "config", "double_quant",
+    "arrivals", "arrivals_per_s", "requests", "dispatch", "config", "double_quant", "covers",
 }  # fmt: skip
 """Columns that hold no plain numbers."""
 

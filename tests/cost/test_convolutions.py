@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,29 @@ def test_rows_of_samples_name_models_and_stored_records_are_smaller() -> None:
         assert bool(model.stacks) == (row.tokens is not None)
     assert FACTS.sample("Cosmo-Flow") is FACTS.sample("cosmoflow")
     assert FACTS.sample("") is None
+
+
+def test_what_follows_a_norm_in_16_bits_runs_with_it() -> None:
+    """ResNet's block, by hand: norm 8 passes over the output, ReLU none, the sum 2; in TF32 8, 5 and 4."""
+    device = _rates("A100-SXM-80")
+    layer = ConvolutionLayer(
+        network="one", layer="block", inputs=64, outputs=256, taps=1, positions=3136, then=("norm", "add", "relu"),
+        repeats=1,
+    )  # fmt: skip
+    output = 32 * 3136 * 256
+    stream = device.read_bytes_per_s * device.value["pointwise_frac"]
+    for precision, passes, nbytes in (("fp16", 8 + 2, 2), ("tf32", 8 + 4 + 5, 4)):
+        parts = convolution_step_s(device, [layer], 32, precision)
+        assert float(parts.pointwise_s) == pytest.approx(passes * output * nbytes / stream, rel=0.05)
+    bare = convolution_step_s(device, [replace(layer, then=("relu",))], 32, "fp16")
+    assert float(bare.pointwise_s) == pytest.approx(5 * output * 2 / stream, rel=0.05)
+
+
+@pytest.mark.parametrize(("gpu", "low", "high"), [("V100-SXM2-16", 35e12, 50e12), ("A100-SXM-80", 70e12, 160e12)])
+def test_cosmoflow_reaches_what_its_source_measured(gpu: str, low: float, high: float) -> None:
+    """Ibrahim et al. 2021: 35 to 50 TFLOP/s on a V100 in mixed precision, one sample a step."""
+    sample = FACTS.sample("cosmoflow")
+    assert sample is not None
+    assert sample.precision == "fp16"
+    step = convolution_step_s(_rates(gpu), _layers("CosmoFlow (MLPerf HPC)"), 1, "fp16")
+    assert low < float(sample.flops_per_sample or 0) / float(step.seconds) < high

@@ -13,10 +13,10 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Layer
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
+from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.training.layer_sums import layer_activation_bytes
-from flopwise.training.layout import RECOMPUTE
 
 
 def kept_tensors(layer: Layer, width: int, batch: int, seq: int, **options: Any) -> dict[str, Any]:

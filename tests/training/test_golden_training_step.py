@@ -30,7 +30,7 @@ from lossless import (
 from flopwise.facts.models.config import model_from_config
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import Layout
+from flopwise.training.layout import ALL_TARGETS, Layout
 from flopwise.training.schedules import schedule_code
 from flopwise.training.step_table import EXPERT_LAUNCH_S
 from flopwise.training.storage import Reads
@@ -406,6 +406,23 @@ def test_host_launches() -> None:
     assert known["launch"] == 0.0
 
 
+def test_what_runs_again_is_launched_again_and_adapters_are_launched() -> None:
+    """torch.utils.checkpoint runs the forward functions twice: a third of the launches, without embedding and head."""
+    short = {"seq_len": 256, "global_batch": 4, "stack": "fsdp-eager"}
+    once, found = lines(job(short, tp=4)), lines(job(short, tp=4, recompute=2))
+    busy = sum(found[name] for name in ("forward", "backward", "recompute", "tensor_parallel"))
+    again = found["recompute"] / found["forward"]
+    assert 0.8 < again < 1
+    host_s = (LAYERS * 14 + 1 + 2) * FACTS.stack("fsdp-eager").launch_s * (3 + again)
+    assert found["launch"] == exactly(4 * host_s - busy)
+    # two matrices beside each of seven projections; embedding, norm and head have no backward pass worth a launch
+    adapted = lines(job({**short, "lora": lora_with(rank=8, targets=ALL_TARGETS)}, tp=4))
+    busy = sum(adapted[name] for name in ("forward", "backward", "tensor_parallel"))
+    launches = (adapted["launch"] + busy) / 4 / FACTS.stack("fsdp-eager").launch_s
+    plain = (once["launch"] + sum(once[name] for name in ("forward", "backward", "tensor_parallel"))) / 4
+    assert launches - plain / FACTS.stack("fsdp-eager").launch_s == pytest.approx(3 * LAYERS * 14, abs=6)
+
+
 def test_recompute() -> None:
     """Full: every layer's forward pass once more. Selective: attention alone (Korthikanti 2022, section 5)."""
     assert lines(job(recompute=2))["recompute"] == exactly(BATCH * LAYERS * FORWARD)
@@ -506,3 +523,16 @@ def test_reading_the_data() -> None:
         TrainJob(model=asked.model, recipe=asked.recipe, layout=asked.layout, cluster=asked.cluster, reads=reads)
     )
     assert dict(found.breakdown)["storage_io"] == exactly(9 * other)
+
+
+def test_messages_of_zero_3_are_slow_between_nodes_alone() -> None:
+    """Narayanan et al. 2021 (section 5.2): what ZeRO 3 loses, it loses between nodes; a share of 1/4 takes 4 times."""
+    hidden = {"dp_overlap": 0.0, "tp_overlap": 0.0, "ep_overlap": 0.0}
+    for dp, times in ((8, 1.0), (16, 4.0)):
+        asked = job({"stack": "deepspeed-zero3"}, dp=dp, zero=3)
+        plain, slow = (
+            replace(asked, recipe=replace(asked.recipe, stack=replace(asked.recipe.stack, message_frac=f, **hidden)))
+            for f in (1.0, 0.25)
+        )
+        assert lines(slow)["data_parallel"] == exactly(times * lines(plain)["data_parallel"])
+        assert lines(plain)["data_parallel"] > 0

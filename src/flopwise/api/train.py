@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.software import RECOMPUTE
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, take
@@ -95,7 +96,10 @@ def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[f
 def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
     """The layout as said, or the best one, and who chose it."""
     if spec.says_layout:
-        return spec.layout(model, int(recipe.seq_len), gpus), "given"
+        layout = spec.layout(model, int(recipe.seq_len), gpus)
+        if not (spec.recompute or spec.recomputes_some):  # what the stack does where nobody says
+            layout = replace(layout, recompute=RECOMPUTE.index(recipe.stack.recomputes[0]))
+        return layout, "given"
     from flopwise.search.layout_search import best_layout
 
     spec.layout(model, int(recipe.seq_len))  # refuses what cannot be

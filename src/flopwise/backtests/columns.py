@@ -345,7 +345,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "inter": "d_ff", "gated": _respelt(YES_NO, "gated_mlp"), **_same("vocab", "seq_len", "task"),
         **_LORA, "packed_data": _by_word({"packed.*squad|squad.*packed": "squad"}, "notes"),
         "gpu": "gpu", "gpus": "n_gpus", "node_bytes_per_s": _node_network, **_same("tp", "pp", "cp", "ep"),
-        "zero": _by_word(ZERO_STAGES, "zero_stage_or_fsdp"), **_same("micro_batch"),
+        "zero": _by_word(ZERO_STAGES, "zero_stage_or_fsdp"), **_same("shard", "micro_batch"),
         "global_batch": "global_batch_seqs", "interleave": "interleave_vpp",
         "recompute": _either(_recompute("activation_recompute", RECOMPUTE), _respelt({}, "activation_recompute")),
         "sequence_parallel": _respelt(YES_NO, "sequence_parallel"), "attention": _ATTENTION,
@@ -358,8 +358,9 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "tokens_per_s_per_gpu": _tokens_per_s_per_gpu, **_same("quality", "source"),
     },
     "gpu-hours": {
-        **_same("id", "model"), "active_params": Scaled("active_params_b", 1e9), "tokens": Scaled("tokens_b", 1e9),
-        "gpu": "gpu", "gpus": "n_gpus", **_same("precision"),
+        **_same("id", "model"), "params": Scaled("params_b", 1e9), "active_params": Scaled("active_params_b", 1e9),
+        "tokens": Scaled("tokens_b", 1e9), "gpu": "gpu", "gpus": "n_gpus", **_same("precision"),
+        "covers": _by_word({"pre-?training only|main run": "main", "distil|prun": "family"}, "source", "notes"),
         **{name: _match(rf"(?i)\b{name} ?(\d+)", "source", "notes") for name in ("tp", "pp", "dp")},
         "date": _match(r"arXiv:\s*(\d\d)(\d\d)\.\d", "source", "notes", template=r"20\1-\2"),  # month of the report
         **_same("gpu_hours", "quality", "source"),

@@ -29,6 +29,8 @@ from flopwise.training.layout import Recipe
 
 UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
+DENSE = 0.9
+"""A model that uses less of its parameters for a token is a mixture, whose size says too little."""
 MAX_SEQ = 8192
 """Tokens of a sequence in the main phase of pre-training, where the model allows more."""
 STACK, EARLY_STACK = "in-house", "megatron-deepspeed"
@@ -39,17 +41,36 @@ FLASH_MONTH = "2023-01"
 """Month from which reports are taken to train with flash attention (published in May 2022, in Megatron-LM and
 GPT-NeoX from early 2023) and without recomputing everything (Korthikanti et al., May 2022)."""
 CAMPAIGN = "train_campaign_frac"
+PROJECT = "any"
+"""What published hours cover unless they say otherwise: a whole project, restarts and evaluation among it. Others:
+`main`, the run alone; `family`, models that larger ones were distilled into."""
 
 
-def campaign_frac(calibration: Calibration) -> float:
+def campaign_frac(calibration: Calibration, covers: str = PROJECT) -> float:
     """Share of the GPU-hours of a published pre-training that its steps need on the fastest layout.
 
     Source: data/calibration/training.json (`benchmarks/fit_campaign.py`). Known parts of it: Llama 3 405B trained for
     more than 90 % of its time (arXiv 2407.21783 section 3.3.4); 30.8 M GPU-hours against 26 M at its reported 41 %
     utilisation; OPT-175B's 35 manual restarts (arXiv 2205.01068 section 2.5).
-    Assumes: one share for all campaigns.
+    Assumes: one share for all campaigns whose hours cover the same.
     """
-    return calibration.find(CAMPAIGN, ("any",)).value
+    return calibration.find(CAMPAIGN, (covers, PROJECT)).value
+
+
+def row_model(row: Row, facts: Facts) -> Model:
+    """The model of a row; one that nobody knows is a dense model of the size that the row prints.
+
+    Raises:
+        SpecError: the name is not known, and the row prints no size, or that of a mixture.
+    """
+    try:
+        return stated_model(row, facts)
+    except SpecError:
+        total, active = number(row, "params"), number(row, "active_params")
+        size = total or active
+        if not size or (active and active < DENSE * size):
+            raise
+        return facts.model(f"{size / 1e9:g}B", offline=True)
 
 
 def before_flash_attention(row: Row) -> bool:
@@ -119,10 +140,10 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         tokens = number(row, "tokens")
         if tokens is None:
             raise SpecError("the number of tokens (tokens) is missing")
-        gpus, model = whole(row, "gpus", DEFAULT_GPUS), stated_model(row, facts)
+        gpus, model = whole(row, "gpus", DEFAULT_GPUS), row_model(row, facts)
         gpu, recipe = facts.resolve(row.get("gpu", "")), row_recipe(row, model, facts, gpus)
         steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
         band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)
-        return steps / campaign_frac(facts.calibration), band
+        return steps / campaign_frac(facts.calibration, row.get("covers") or PROJECT), band
 
     return prediction_of(row, UNIT, "gpu_hours", figure)

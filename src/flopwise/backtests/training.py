@@ -43,7 +43,7 @@ selection guide); Megatron's own default is a plain all-to-all, so that others s
 BUCKETED = ("1", "2")
 """ZeRO stages that people run DeepSpeed for in transformers' Trainer."""
 MIXTURE_KERNELS_YEAR = 2026
-"""From then on Megatron's releases have the stack `megatron-2026`."""
+"""From then on releases of Megatron and PyTorch have the stacks `megatron-2026` and `fsdp-compile-2026`."""
 FLASH_2_YEAR = 2024
 """The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
 DOCUMENT_TOKENS = {"squad": 190.0}
@@ -102,7 +102,7 @@ def row_layout(row: Row) -> Layout:
     if software.startswith("megatron-te"):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
         zero = max(zero, 1)
     return Layout(
-        dp=dp, tp=tp, pp=pp, cp=cp, ep=min(ep, dp * cp), zero=zero if dp * cp > 1 else 0,
+        dp=dp, tp=tp, pp=pp, cp=cp, ep=min(ep, dp * cp), zero=zero if dp * cp > 1 else 0, shard=whole(row, "shard", 0),
         micro_batch=whole(row, "micro_batch", 1),
         interleave=whole(row, "interleave", 1) if pp > 1 else 1,
         recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith("torchtune") else 0),
@@ -140,8 +140,12 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
 
 
 def packed_documents(row: Row, seq: int) -> Documents | None:
-    """Documents of the data set that is packed into the row's sequences; attention stays within each."""
-    mean = DOCUMENT_TOKENS.get(row.get("packed_data", ""))
+    """Documents that are packed into the row's sequences, of a data set or a mean length; attention stays in each.
+
+    Raises:
+        SpecError: neither a data set that is known nor a number of tokens.
+    """
+    mean = DOCUMENT_TOKENS.get(row.get("packed_data", "")) or number(row, "packed_data")
     return lognormal(min(mean, seq), DOCUMENT_SPREAD, seq, "packed") if mean else None
 
 
@@ -156,6 +160,8 @@ def row_stack(row: Row) -> str:
         return "deepspeed-zero2"
     if compiled and name in {"fsdp-eager", "torchtune-eager"}:
         name = name.replace("eager", "compile")
+    if name == "fsdp-compile" and whole(row, "year", 0) >= MIXTURE_KERNELS_YEAR:
+        return "fsdp-compile-2026"
     overlapped = name == "fsdp-compile" and flag(row, "async_tp", default=False)
     return "fsdp-compile-async-tp" if overlapped else name
 

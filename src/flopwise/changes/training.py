@@ -11,8 +11,9 @@ from flopwise.cost.memory_answer import Remedy
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Recipe
+from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.on_device import recipe_on
 from flopwise.training.stages import FULL

@@ -27,6 +27,9 @@ norm: statistics, then read and write; backward both sums, then input, gradient 
 backward output, gradient and result. add: two reads and a write; backward a sum. pool: a read; backward a read and a
 write (what is pooled is small). copy (upsampling by a transposed product and joining): read and write, each way.
 """
+FUSED_PASSES: dict[str, float] = {"relu": 0.0, "add": 2.0}
+"""The same of what follows a norm in 16 bits: one kernel with it. The sum still reads its other input and writes that
+one's gradient."""
 UPDATE_PASSES = 5.0
 """Over fp32 parameters: the optimizer reads weight, gradient and momentum and writes two of them."""
 ELEM_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
@@ -65,8 +68,10 @@ def convolution_step_s(rates: Rates, layers: Sequence[ConvolutionLayer], batch: 
     """Seconds of one training step of `batch` samples; shape of `batch`.
 
     Source: Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) section 3, implicit matrix products; kernel rates as
-    `flopwise.cost.kernels`, nothing here is fitted.
-    Assumes: inputs are read once from DRAM, whatever the taps; nothing is fused with a convolution; the host keeps up.
+    `flopwise.cost.kernels`, nothing here is fitted. cuDNN 7.4 and later: cudnnBatchNormalizationForwardTrainingEx with
+    activation and addition, for channels-last tensors of 16 bits.
+    Assumes: inputs are read once from DRAM, whatever the taps; nothing is fused with a convolution; who trains in 16
+    bits does so channels last; the host keeps up.
     """
     dtype = usable_precision(rates, precision)
     elem = ELEM_BYTES[dtype]
@@ -76,8 +81,11 @@ def convolution_step_s(rates: Rates, layers: Sequence[ConvolutionLayer], batch: 
     for index, layer in enumerate(layers):
         products = products + layer.repeats * _products_s(rates, layer, size, dtype, elem, first=index == 0)
         output_bytes = size * layer.positions * layer.outputs * elem
+        fused = FUSED_PASSES if elem == 2.0 and "norm" in layer.then else {}
         for operation in layer.then:
-            moving = moving + layer.repeats * pointwise_s(rates, PASSES[operation] * output_bytes).seconds
+            passes = fused.get(operation, PASSES[operation])
+            if passes:
+                moving = moving + layer.repeats * pointwise_s(rates, passes * output_bytes).seconds
     weights = sum(layer.inputs * layer.outputs * layer.taps * layer.repeats for layer in layers)
     return Parts(products, moving, pointwise_s(rates, UPDATE_PASSES * 4.0 * weights).seconds + 0.0 * size)
 

@@ -32,6 +32,7 @@ SAME = (
     "fsdp-2023",
     "fsdp-compile",
     "fsdp-compile-2025",
+    "fsdp-compile-2026",
 )
 """Stacks whose habits train.py has: FSDP2 or DeepSpeed around a model, compiled or not."""
 PLATFORMS = {"nvidia", "amd", "intel", "cpu", "apple"}

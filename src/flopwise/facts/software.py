@@ -28,6 +28,8 @@ OF_VENDORS = {
 }
 PARALLELISM = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 """Kinds of parallelism besides that of data, by the degree of each."""
+RECOMPUTE = ("none", "selective", "full")
+"""What a training step computes again, by the place of each in layouts."""
 PLAIN_FORMATS = ("bf16", "fp16", "fp32")
 """Unquantised weights, in the order in which they are preferred."""
 VOLTA = "Volta"
@@ -164,6 +166,7 @@ class TrainingStack(Software):
         "Host time to route, permute and launch the experts of one layer, forward and backward, in s."
     )
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
+    recomputes: tuple[str, ...] = RECOMPUTE  # what it computes again where nobody says: searched in this order
     flash: bool  # has flash attention; else its attention writes scores unless it is told otherwise
     attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
     grouped_kernel: Literal[
@@ -323,9 +326,17 @@ def _degrees(cell: str) -> tuple[str, ...]:
     return found
 
 
+def _recomputes(cell: str) -> tuple[str, ...]:
+    """Words of RECOMPUTE. Raises ValueError: another word."""
+    found = words(cell)
+    if not set(found) <= set(RECOMPUTE):
+        raise ValueError(f"allowed: {', '.join(RECOMPUTE)}, as a list")
+    return found
+
+
 STACKS = FactTable(
     file="stacks.json", meaning="a training stack (a record of sections)", row=TrainingStack, key=("name",), dated=(),
-    readers={"degrees": _degrees},
+    readers={"degrees": _degrees, "recomputes": _recomputes},
 )  # fmt: skip
 ENGINES = FactTable(
     file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flopwise.backtests.gpu_hours import CAMPAIGN, campaign_frac, predict_row
+from flopwise.backtests.gpu_hours import CAMPAIGN, PROJECT, campaign_frac, predict_row
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant
@@ -43,8 +43,9 @@ class Campaigns:
 
 
 def campaigns(rows: Iterable[Row], facts: Facts) -> Campaigns:
-    """The rows that can be predicted."""
-    usable = [(row, p) for row in rows if (p := predict_row(row, facts)).predicted and p.measured]
+    """The rows that can be predicted and whose hours are those of a whole project."""
+    whole = (row for row in rows if (row.get("covers") or PROJECT) == PROJECT)
+    usable = [(row, p) for row in whole if (p := predict_row(row, facts)).predicted and p.measured]
     share = campaign_frac(facts.calibration)
     return Campaigns(
         ids=tuple(p.id for _, p in usable),

@@ -133,7 +133,7 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
     stacks = facts.stacks
     fused = tuple(n for n, s in stacks.items() if s.activations == "fused" and n != "unsloth")
     eager = tuple(n for n in stacks if n not in fused)
-    engine = tuple(n for n, s in stacks.items() if s.attention_kernel == "cudnn")
+    engine = tuple(n for n, s in stacks.items() if s.attention_kernel == "cudnn" and n != "fsdp-compile-2026")
     torch_fused = tuple(n for n in stacks if n in fused and n not in engine)
     torch_eager = tuple(n for n in stacks if n in eager and n not in engine)
     overlapped = tuple(n for n, s in stacks.items() if s.dp_overlap > 0)

@@ -22,7 +22,7 @@ from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
 from flopwise.errors import InfeasibleError
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import PARALLELISM
+from flopwise.facts.software import PARALLELISM, RECOMPUTE
 from flopwise.ops.columns import ascending
 from flopwise.search.space import (
     CHUNK,
@@ -45,7 +45,7 @@ from flopwise.training.estimate import step_watts
 from flopwise.training.goodput import checkpoint_bytes, goodput_frac
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import RECOMPUTE, Inner, Layout, Recipe
+from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import (
     FITS_WITH,
     allocated_and_states,
@@ -168,11 +168,13 @@ def layout_search(
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
-    Degrees that its stack does not have are 1.
+    Degrees that its stack does not have are 1; what it always computes again is computed again unless `recomputes` has
+    nothing of that.
     `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
     """
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
+    recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.stack.recomputes) or recomputes
     inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
     max_pp = max_pp if "pp" in has else 1
     if micro_batch is not None:

@@ -18,6 +18,7 @@ from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
+from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import Candidate, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
@@ -43,7 +44,7 @@ from flopwise.training.estimate import estimate, recipe_passes, training_band
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
+from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.memory import host_bytes, memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.schedules import NAMES, schedule_code

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
+from flopwise.facts.software import RECOMPUTE
 from flopwise.options import OptionError, changed_options
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.spec import ANY
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
+from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.on_device import recipe_on
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import schedule_code

@@ -27,7 +27,7 @@ from flopwise.training.run import RunEstimate
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
-from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts
+from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts, host_s
 from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
 from flopwise.values import dataclass
@@ -239,7 +239,8 @@ def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:
     lower = job.micro_batches * float(table.floor_s[:, 0, 0].max())
     stack = replace(job.recipe.stack, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
     alone = replace(job, recipe=replace(job.recipe, stack=stack))
-    launch_s = job.micro_batches * float(table.host_s[0, 0])
+    mode = int(mode_index(job.layout, table.partials))
+    launch_s = job.micro_batches * float(host_s(table, mode, 0, 0))
     return lower, sum(single_parts(single_table(alone, like=table), job.layout).values()) + launch_s
 
 

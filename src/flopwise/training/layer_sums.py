@@ -14,7 +14,7 @@ import numpy as np
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Norm, Pointwise, Stack
-from flopwise.facts.software import TrainingStack
+from flopwise.facts.software import RECOMPUTE, TrainingStack
 from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import HABITS, Habit
@@ -25,7 +25,7 @@ from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
 from flopwise.training.frozen import Block, SplitModel, split_model
-from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
+from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed_layers

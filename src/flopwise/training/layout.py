@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
 from flopwise.facts.formats import BF16, WeightFormat
-from flopwise.facts.software import Optimizer, TrainingStack
+from flopwise.facts.software import RECOMPUTE, Optimizer, TrainingStack
 from flopwise.ops.degrees import check_expert_ranks
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.types import Floats, Ints
@@ -40,8 +40,6 @@ COLUMNS = (
     "recompute_every",
 )  # fmt: skip
 """Fields of a `Layout` that may be arrays."""
-RECOMPUTE = ("none", "selective", "full")
-"""Names of the values of `Layout.recompute`."""
 
 ATTENTION_TARGETS = ("q", "k", "v", "o")
 ALL_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")

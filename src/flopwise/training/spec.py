@@ -383,8 +383,9 @@ class TrainingSpec(Spec):
         Raises:
             SpecError: a degree does not divide what it has to; says which would.
         """
+        from flopwise.facts.software import RECOMPUTE
         from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
-        from flopwise.training.layout import RECOMPUTE, Layout, check_layout
+        from flopwise.training.layout import Layout, check_layout
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)

@@ -40,6 +40,7 @@ HOST_BYTES_PER_S = 110e9
 """At which the host of a node updates: 28 bytes a parameter, 1e9 parameters in about 0.25 s (ZeRO-Offload, table 4)."""
 MAX_GPUS_PER_HOST = 8
 ROUTED = "expert_parallel"
+_FORWARD, _RECOMPUTE = STAGE_PARTS.index("forward"), STAGE_PARTS.index("recompute")
 _MESSAGES = slice(STAGE_PARTS.index("tensor_parallel"), len(STAGE_PARTS))
 FRESH_MEMORY = "fresh_memory"
 """The line of tensors that the system hands out page by page; there only where a CPU is the device."""
@@ -118,23 +119,34 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
             moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
             exposed = exposed + passes_transfer_s(weights, moved, rates, forward_s, backward_s, num_micro)
         parts["offload"] = exposed
-    parts["launch"] = num_micro * launch_s(table, degree, inner, stage_s)
+    parts["launch"] = num_micro * launch_s(table, recompute, degree, inner, stage_s)
     if table.fresh_bytes is not None:
         parts[FRESH_MEMORY] = num_micro * table.fresh_bytes[inner] / table.rates.value["fresh_bytes_per_s"]
     return parts
 
 
-def launch_s(table: StepTable, degree: Index, inner: Index, stage_s: Floats) -> Floats:
+def host_s(table: StepTable, mode: Array | int, degree: Index | int, inner: Index | int) -> Floats:
+    """Host seconds to launch one micro-batch on the busiest stage, what is computed again launched again.
+
+    Source: `StepTable.host_s`; checkpointing runs the module's forward function a second time (torch.utils.checkpoint).
+    Assumes: a third of the launches are of the forward pass; launches of what runs again are its share of that pass.
+    """
+    again = table.stage_parts[_RECOMPUTE, mode, degree, inner] / table.stage_parts[_FORWARD, mode, degree, inner]
+    seconds: Floats = table.host_s[degree, inner] * (1.0 + again / 3.0)
+    return seconds
+
+
+def launch_s(table: StepTable, mode: Array, degree: Index, inner: Index, stage_s: Floats) -> Floats:
     """Seconds by which launching a micro-batch's operations lengthens it: beyond what the device is busy with.
 
     A device that is its own host has no time for the one while it does the other.
 
     Source: PyTorch's CPU operators run on the thread that dispatches them. Assumes: launches are spread evenly.
     """
-    host_s = table.host_s[degree, inner]
+    seconds = host_s(table, mode, degree, inner)
     if table.rates.is_host:
-        return host_s * table.rates.value["train_host_ratio"]
-    return np.maximum(0.0, host_s - stage_s)
+        return seconds * table.rates.value["train_host_ratio"]
+    return np.maximum(0.0, seconds - stage_s)
 
 
 def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedule: Ints) -> Others:
@@ -208,7 +220,9 @@ def messages_s(
 
     `wanted`: the first, the two after it, the last; zeros where not.
 
-    Source: `flopwise.cost.collectives`. Assumes: a message for each of `layer_messages` parts of each layer.
+    Source: `flopwise.cost.collectives`; Narayanan et al. 2021 (arXiv:2104.04473) section 5.2: what ZeRO 3 loses to 3D
+    parallelism it loses between nodes, where `message_frac` of a stack applies.
+    Assumes: a message for each of `layer_messages` parts of each layer.
     """
     tp, cp, ep = table.inner.tp[inner], table.inner.cp[inner], table.inner.ep[inner]
     ranks = dp * cp
@@ -220,7 +234,10 @@ def messages_s(
 
     def sent(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
         seconds = collective(table.fabric, nbytes / pieces, n, stride=stride)
-        return pieces / table.software.message_frac * seconds
+        frac: Floats = table.software.message_frac
+        if frac != 1.0:
+            frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
+        return pieces / frac * seconds
 
     groups: list[tuple[Floats, Ints, Ints]] = [(table.dense_params[degree, inner], 1, tp)]
     if table.expert_params.any():
@@ -330,9 +347,14 @@ def _optimizer_s(table: StepTable, owned: Floats, others: Floats, layout: Layout
     return moved / table.rates.read_bytes_per_s
 
 
+def node_ranks(fabric: Fabric) -> int:
+    """Devices that links other than the network join."""
+    return max((level.size for level in fabric.levels[:-1]), default=1)
+
+
 def gpus_per_host(fabric: Fabric) -> int:
     """Devices that share one host's memory bandwidth: a node's, at most eight."""
-    return max(1, min(max((level.size for level in fabric.levels[:-1]), default=1), MAX_GPUS_PER_HOST))
+    return max(1, min(node_ranks(fabric), MAX_GPUS_PER_HOST))
 
 
 def host_update_s(traffic_bytes: Floats, fabric: Fabric) -> Floats:

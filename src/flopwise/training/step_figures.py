@@ -26,6 +26,7 @@ from flopwise.training.step import (
     WAITING,
     gpus_per_host,
     hidden_beside_s,
+    host_s,
     others_s,
     owned_others,
     owned_params,
@@ -433,8 +434,9 @@ class StepFigures(Ledger):
 
     def _launch(self) -> Figure:
         host = self.add_time(
-            "launching a micro-batch", float(self.table.host_s[0, 0]),
-            "three launches an operation, and routing in layers with experts",
+            "launching a micro-batch", float(host_s(self.table, self.mode, 0, 0)),
+            "three launches an operation, those of the forward pass again where it is computed again, and routing in "
+            "layers with experts",
             self._software("host time of one launch", self.software.launch_s),
             self._software("host time of routing a layer", self.software.routing_s),
         )  # fmt: skip

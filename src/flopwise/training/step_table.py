@@ -421,17 +421,20 @@ EXPERT_LAUNCH_S = 1e-5
 def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *, waits: bool) -> Floats:
     """Host time to launch one micro-batch of a block: one launch an item forward, two backward; shape of `ep`.
 
+    The matrices of adapters are items of their own.
+
     A block whose experts drop nothing takes `routing_s` besides, a third of it forward: counts of tokens come back to
     the host, which `waits` and sizes what it launches next by them. Products of experts that are kernels of their own
     are launched one by one, three for each of an expert's, and two casts more in low precision.
 
-    Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`);
+    Source: host time of a launch by stack (data/stacks.json); PyTorch eager dispatch of an expert's product, 5-10 µs;
     Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy: experts with a capacity,
     whose shapes are known, and counts that stay on the device need no host.
     Assumes: one launching thread a GPU.
     """
     software, passes = recipe.stack, 3.0 if block.backward else 1.0
-    total: Floats = passes * len(items) * software.launch_s
+    adapters = [] if recipe.lora is None else adapter_matrices(items, recipe.lora)
+    total: Floats = passes * (len(items) + len(adapters)) * software.launch_s
     experts = [item for item in items if isinstance(item, Experts)]
     if not (waits and experts) or recipe.capacity_factor is not None or not software.routing_s:
         return total
