@@ -12,7 +12,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.launchers.run_batch import make_arg_parser as make_batch_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-complaints = []
+complaints: list[str | None] = []
 for words in json.load(sys.stdin):
     make = make_batch_parser if words[1] == "run-batch" else make_arg_parser
     with contextlib.redirect_stderr(io.StringIO()) as said:
