@@ -148,7 +148,7 @@ imports: dev
 	$(BIN)/lint-imports
 
 test: dev programs $(ORACLE) lint types imports ## lint, types, import rules and tests against the installed package
-	$(BIN)/python -P -m pytest -n 2 $(MARKED) $(TESTS)
+	$(BIN)/python -P -m pytest -n 2 --dist worksteal $(MARKED) $(TESTS)
 
 test-all: ## the same with the oracle tests, for which torch and transformers are installed, and test-exports
 	$(MAKE) test CI=true

@@ -31,6 +31,9 @@ os.environ["FLOPWISE_PRICES"] = str(_PLACE / "none")  # before any test module l
 os.environ["FLOPWISE_RUNS"] = str(_PLACE / "none.db")
 os.environ["FLOPWISE_CONFIG"] = ""  # nobody's own settings
 os.environ["FLOPWISE_CALIBRATIONS"] = str(_PLACE / "no profiles")
+# a worker of xdist has one core: further threads of a library would wait in loops for the neighbour's
+for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_pool, "1")
 
 
 @pytest.fixture(autouse=True)

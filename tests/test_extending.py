@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+import flopwise
+
 ROOT = Path(__file__).parents[1]
+PACKAGE = Path(flopwise.__file__).parent
+"""As it is installed: with its bytecode, so that a copy starts as soon."""
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -63,7 +67,7 @@ def test_the_page_has_a_section_for_each_extension() -> None:
 
 @pytest.mark.parametrize("title", SECTIONS)
 def test_an_extension_takes_the_places_that_the_page_names(title: str, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, tmp_path / "src" / "flopwise")
     blocks = BLOCK.findall(SECTIONS[title])
     assert len({file for _, file, _ in blocks if (ROOT / file).is_file()}) <= MOST_PLACES
     commands = [text for kind, _, text in blocks if kind == "console"]
@@ -81,7 +85,7 @@ def test_an_extension_takes_the_places_that_the_page_names(title: str, tmp_path:
     reference = subprocess.run(
         [sys.executable, "-P", "-m", *shlex.split(before[-1].removeprefix("$ "))],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "FLOPWISE_PRICES": str(tmp_path / "none")},
+        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent), "FLOPWISE_PRICES": str(tmp_path / "none")},
         capture_output=True,
         text=True,
         check=False,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
-from flopwise.files import read_at_most, remove_stale, write_whole
+from flopwise.files import read_at_most, read_limited, remove_stale, write_whole
 
 FLOPWISE = [sys.executable, "-m", "flopwise"]
 
@@ -30,6 +30,16 @@ def test_more_than_allowed_is_not_read(tmp_path: Path) -> None:
     for special in (tmp_path, Path("/dev/zero")):
         with pytest.raises(OSError, match=r"a folder|a pipe or device"):
             read_at_most(special, 10)
+
+
+def test_what_a_person_names_is_read_or_refused_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"x" * 1000)
+    assert read_limited(file, 1000, too_large="not it") == b"x" * 1000
+    with pytest.raises(SpecError, match=r"a: larger than 999 bytes; not it$"):
+        read_limited(file, 999, too_large="not it")
+    with pytest.raises(SpecError, match=r"b: cannot be read \(No such file or directory\); give another$"):
+        read_limited(tmp_path / "b", 1, remedy="; give another", too_large="not it")
 
 
 def test_an_old_file_stays_where_the_new_one_cannot_be_written(tmp_path: Path) -> None:

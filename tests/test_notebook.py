@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,17 +63,13 @@ def test_its_types_are_those_of_the_stub(checker: str, tmp_path: Path) -> None:
     installed = source.name == "site-packages"  # where mypy finds it, and wants no path to it
     paths = {} if installed else {"MYPYPATH": str(source)}
 
-    def complaints(file: Path) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", checker, *arguments, str(file)],
-            capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **paths},
-        )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
-
-    code, said = complaints(right)
-    assert code == 0, said
-    code, said = complaints(wrong)
-    assert code != 0
-    assert "gpu" in said
-    assert "tsk" in said
+    done = subprocess.run(
+        [sys.executable, "-m", checker, *arguments, str(right), str(wrong)],
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **paths},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    errors = [line for line in done.stdout.splitlines() if re.search(r"\berror:", line)]
+    assert all("wrong.py:" in line for line in errors), errors
+    assert any("wrong.py:2" in line and "gpu" in line for line in errors), errors
+    assert any("wrong.py:3" in line and "tsk" in line for line in errors), errors

@@ -31,6 +31,21 @@ def read_at_most(path: Path | str, most: int) -> bytes:
         return stream.read(most + 1)
 
 
+def read_limited(path: Path | str, most: int, *, remedy: str = "", too_large: str) -> bytes:
+    """The bytes of a file that a person names, no more than `most`; messages end in `remedy`, or in `too_large`.
+
+    Raises:
+        SpecError: it cannot be read, or is larger.
+    """
+    try:
+        data = read_at_most(path, most)
+    except OSError as fault:
+        raise SpecError(f"{path}: cannot be read ({fault.strerror or fault}){remedy}") from None
+    if len(data) > most:
+        raise SpecError(f"{path}: larger than {most:,} bytes; {too_large}")
+    return data
+
+
 def write_whole(path: Path | str, data: bytes, check: Callable[[Path], object] | None = None) -> None:
     """Write a file, its folder made where there is none: all of it on the disk, or the old one stays.
 

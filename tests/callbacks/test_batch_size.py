@@ -21,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flopwise.callbacks import find_batch_size
 from flopwise.callbacks.devices import resident_peak_bytes
 torch.manual_seed(0)
+torch.set_num_threads(1)  # a second one waits in a loop while a neighbour has the core
 net = LlamaForCausalLM(LlamaConfig(hidden_size=256, intermediate_size=768, num_hidden_layers=4, num_attention_heads=4,
                                    vocab_size=8000))
 def batch(n):

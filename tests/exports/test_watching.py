@@ -145,7 +145,7 @@ def test_a_run_tells_its_progress_to_a_server(tmp_path: Path) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    run = module.Progress(port=0, host="127.0.0.1")
+    run = module.RunProgress(port=0, host="127.0.0.1")
     try:
         with metrics_page(DEVICE.format(xid=0)) as (devices, _):
             address = f"127.0.0.1:{run.server.server_port}"

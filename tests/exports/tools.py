@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,11 @@ def interpreter(environment: str) -> Path:
     return python
 
 
-def accept_once(command: list[str], inputs: list[Path]) -> None:
-    """Show a tool the files, in the folder of the first, unless it has accepted files of the same names and texts."""
-    seen = hashlib.sha256(repr([command, [(path.name, path.read_bytes()) for path in inputs]]).encode())
+def accept_once(command: list[str], inputs: Sequence[Path] = (), text: str | None = None) -> None:
+    """Show a tool files, in the folder of the first, or a text, unless it has accepted the same names and texts."""
+    seen = hashlib.sha256(repr([command, text, [(path.name, path.read_bytes()) for path in inputs]]).encode())
     marker = _ACCEPTED / seen.hexdigest()
     if not marker.exists():
-        accepted(command, folder=inputs[0].parent)
+        accepted(command, text, inputs[0].parent if inputs else None)
         _ACCEPTED.mkdir(exist_ok=True)
         marker.touch()

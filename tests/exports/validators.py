@@ -24,7 +24,7 @@ import hcl2
 import yaml
 from engine_arguments import engine_args
 from kubernetes_api import kubernetes
-from tools import RefusedError, accept_once, accepted, program
+from tools import RefusedError, accept_once, program
 
 __all__ = [
     "RefusedError", "alertmanager", "engine_args", "kubernetes", "metrics_page", "prometheus_server", "promtool_config",
@@ -39,8 +39,8 @@ APT = "apt-get install prometheus prometheus-alertmanager shellcheck (make progr
 
 def shell(text: str) -> None:
     """A bash script: its syntax, then shellcheck with every remark an error but one, on text for another shell."""
-    accepted([program("bash", "apt-get install bash"), "-n"], text)
-    accepted([program("shellcheck", APT), "--shell=bash", "--severity=style", "--exclude=SC2016", "-"], text)
+    accept_once([program("bash", "apt-get install bash"), "-n"], text=text)
+    accept_once([program("shellcheck", APT), "--shell=bash", "--severity=style", "--exclude=SC2016", "-"], text=text)
 
 
 def terraform(text: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _bare(name: str) -> str:
 
 def promtool_rules(path: Path) -> None:
     """Alert and recording rules: syntax, PromQL and lint."""
-    accepted([program("promtool", APT), "check", "rules", "--lint=all", "--lint-fatal", str(path)])
+    accept_once([program("promtool", APT), "check", "rules", "--lint=all", "--lint-fatal", path.name], [path])
 
 
 def promtool_test(path: Path) -> None:
@@ -102,7 +102,7 @@ def promtool_test(path: Path) -> None:
 
 def promtool_config(path: Path, *, rules_elsewhere: bool = False) -> None:
     """A Prometheus configuration with the rule files that it names; files of secrets need not be there."""
-    accepted([program("promtool", APT), "check", "config", "--syntax-only", str(path)])
+    accept_once([program("promtool", APT), "check", "config", "--syntax-only", path.name], [path])
     for pattern in yaml.safe_load(path.read_text()).get("rule_files", []):
         rules = sorted(path.parent.glob(pattern))
         if not rules and not rules_elsewhere:
@@ -117,7 +117,7 @@ def alertmanager(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         copy.write_text(text)
-        accepted([program("amtool", APT), "check-config", str(copy)])
+        accept_once([program("amtool", APT), "check-config", path.name], [copy])
 
 
 @contextmanager

@@ -78,6 +78,16 @@ def test_a_column_that_the_file_lacks_keeps_what_is_shipped(tmp_path: Path) -> N
     assert capped.source == "our cap"
 
 
+@pytest.mark.parametrize(("power", "watts"), [("700", 700.0), ("700W", 700.0), ("0.7kW", 700.0)])
+@pytest.mark.parametrize("rate", ["989.4e12", "989.4T", "989.4TFLOP/s"])
+def test_rates_and_power_have_their_units(rate: str, power: str, watts: float, tmp_path: Path) -> None:
+    row = f"X1,V,A,npu,1GiB,1e11,{rate},s,2026-01-01,{power}\n"
+    _write(tmp_path, "accelerators.csv", CHIP.replace("date\n", "date,tdp_w\n") + row)
+    chip = load_facts(tmp_path).accelerator("X1")
+    assert chip.peak["bf16"] == pytest.approx(989.4e12, rel=1e-12)
+    assert chip.tdp_w == watts
+
+
 def test_the_environment_names_a_folder_and_an_argument_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FACTS_VARIABLE, str(EXAMPLE))
     assert load_facts().folder == EXAMPLE

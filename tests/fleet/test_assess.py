@@ -78,6 +78,13 @@ def test_development_machines_cost_what_arithmetic_says(facts: Facts) -> None:
     assert found.scenarios is None
 
 
+def test_a_price_of_a_day_that_does_not_exist_is_of_the_last_of_its_month(facts: Facts) -> None:
+    """2026-02-31 is 2026-02-28: 266 days before 2026-11-21 (0 + 31 + 30 + 31 + 30 + 31 + 31 + 30 + 31 + 21)."""
+    wrong = facts.with_tables(offers=tuple(replace(o, price_date="2026-02-31") for o in facts.offers))
+    found = assess(fleet_from({"name": "f", "workloads": [DESKS]}), wrong, scenarios=0, today="2026-11-21")
+    assert any("2026-02-31, 266 days old" in note for note in found.price_notes)
+
+
 def test_a_policy_never_saves_money(facts: Facts, answer: Assessment) -> None:
     free = assess(fleet_from({"name": "f", "workloads": [CHAT, TUNE, DESKS], "policies": POLICIES}), facts, scenarios=0)
     assert free.usd_per_month.total <= answer.usd_per_month.total * (1 + 2e-3)

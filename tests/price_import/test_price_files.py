@@ -14,9 +14,9 @@ from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import price_files
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import Offer, days_old
 from flopwise.price_import import imports
-from flopwise.price_import.age import age_notes, ages, days_old
+from flopwise.price_import.age import age_notes, ages
 from flopwise.price_import.imports import PriceRows
 
 KEY = ("aws", "p5.48xlarge", "us-east-1")

@@ -14,9 +14,8 @@ from servers import free_port, program, until, web_server
 from flopwise.errors import SpecError
 from flopwise.records.model import Event, Run, Sample
 from flopwise.records.store import open_store
-from flopwise.telemetry.actions import BudgetCommand, Webhook
+from flopwise.telemetry.actions import BudgetCommand, KeptState, Webhook
 from flopwise.telemetry.exposition import SERVED, MetricsPage
-from flopwise.telemetry.money import KeptState
 
 START_S = 1_790_000_000.0
 

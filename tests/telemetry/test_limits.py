@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from flopwise.errors import SpecError
+from flopwise.telemetry.actions import KeptState
 from flopwise.telemetry.expected import ELSEWHERE, Expected
 from flopwise.telemetry.limits import QUANTITIES
-from flopwise.telemetry.money import KeptState, spend
+from flopwise.telemetry.money import spend
 from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import Watcher, WatchStatus

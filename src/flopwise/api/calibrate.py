@@ -74,7 +74,7 @@ def _of_deployment(
     """The profile of a deployment that was observed."""
     from flopwise.cost.spec import MachineSpec
     from flopwise.facts.spec import SourceSpec
-    from flopwise.fitting.deployment import ServedLoad, deployment_profile, fit_deployment
+    from flopwise.fitting.deployment import ServedLoad, deployment_profile
     from flopwise.observations.observation import measured_requests
     from flopwise.options import take
     from flopwise.serving.deployment import replica_of
@@ -84,8 +84,7 @@ def _of_deployment(
     job, _ = replica_of(source.model_with_layers(model), served, machines, TechniqueRequest(), source)
     read = [measured_requests(path) for path in paths]
     loads = [ServedLoad(job=job, requests=requests, users=users or requests.users) for requests in read]
-    found = fit_deployment(loads, source.catalog)
-    return deployment_profile(found, job, source.catalog, name, [str(path) for path in paths], date)
+    return deployment_profile(loads, source.catalog, name, [str(path) for path in paths], date)
 
 
 def calibrations() -> list[CalibrationProfile]:

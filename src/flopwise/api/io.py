@@ -13,8 +13,8 @@ from flopwise.storage.spec import SampleSpec, StorageRequest
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
-    from flopwise.storage.bandwidth import StorageAnswer
-    from flopwise.storage.samples import EstimatedRate, SampledWorkload
+    from flopwise.storage.bandwidth import EstimatedRate, StorageAnswer
+    from flopwise.storage.samples import SampledWorkload
 
 
 @takes(SampleSpec, StorageRequest, MachineSpec, SourceSpec, gpus=DEGREE)
@@ -31,7 +31,6 @@ def io(model: Model | str | None = None, *, gpus: int | None = None, **options: 
         MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.storage.bandwidth import storage_answer
-    from flopwise.storage.samples import rated_workload
 
     sample, request, machines, source = take(options, SampleSpec, StorageRequest, MachineSpec, SourceSpec)
     sample.check()
@@ -40,8 +39,7 @@ def io(model: Model | str | None = None, *, gpus: int | None = None, **options: 
     def training_rate(work: SampledWorkload, cluster: Cluster, number: int) -> EstimatedRate:
         return _training_rate(work, cluster, machines, number, sample, source)
 
-    rated = rated_workload(model, sample, machines, source, gpus, training_rate)
-    return storage_answer(request, rated, source.catalog)
+    return storage_answer(model, sample, request, machines, source, gpus, training_rate)
 
 
 def _training_rate(

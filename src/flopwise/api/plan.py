@@ -110,17 +110,13 @@ def read_plan(path: str | Path) -> Plan:
     Raises:
         SpecError: the file cannot be read or is not a plan.
     """
-    from flopwise.files import read_at_most
+    from flopwise.files import read_limited
     from flopwise.search.answer import Plan
 
-    file = Path(path)
-    try:
-        data = read_at_most(file, MAX_PLAN_BYTES)
-    except OSError as error:
-        raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a plan file") from None
-    if len(data) > MAX_PLAN_BYTES:
-        raise SpecError(f"{file}: larger than {MAX_PLAN_BYTES:,} bytes; not a plan file")
-    return Plan.from_json(data, str(file))
+    data = read_limited(
+        Path(path), MAX_PLAN_BYTES, remedy="; give the path of a plan file", too_large="not a plan file"
+    )
+    return Plan.from_json(data, str(Path(path)))
 
 
 def explain_candidate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
@@ -51,11 +50,6 @@ def serve(
         options, RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec
     )
     start.check()
-    simulated = None
-    if request.requests is not None:
-        from flopwise.serving.sim.finite import requested_run
-
-        simulated = partial(requested_run, request=request, facts=source.catalog)
     found = source.model_with_layers(model)
     deployment = spread(deployment, found, machines, source.catalog)
     if machines.counted is not None:
@@ -63,7 +57,6 @@ def serve(
     job, notes = replica_of(found, deployment, machines, techniques, source)
     answer = serve_answer(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
-        simulated=simulated,
     )  # fmt: skip
     said = [name for part in (request, deployment, techniques) for name in changed_options(part)]
     kinds = unsaid_kinds(SETTINGS, said if gpus is None else [*said, "gpus"], "default")

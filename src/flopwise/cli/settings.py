@@ -119,14 +119,9 @@ def _tables(path: Path, commands: Sequence[str]) -> Iterator[tuple[str, dict[str
     """The tables of a file, checked."""
     import tomllib
 
-    from flopwise.files import read_at_most
+    from flopwise.files import read_limited
 
-    try:
-        data = read_at_most(path, MOST_BYTES)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if len(data) > MOST_BYTES:
-        raise SpecError(f"{path}: larger than {MOST_BYTES:,} bytes; not a file of settings")
+    data = read_limited(path, MOST_BYTES, too_large="not a file of settings")
     try:
         said = tomllib.loads(data.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -504,11 +504,12 @@ def work_s(
     weight_bits: float | None = None,
     act_bytes: float = 2.0,
     kv_bytes: float = 2.0,
+    score_traffic: float | None = None,
 ) -> Timing:
     """Seconds of one `Work` on one rank, operands cold; arrays of the broadcast shape.
 
     `dtype` is the precision that matrix products run in (`PRECISIONS`); attention runs in 16 bits, in fp32 where
-    products do, with a cache of `kv_bytes` an element.
+    products do, with a cache of `kv_bytes` an element. With `score_traffic` attention writes its scores, in `dtype`.
 
     Source: the function of its kind. Assumes: as there; attention of one query a sequence is decoding, of more prefill.
     """
@@ -519,6 +520,8 @@ def work_s(
             rates, *work.dims, work.touched, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes,
             ordered=work.name.endswith("/wgrad"),
         )  # fmt: skip
+    if work.kind == "attention" and score_traffic is not None:
+        return eager_attention_s(rates, work, act_bytes=act_bytes, score_traffic=score_traffic, dtype=dtype)
     if work.kind == "attention":
         wide = "fp32" if dtype in ("fp32", "tf32") else "bf16"
         return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, dtype=wide)

@@ -14,7 +14,18 @@ from flopwise import units
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
 from flopwise.facts.calibration import NOT_CALIBRATED, Calibration
-from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, Day, FactTable, FlopsPerS, Positive, WholeBytes
+from flopwise.facts.tables import (
+    Bytes,
+    BytesPerS,
+    Confidence,
+    Count,
+    Day,
+    FactTable,
+    FlopsPerS,
+    Positive,
+    Watts,
+    WholeBytes,
+)
 from flopwise.values import dataclass
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
@@ -54,7 +65,7 @@ class Accelerator:
     num_tensor_cores: int | None = field(default=None, metadata={"inner": True})  # tensor cores, matrix cores
     boost_clock_hz: Positive | None = None
     compute_capability: str | None = None
-    tdp_w: Positive | None = None
+    tdp_w: Watts | None = None
     made_for_w: float | None = field(default=None, metadata={"inner": True})  # its own power, where a limit is `tdp_w`
     pcie_gen: Count | None = None
     pcie_bytes_per_s: BytesPerS | None = None

@@ -6,6 +6,7 @@ source: on demand those of `price_date` and `source`, else those of `spot_date`,
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import field
 from fnmatch import fnmatchcase
@@ -28,6 +29,16 @@ OWNED = "owned"
 PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
 UNDATED = "undated"
 """The date of a price whose source has none."""
+
+
+def days_old(day: str, today: dt.date) -> int:
+    """Days from a day (YYYY-MM-DD) to today, 0 for one to come; a day that does not exist is the last of its month."""
+    year, month, number = (int(part) for part in day.split("-"))
+    while True:
+        try:
+            return max(0, (today - dt.date(year, month, number)).days)
+        except ValueError:
+            number -= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

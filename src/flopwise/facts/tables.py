@@ -139,6 +139,7 @@ positive = number(units.parse_count, "a number above 0", high=1e15)
 FlopsPerS = float
 Bytes = float
 BytesPerS = float
+Watts = float
 UsdPerHour = float
 Usd = float
 UsdFromZero = float
@@ -148,9 +149,10 @@ Count = int
 Day = str
 Confidence = str
 _TYPED: dict[str, Reader] = {
-    "FlopsPerS": number(units.parse_count, "operations per second above 0, such as 989.4e12 or 989.4T"),
+    "FlopsPerS": number(units.parse_flops, "operations per second above 0, such as 989.4e12 or 989.4TFLOP/s"),
     "Bytes": number(units.parse_bytes, "bytes above 0, such as 85520809984 or 80GiB"),
     "BytesPerS": number(units.parse_bytes_per_s, "bytes per second above 0, such as 3.35e12, 3.35TB/s or 400Gbps"),
+    "Watts": number(units.parse_watts, "watts above 0, such as 700 or 0.7kW", high=1e6),
     "UsdPerHour": usd_per_hour,
     "Usd": number(units.parse_usd, "US dollars above 0 and below 1e9", high=1e9),
     "UsdFromZero": number(units.parse_usd, "US dollars from 0 to 1e9", high=1e9, zero=True),

@@ -332,12 +332,13 @@ SOURCE = "flopwise: fitted to an observed load"
 
 
 def deployment_profile(
-    found: DeploymentFit, job: ServeJob, facts: Facts, name: str, files: Sequence[str], date: str
+    served: Sequence[ServedLoad], facts: Facts, name: str, files: Sequence[str], date: str
 ) -> MadeProfile:
-    """The constants of a deployment as a calibration profile: of its engine, of its device, and their errors.
+    """A deployment's constants, fitted to its loads, as a profile: of its engine, of its device, and their errors.
 
-    What the profile in the facts has, if any, stays below it.
+    What the profile in the facts has, if any, stays below it. Raises SpecError as `fit_deployment`.
     """
+    found, job = fit_deployment(served, facts), served[0].job
     columns = {**type(job.engine).fitted_columns(), "front_s": "Front end's time for one request: one after another."}
     chip = job.cluster.accelerator
     family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]

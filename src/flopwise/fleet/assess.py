@@ -12,7 +12,7 @@ import msgspec
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import UNDATED
+from flopwise.facts.offers import UNDATED, days_old
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
@@ -84,7 +84,7 @@ def assess(
     tables, months, ages = comparison_tables(fleet), forecast(fleet, today, scenarios, seed), dict[str, float]()
     if today is not None:  # days since each date of a price
         day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows} - {"", UNDATED}
-        ages = {date: float((day - dt.date.fromisoformat(date)).days) for date in dates}
+        ages = {date: float(days_old(date, day)) for date in dates}
     coverage = _spot_known(fleet)
     notes = dict.fromkeys(_price_notes(fleet, ages))
     notes |= dict.fromkeys([coverage_text(coverage)] if coverage else [])

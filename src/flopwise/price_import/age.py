@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import PURCHASES, UNDATED, Offer
+from flopwise.facts.offers import PURCHASES, UNDATED, Offer, days_old
 from flopwise.price_import.imports import ImportedFile, imported_files
 from flopwise.values import dataclass
 
@@ -29,16 +29,6 @@ class PriceAge:
     oldest_days: int
     stale: int
     undated: int = 0
-
-
-def days_old(day: str, today: dt.date) -> int:
-    """Days from a day (YYYY-MM-DD) to today, 0 for one to come; a day that does not exist is the last of its month."""
-    year, month, number = (int(part) for part in day.split("-"))
-    while True:
-        try:
-            return max(0, (today - dt.date(year, month, number)).days)
-        except ValueError:
-            number -= 1
 
 
 def ages(offers: Iterable[Offer], today: dt.date, most_days: float = MOST_DAYS) -> list[PriceAge]:

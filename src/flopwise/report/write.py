@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from flopwise.errors import SpecError
-from flopwise.files import read_at_most
+from flopwise.files import read_limited
 from flopwise.fleet.assessment import FORMAT, Assessment
 from flopwise.fleet.check import Check, CheckedWorkload
 from flopwise.folders import check_folder, write_folder
@@ -63,12 +63,7 @@ def read_assessment(path: Path | str) -> Assessment:
     """
     file = Path(path)
     file = file / JSON if file.is_dir() else file
-    try:
-        data = read_at_most(file, MOST_BYTES)
-    except OSError as error:
-        raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give an {JSON} of a report") from None
-    if len(data) > MOST_BYTES:
-        raise SpecError(f"{file}: larger than {MOST_BYTES:,} bytes; not an assessment")
+    data = read_limited(file, MOST_BYTES, remedy=f"; give an {JSON} of a report", too_large="not an assessment")
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > FORMAT:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from flopwise.errors import SpecError
-from flopwise.files import read_at_most
+from flopwise.files import read_limited
 from flopwise.options import kind_of
 from flopwise.search.workload import Resolved, merged_onto, resolve
 
@@ -25,14 +25,10 @@ def read_text(path: Path | str) -> str:
     Raises:
         SpecError: it cannot be read, is too large or is no text.
     """
-    file = Path(path)
+    file, remedy = Path(path), "; give the path of a YAML file"
     try:
-        data = read_at_most(file, MAX_FILE_BYTES)
-        if len(data) > MAX_FILE_BYTES:
-            raise SpecError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes; a workload file is a page of YAML")
+        data = read_limited(file, MAX_FILE_BYTES, remedy=remedy, too_large="a workload file is a page of YAML")
         return data.decode("utf-8")
-    except OSError as error:
-        raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML file") from None
     except UnicodeDecodeError:
         raise SpecError(f"{file}: not a text file; a workload is YAML in UTF-8") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -272,18 +272,15 @@ def _batch_at_rate(job: ServeJob) -> int:
 def serve_answer(
     job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec, facts: Facts,
     *, gpus: int | None = None, static: bool = False, encode: bool = False, notes: tuple[str, ...] = (),
-    simulated: Callable[[ServeJob, int], ServeEstimate] | None = None,
 ) -> ServeAnswer:  # fmt: skip
     """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
-
-    `simulated`: from one replica under its load and their number to its estimate, of a run with an end.
 
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
     job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
     rate, cluster = request.rate, job.cluster
-    result = estimate(job) if simulated is None else simulated(job, replicas)
+    result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
     at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
     memory = memory_answer(
         job.model, replace(deployment, weights=job.weights.name),
@@ -319,6 +316,24 @@ def serve_answer(
         host_bytes=host_bytes(job),
         assumptions=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _run_estimate(job: ServeJob, replicas: int, request: RequestSpec, facts: Facts) -> ServeEstimate:
+    """The estimate of the run that is asked for: all at once where neither a rate nor users are given.
+
+    Raises: SpecError, InfeasibleError: as `finite_estimate`.
+    """
+    from flopwise.serving.sim.finite import finite_estimate  # noqa: PLC0415 - the simulator starts where one runs
+    from flopwise.serving.sim.source import Traffic  # noqa: PLC0415 - same
+
+    inputs, outputs, count = request.input_tokens, request.output_tokens, request.requests or 1
+    users = None if request.rate is not None else min(request.concurrency or count, count)
+    traffic = Traffic(
+        requests=count, rate=request.rate, users=users, together=users is not None,
+        input_tokens=inputs if isinstance(inputs, str) else job.input_tokens,
+        output_tokens=outputs if isinstance(outputs, str) else job.output_tokens,
+    )  # fmt: skip
+    return finite_estimate(job, traffic, replicas, facts)
 
 
 def _load_text(request: RequestSpec) -> str:

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwise.cost.cluster import Cluster
-from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.spec import USUAL_NODE, MachineSpec
 from flopwise.cost.storage import bytes_per_flop, checkpoint_bytes_per_s, hit_frac, kept_up_frac, read_bytes_per_s
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.spec import SourceSpec
 from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, interval
-from flopwise.storage.samples import DeviceRate, RatedWorkload, SampledWorkload
-from flopwise.storage.spec import StorageRequest
+from flopwise.storage.samples import (
+    DeviceRate,
+    SampledWorkload,
+    device_rate,
+    share_rate,
+    workload_of_model,
+    workload_of_sample,
+)
+from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
+from flopwise.training.spec import DataSpec
 from flopwise.units import format_rate
 
 GIVEN = "given"
 """Name of the storage whose bandwidth the user gives."""
+WIDER_BY_SHARE = 2.0
+"""Spread of the interval where the achieved rate is a published share of the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +214,35 @@ class StorageAnswer(Result):
         return None if count is None else 2.0 * count
 
 
-def storage_answer(request: StorageRequest, rated: RatedWorkload, facts: Facts) -> StorageAnswer:
-    """The bandwidth that devices need which train at the rate of `rated`, and each kind of storage against it.
+EstimatedRate = tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]
+"""A rate, the band of its error and what was assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedWorkload:
+    """A workload on `num_gpus` devices of a cluster, and how fast each trains on it when nothing keeps it waiting."""
+
+    workload: SampledWorkload
+    cluster: Cluster
+    num_gpus: int
+    rate: DeviceRate
+    band: ErrorBand | None  # of the rate's error; None: the rate is given
+    notes: tuple[str, ...]
+
+
+def storage_answer(
+    model: Model | str | None, sample: SampleSpec, request: StorageRequest, machines: MachineSpec, source: SourceSpec,
+    gpus: int | None, training_rate: Callable[[SampledWorkload, Cluster, int], EstimatedRate],
+) -> StorageAnswer:  # fmt: skip
+    """The bandwidth that training `model` on `gpus` devices (None: a whole node) needs, and what storage delivers.
+
+    What has layers of tokens trains at `training_rate`.
 
     Raises:
-        MissingFactError: the size of compressed records is not known.
-        SpecError, UnknownNameError: checkpoints of an unknown size, no such optimizer or kind of storage.
+        MissingFactError: the size of compressed records, or a fact that the rate needs, is not known.
+        SpecError, UnknownNameError: a value or a name that cannot be; checkpoints of an unknown size.
     """
+    rated, facts = _rated_workload(model, sample, machines, source, gpus, training_rate), source.catalog
     work, cluster = rated.workload, rated.cluster
     read_bytes, record_note = _read_bytes(work, request)
     demand = StorageAnswer(
@@ -222,6 +258,73 @@ def storage_answer(request: StorageRequest, rated: RatedWorkload, facts: Facts) 
         cache_note = f"caches: {request.policy}, {request.shuffle} shuffle, records of one size"
     assumptions = (*work.notes, *rated.notes, *record_note, cache_note, *_machine_notes(cluster, rated.rate.origin))
     return replace(demand, deliveries=deliveries(demand, facts), assumptions=tuple(dict.fromkeys(assumptions)))
+
+
+def _rated_workload(
+    model: Model | str | None, sample: SampleSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    training_rate: Callable[[SampledWorkload, Cluster, int], EstimatedRate],
+) -> RatedWorkload:  # fmt: skip
+    """The workload on `gpus` devices (None: a whole node); what has layers of tokens trains at `training_rate`.
+
+    Raises:
+        SpecError: a value or a name that cannot be; MissingFactError: a fact that the answer needs is not known.
+    """
+    facts, work = source.catalog, _sampled_workload(model, sample, source)
+    counted = gpus is not None or machines.counted is not None
+    number = machines.num_gpus(gpus) if counted else machines.cluster(USUAL_NODE, facts).gpus_per_node
+    cluster = machines.cluster(number, facts)
+    if not sample.rate_given and work.model is not None and work.model.stacks:
+        rate, band, notes = training_rate(work, cluster, number)
+    else:
+        rate, band, notes = _rate_and_band(work, cluster, facts, number, sample)
+    return RatedWorkload(workload=work, cluster=cluster, num_gpus=number, rate=rate, band=band, notes=notes)
+
+
+def _rate_and_band(
+    work: SampledWorkload, cluster: Cluster, facts: Facts, num_gpus: int, sample: SampleSpec
+) -> EstimatedRate:
+    """The rate of one device, the band of its error (None: the rate is given) and what was assumed.
+
+    Raises:
+        MissingFactError, SpecError: as `device_rate`.
+    """
+    if sample.rate_given:
+        rate = share_rate(work, cluster, sample.precision or "bf16", sample.efficiency or 1.0)
+        if sample.achieved_flops_per_s is not None:
+            rate = replace(rate, samples_per_s=sample.achieved_flops_per_s / work.flops_per_sample)
+        return rate, None, ()
+    rate = device_rate(work, cluster, facts, batch=sample.batch, precision=sample.precision)
+    band = error_band("io", facts.calibration)
+    if rate.origin == "published share":
+        band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
+    return rate, band, (*rate.notes, *(("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)))
+
+
+def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
+    """The workload of that name, or of that model, with the user's own FLOP and bytes of a sample laid over it.
+
+    Raises:
+        SpecError: nothing is known of a sample and nothing given, or a figure is not above zero.
+        MissingFactError: the size of a sample or its FLOP are not known.
+    """
+    figures = {"flops_per_sample": sample.flops_per_sample, "sample_bytes": sample.sample_bytes}
+    given = {name: value for name, value in figures.items() if value is not None}
+    row = source.catalog.sample(model) if isinstance(model, str) else None
+    named = None if model is None else source.model(model if row is None else row.model)
+    if named is None or (row is None and not named.stacks and len(given) == len(figures)):
+        if len(given) < len(figures):
+            raise SpecError("nothing to train is given; name a MODEL, or give --flops-per-sample and --sample-bytes")
+        name, origin = ("workload", "given by the user") if named is None else (named.name, "given")
+        work = SampledWorkload(name=name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source=origin)
+    elif row is not None:
+        work = workload_of_sample(row, named, source.catalog, seq=sample.seq)
+    else:
+        length = DataSpec(seq=sample.seq).seq_len(named) if named.stacks else None
+        work = workload_of_model(named, source.catalog, seq=length, token_bytes=sample.token_bytes)
+    for name, value in given.items():
+        if not 0 < value < float("inf"):
+            raise SpecError(f"{name} {value}; give a finite number above 0")
+    return replace(work, **given)  # type: ignore[arg-type]  # fields by name
 
 
 def _machine_notes(cluster: Cluster, origin: str) -> tuple[str, ...]:

@@ -6,33 +6,25 @@ published figures only gets the share of the peak that published runs reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
-from flopwise.cost.intervals import ErrorBand, error_band
-from flopwise.cost.spec import USUAL_NODE, MachineSpec
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.samples import ConvolutionLayer, TrainingSample
-from flopwise.facts.spec import SourceSpec
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.storage.spec import SampleSpec
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.spec import DataSpec
 from flopwise.training.storage import stored_token_bytes
 
 ASSUMED_FRAC = 0.25
 """Of the 16-bit peak: the middle of what runs of convolutional networks report (Kurth et al. 2018: 17 to 31 % on V100;
 Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
-WIDER_BY_SHARE = 2.0
-"""Spread of the interval where the achieved rate is a published share of the peak."""
 REFERENCE_STACK = "fsdp-eager"
 """How the reference implementations of benchmarks run: eagerly, nothing fused."""
 OF_BENCHMARKS = ("record_bytes", "batch", "precision", "achieved_frac")
@@ -195,62 +187,6 @@ def _training_rate(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatedWorkload:
-    """A workload on `num_gpus` devices of a cluster, and how fast each trains on it when nothing keeps it waiting."""
-
-    workload: SampledWorkload
-    cluster: Cluster
-    num_gpus: int
-    rate: DeviceRate
-    band: ErrorBand | None  # of the rate's error; None: the rate is given
-    notes: tuple[str, ...]
-
-
-EstimatedRate = tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]
-"""A rate, the band of its error and what was assumed."""
-
-
-def rated_workload(
-    model: Model | str | None, sample: SampleSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
-    training_rate: Callable[[SampledWorkload, Cluster, int], EstimatedRate],
-) -> RatedWorkload:  # fmt: skip
-    """The workload on `gpus` devices (None: a whole node); what has layers of tokens trains at `training_rate`.
-
-    Raises:
-        SpecError: a value or a name that cannot be; MissingFactError: a fact that the answer needs is not known.
-    """
-    facts, work = source.catalog, _sampled_workload(model, sample, source)
-    counted = gpus is not None or machines.counted is not None
-    number = machines.num_gpus(gpus) if counted else machines.cluster(USUAL_NODE, facts).gpus_per_node
-    cluster = machines.cluster(number, facts)
-    if not sample.rate_given and work.model is not None and work.model.stacks:
-        rate, band, notes = training_rate(work, cluster, number)
-    else:
-        rate, band, notes = _rate_and_band(work, cluster, facts, number, sample)
-    return RatedWorkload(workload=work, cluster=cluster, num_gpus=number, rate=rate, band=band, notes=notes)
-
-
-def _rate_and_band(
-    work: SampledWorkload, cluster: Cluster, facts: Facts, num_gpus: int, sample: SampleSpec
-) -> EstimatedRate:
-    """The rate of one device, the band of its error (None: the rate is given) and what was assumed.
-
-    Raises:
-        MissingFactError, SpecError: as `device_rate`.
-    """
-    if sample.rate_given:
-        rate = share_rate(work, cluster, sample.precision or "bf16", sample.efficiency or 1.0)
-        if sample.achieved_flops_per_s is not None:
-            rate = replace(rate, samples_per_s=sample.achieved_flops_per_s / work.flops_per_sample)
-        return rate, None, ()
-    rate = device_rate(work, cluster, facts, batch=sample.batch, precision=sample.precision)
-    band = error_band("io", facts.calibration)
-    if rate.origin == "published share":
-        band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
-    return rate, band, (*rate.notes, *(("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)))
-
-
 def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: float | None = None) -> DeviceRate:
     """The rate of a device that achieves `share` of its peak, by default the share that published runs reached.
 
@@ -269,30 +205,3 @@ def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: f
         precision=cluster.rates.peak_dtype(dtype), origin="given" if share is not None else "published share",
         notes=notes,
     )  # fmt: skip
-
-
-def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
-    """The workload of that name, or of that model, with the user's own FLOP and bytes of a sample laid over it.
-
-    Raises:
-        SpecError: nothing is known of a sample and nothing given, or a figure is not above zero.
-        MissingFactError: the size of a sample or its FLOP are not known.
-    """
-    figures = {"flops_per_sample": sample.flops_per_sample, "sample_bytes": sample.sample_bytes}
-    given = {name: value for name, value in figures.items() if value is not None}
-    row = source.catalog.sample(model) if isinstance(model, str) else None
-    named = None if model is None else source.model(model if row is None else row.model)
-    if named is None or (row is None and not named.stacks and len(given) == len(figures)):
-        if len(given) < len(figures):
-            raise SpecError("nothing to train is given; name a MODEL, or give --flops-per-sample and --sample-bytes")
-        name, origin = ("workload", "given by the user") if named is None else (named.name, "given")
-        work = SampledWorkload(name=name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source=origin)
-    elif row is not None:
-        work = workload_of_sample(row, named, source.catalog, seq=sample.seq)
-    else:
-        length = DataSpec(seq=sample.seq).seq_len(named) if named.stacks else None
-        work = workload_of_model(named, source.catalog, seq=length, token_bytes=sample.token_bytes)
-    for name, value in given.items():
-        if not 0 < value < float("inf"):
-            raise SpecError(f"{name} {value}; give a finite number above 0")
-    return replace(work, **given)  # type: ignore[arg-type]  # fields by name

@@ -1,8 +1,14 @@
-"""What is done about alerts: a webhook is posted, a stop command runs once. Neither ever ends the watching."""
+"""What is done about alerts: a webhook is posted, a stop command runs once. Neither ever ends the watching.
+
+A file keeps when the job began and whether its command was run, while `watch` is not running.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import queue
 import shlex
 import shutil
@@ -10,17 +16,19 @@ import subprocess
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError
-from flopwise.telemetry.money import KeptState
 
 TIMEOUT_S = 5.0
 TRIES = 3
 WAIT_S = 0.5
 """Before the second try; twice as long before each further one."""
 MOST_WAITING = 1000
+CLAIM_S = 60.0
+"""A claim of the stop command that is older and says of no start is one of a watch that was killed."""
 Say = Callable[[str], None]
 
 
@@ -97,6 +105,77 @@ class Webhook:
         if not self._out:
             self._out = True
             self._say(f"webhook {self.place}: {why}; alerts are not posted until it answers")
+
+
+class KeptState:
+    """When a job began, and whether its stop command was run: kept in a file, so that a restart goes on with it."""
+
+    def __init__(self, path: Path, *, anew: bool = False) -> None:
+        """`anew`: forget what is kept."""
+        self.path = path
+        self._ran = path.with_name(f"{path.name}.ran")
+        if anew:
+            self.path.unlink(missing_ok=True)
+            self._ran.unlink(missing_ok=True)
+
+    @classmethod
+    def of_job(cls, identity: Sequence[str], *, anew: bool = False) -> KeptState:
+        """In a file of the user's data folder, named after what the job is known by."""
+        from platformdirs import user_data_path  # noqa: PLC0415 - a named file does without
+
+        name = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
+        return cls(user_data_path("flopwise", appauthor=False) / "watch" / f"{name}.json", anew=anew)
+
+    def started_at_s(self) -> float | None:
+        """When the job began; None where nothing is kept.
+
+        Raises:
+            SpecError: the file is none of ours.
+        """
+        try:
+            data: Any = json.loads(self.path.read_text(encoding="utf-8"))
+            return float(data["started_at_s"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise SpecError(
+                f"--state: {self.path} cannot be read as what watch keeps; name another, or --anew"
+            ) from None
+
+    def start(self, at_s: float) -> None:
+        """Keep when the job began. Raises SpecError where it cannot be written."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
+            part.write_text(json.dumps({"started_at_s": at_s}) + "\n", encoding="utf-8")
+            part.replace(self.path)
+        except OSError as error:
+            raise SpecError(f"--state: {self.path} cannot be written ({error.strerror or error})") from None
+
+    def claim_run(self) -> bool:
+        """Whether the command may run now: once, however many watch. Raises SpecError where it cannot be noted."""
+        try:
+            self._ran.parent.mkdir(parents=True, exist_ok=True)
+            if (
+                self._ran.exists()
+                and not self._ran.stat().st_size
+                and time.time() - self._ran.stat().st_mtime > CLAIM_S
+            ):
+                self._ran.unlink(missing_ok=True)  # of a watch that was killed before the command began
+            with self._ran.open("x", encoding="utf-8"):
+                return True
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise SpecError(f"--state: {self._ran} cannot be written ({error.strerror or error})") from None
+
+    def note_run(self, *, begun: bool) -> None:
+        """Say what came of a claim: the command began, or it did not and may be tried again."""
+        with contextlib.suppress(OSError):
+            if begun:
+                self._ran.write_text(f"{time.time()}\n", encoding="utf-8")
+            else:
+                self._ran.unlink(missing_ok=True)
 
 
 class BudgetCommand:

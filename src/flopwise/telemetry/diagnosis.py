@@ -6,7 +6,7 @@ Share of cycles (profiling counters) are from DCGM or GPM; the rules that do wit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
@@ -26,8 +26,6 @@ OWN_BOUNDS = ("compute", "memory bandwidth")
 """What a device that does all it can is bound by: nothing is wrong."""
 LEAST_S = 60.0
 """Before so much is read, nothing is said of what takes turns."""
-SETTLE_S = 120.0
-"""A changed diagnosis counts when it has held for so long: longer than a checkpoint or an evaluation usually takes."""
 DCGM = "NVIDIA DCGM User Guide, Feature Overview, Profiling Metrics (read 2026-11-22)"
 NVML = "NVIDIA NVML API Reference, nvmlUtilization_t and clocks event reasons (read 2026-11-22)"
 VLLM = "vLLM documentation, Optimization and Tuning: Preemption (read 2026-11-22)"
@@ -240,27 +238,3 @@ def _evidence(condition: Condition, value: float) -> str:
     shares = name.endswith("_frac")
     shown, limit = (format_percent(v, 0) if shares else f"{v:.3g}" for v in (value, condition.threshold))
     return f"{words} {shown} ({'at least' if condition.sign == '>=' else 'below'} {limit})"
-
-
-class Diagnoser:
-    """Diagnoses that do not flicker: a new one counts when it has held for `settle_s`."""
-
-    def __init__(self, settle_s: float = SETTLE_S) -> None:
-        """Nothing is known yet."""
-        self._settle_s = settle_s
-        self._shown: Diagnosis | None = None
-        self._other: tuple[Bound, bool | None, float] | None = None
-
-    def steady_diagnosis(self, newest: Diagnosis, at_s: float) -> Diagnosis:
-        """The diagnosis that counts, with its evidence of now where it is the same."""
-        shown = self._shown
-        kind = (newest.bound, newest.healthy)
-        if shown is None or shown.bound == "unknown" or kind == (shown.bound, shown.healthy):
-            self._shown, self._other = newest, None
-            return newest
-        if self._other is None or self._other[:2] != kind or at_s < self._other[2]:
-            self._other = (*kind, at_s)
-        if at_s - self._other[2] >= self._settle_s:
-            self._shown, self._other = newest, None
-            return newest
-        return replace(shown, at_plan=newest.at_plan)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flopwise.errors import SpecError
-from flopwise.telemetry.actions import BudgetCommand, Webhook
-from flopwise.telemetry.diagnosis import Diagnoser, Diagnosis
+from flopwise.telemetry.actions import BudgetCommand, KeptState, Webhook
+from flopwise.telemetry.diagnosis import Bound, Diagnosis
 from flopwise.telemetry.expected import BUDGETS, Expected
 from flopwise.telemetry.history import History
 from flopwise.telemetry.limits import Alarms, AlertChange, Look
-from flopwise.telemetry.money import KeptState, Spend, spend
+from flopwise.telemetry.money import Spend, spend
 from flopwise.telemetry.readings import SourceLostError, Values, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 
@@ -26,6 +26,32 @@ RENEW_S = 15.0
 """Between two diagnoses of what is read at once."""
 BACKFILL_S = 1200.0
 """What a first look at a server goes back: longer than any limit's time."""
+SETTLE_S = 120.0
+"""A changed diagnosis counts when it has held for so long: longer than a checkpoint or an evaluation usually takes."""
+
+
+class Diagnoser:
+    """Diagnoses that do not flicker: a new one counts when it has held for `settle_s`."""
+
+    def __init__(self, settle_s: float = SETTLE_S) -> None:
+        """Nothing is known yet."""
+        self._settle_s = settle_s
+        self._shown: Diagnosis | None = None
+        self._other: tuple[Bound, bool | None, float] | None = None
+
+    def steady_diagnosis(self, newest: Diagnosis, at_s: float) -> Diagnosis:
+        """The diagnosis that counts, with its evidence of now where it is the same."""
+        shown = self._shown
+        kind = (newest.bound, newest.healthy)
+        if shown is None or shown.bound == "unknown" or kind == (shown.bound, shown.healthy):
+            self._shown, self._other = newest, None
+            return newest
+        if self._other is None or self._other[:2] != kind or at_s < self._other[2]:
+            self._other = (*kind, at_s)
+        if at_s - self._other[2] >= self._settle_s:
+            self._shown, self._other = newest, None
+            return newest
+        return replace(shown, at_plan=newest.at_plan)
 
 
 class ReadingSource(Protocol):

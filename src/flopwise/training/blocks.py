@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
-from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
+from flopwise.cost.kernels import Timing, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
@@ -351,11 +351,8 @@ def _seconds(
     """
     rates, software, wide = context.rates, context.software, context.act_bytes
     eager = eager or context.recipe.attention == "eager"
-    if work.kind == "attention" and eager:
-        traffic = max(software.pointwise_traffic, 1.0)
-        timing = eager_attention_s(rates, work, dtype=dtype, act_bytes=wide, score_traffic=traffic)
-    else:
-        timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide)
+    traffic = max(software.pointwise_traffic, 1.0) if eager else None
+    timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide, score_traffic=traffic)
     scale = software.pointwise_traffic if work.kind in LIGHT else 1.0
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
     if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):

@@ -17,7 +17,7 @@ from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, decimal, heading, pairs, table, tree
 from flopwise.errors import InfeasibleError
-from flopwise.facts.offers import UNDATED
+from flopwise.facts.offers import UNDATED, days_old
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.results import plain
@@ -377,7 +377,7 @@ def _note(c: Candidate, today: date | None = None) -> str:
     if c.evidence.startswith(UNMEASURED):
         notes.append(UNMEASURED)
     try:
-        days = ((today or datetime.now(UTC).date()) - date.fromisoformat(c.price_date[:10])).days
+        days = days_old(c.price_date[:10], today or datetime.now(UTC).date())
     except ValueError:
         days = 0  # some sources give a month, or no date
     if days > OLD_DAYS:

@@ -41,7 +41,7 @@ def gap_seconds() -> float:
     return random.expovariate(rate)
 
 
-class Traffic(HttpUser):
+class PlannedUser(HttpUser):
     """All requests: one user sends them, each in a greenlet of its own."""
 
     def on_start(self) -> None:

@@ -1,6 +1,6 @@
 """Progress of a training run as Prometheus metrics: tokens trained, and when the last checkpoint was written.
 
-The process of rank 0 holds one `Progress` and says what is done; it answers at http://MACHINE:9401/metrics. With a
+The process of rank 0 holds one `RunProgress` and says what is done; it answers at http://MACHINE:9401/metrics. With a
 Trainer of Hugging Face, `Trainer(..., callbacks=[callback(tokens_per_step)])` does it.
 """
 
@@ -18,7 +18,7 @@ flopwise_run_checkpoint_timestamp_seconds {saved}
 """
 
 
-class Progress:
+class RunProgress:
     """What a run has done so far, and the server that tells it."""
 
     def __init__(self, port: int = PORT, host: str = "") -> None:
@@ -55,11 +55,11 @@ def callback(tokens_per_step: int, port: int = PORT) -> Any:
     from transformers import TrainerCallback  # noqa: PLC0415 - only where a Trainer is
 
     class ProgressCallback(TrainerCallback):
-        progress: Progress | None = None
+        progress: RunProgress | None = None
 
         def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             if state.is_world_process_zero:
-                self.progress = Progress(port)
+                self.progress = RunProgress(port)
 
         def on_step_end(self, *_args: Any, **_: Any) -> None:
             if self.progress:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from flopwise.errors import SpecError
-from flopwise.files import read_at_most
+from flopwise.files import read_limited
 from flopwise.records.model import Event
 
 MOST_BYTES = 512 * 2**20
@@ -94,12 +94,7 @@ class Source:
 
         Raises: SpecError: it cannot be read, is too large or empty.
         """
-        try:
-            data = read_at_most(self.path, MOST_BYTES)
-        except OSError as error:
-            raise SpecError(f"{self.path}: cannot be read ({error.strerror or error})") from None
-        if len(data) > MOST_BYTES:
-            raise SpecError(f"{self.path}: larger than {MOST_BYTES:,} bytes; export fewer metrics or steps")
+        data = read_limited(self.path, MOST_BYTES, too_large="export fewer metrics or steps")
         if not data.strip():
             raise SpecError(f"{self.path} is empty")
         return data

@@ -12,7 +12,7 @@ from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.request import request_of
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import RequestSpec, Scheduling
+from flopwise.serving.spec import Scheduling
 
 ENOUGH_REQUESTS = 2_000
 """Short runs are drawn again, with other lengths and arrivals, until so many requests are simulated in all."""
@@ -45,18 +45,3 @@ def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts
         tpot_s = np.nanmean(run.tpot_s) if job.output_tokens > 1 else 0.0
         figures.append(np.array([np.nanmean(run.ttft_s), tpot_s, made / replicas]))
     return estimate(job, RunMeans(*np.mean(figures, axis=0).tolist()))
-
-
-def requested_run(job: ServeJob, replicas: int, request: RequestSpec, facts: Facts) -> ServeEstimate:
-    """The estimate of the run that is asked for: all at once where neither a rate nor users are given.
-
-    Raises: SpecError, InfeasibleError: as `finite_estimate`.
-    """
-    inputs, outputs, count = request.input_tokens, request.output_tokens, request.requests or 1
-    users = None if request.rate is not None else min(request.concurrency or count, count)
-    traffic = Traffic(
-        requests=count, rate=request.rate, users=users, together=users is not None,
-        input_tokens=inputs if isinstance(inputs, str) else job.input_tokens,
-        output_tokens=outputs if isinstance(outputs, str) else job.output_tokens,
-    )  # fmt: skip
-    return finite_estimate(job, traffic, replicas, facts)
