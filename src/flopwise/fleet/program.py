@@ -106,7 +106,8 @@ class Solution:
 @contextlib.contextmanager
 def _standard_output_closed() -> Iterator[None]:
     """Text that a library writes to the process's standard output, past Python, goes nowhere."""
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     try:
         kept = os.dup(STANDARD_OUTPUT)
     except OSError:  # the process has none
