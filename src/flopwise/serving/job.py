@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
 from flopwise.facts.architecture import Model
@@ -78,14 +78,30 @@ class ServeJob:
     max_batch: int | None = None
     paid_gpus: float | None = None  # those that stand idle in its machines included; None: those that it uses
     prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
+    recv_interval: int | None = None  # steps between two looks for new requests; None: as the engine does
+    stream_interval: int | None = None  # tokens handed out together; None: as the engine does
+    eager: bool = False  # operations are launched one by one, although the engine could capture them
     techniques: Techniques = PLAIN
 
     @property
     def software(self) -> Engine:
-        """The engine, with the prefill budget that is asked for."""
-        if self.prefill_tokens is None:
-            return self.engine
-        return replace(self.engine, prefill_tokens=self.prefill_tokens)
+        """The engine as it is started, serving or called for a fixed batch.
+
+        Tokens that are handed out together cost the front end one turn. A front end in the engine's own process takes
+        its turns between steps; who calls the engine for a fixed batch has none.
+        """
+        row = self.engine
+        set_here = {name: getattr(self, name) for name in ("prefill_tokens", "recv_interval", "stream_interval")}
+        changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}
+        if self.eager:
+            changed["graphs"] = False
+        interval = changed.get("stream_interval", row.stream_interval)
+        if row.one_process:
+            between = 0.0 if self.static else row.stream_s / interval
+            changed |= {"stream_s": 0.0, "sequence_s": row.sequence_s + between}
+        elif interval > 1:
+            changed["stream_s"] = row.stream_s / interval
+        return replace(row, **changed) if changed else row
 
     @property
     def num_gpus(self) -> int:
