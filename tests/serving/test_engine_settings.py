@@ -15,7 +15,7 @@ from flopwise.serving.memory import ServingLayout, default_batch
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.steady import closed_loop
-from named import FACTS, serving_memory
+from named import FACTS, serving_memory, weight_bytes
 
 ONE = ServingLayout()
 INPUT, OUTPUT, USERS = 1024, 256, 32
@@ -88,7 +88,8 @@ def test_sglang_runs_256_sequences_of_deepseek_v4_over_all_attention_replicas() 
 def test_recurrent_states_have_a_pool_of_their_own_in_sglang() -> None:
     """0.9 parts of 1.9 of the room, three states a running request; what is left is for keys and values."""
     model, engine = load_model("Qwen3-Next-80B-A3B"), FACTS.engine("sglang")
-    room = {"context": 4096, "concurrency": None, "weights": FACTS.weight_format("fp8"), "layout": ServingLayout(tp=2)}
+    room: dict[str, Any] = {"context": 4096, "concurrency": None, "weights": FACTS.weight_format("fp8")}
+    room["layout"] = ServingLayout(tp=2)
     pools = serving_memory(model, hbm_bytes=141e9, engine=engine, **room)
     none = serving_memory(model, hbm_bytes=141e9, engine=replace(engine, state_frac=0.0), **room)
     per_request = _state_bytes(model, 2)
@@ -107,3 +108,31 @@ def _state_bytes(model: Any, tp: int) -> float:
     kinds = model.stacks[0].kinds
     states = [sum(getattr(item, "state", 0) for item in kind.items) for kind in kinds]
     return float(sum(states[kind] for kind in model.stacks[0].order)) / tp * 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "device", "form"),
+    [
+        ("tabbyapi", "exllamav2", "RTX 4090", "exl2-4.0"),
+        ("mlc-llm", "mlc", "Apple M2 Ultra", "awq"),
+        ("nxd-inference", "neuron", "Trainium1", "bf16"),
+        ("openvino model server", "openvino", "Arc 140V", "awq"),
+        ("ollama", "llama.cpp", "Apple M4", "Q4_K_M"),
+    ],
+)
+def test_engines_that_users_name_run_where_their_pages_say(name: str, engine: str, device: str, form: str) -> None:
+    row, chip = FACTS.engine(name), FACTS.accelerator(device)
+    assert row.name == engine
+    assert row.runs_on(chip)
+    assert row.runs(FACTS.weight_format(form), chip)
+    assert row.answers
+
+
+def test_exl2_is_as_many_bits_as_its_name_says() -> None:
+    """2.5 bits a weight on average, scales included: what brings 70B onto one card of 24 GB (ExLlamaV2 README)."""
+    model = load_model("Llama-2-70B")
+    ends = 2 * 32_000 * 8192 * 2.0  # embedding and head, 16 bits
+    linear = 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28_672)
+    nbytes = float(weight_bytes(model, FACTS.weight_format("exl2-2.5")))
+    assert nbytes == pytest.approx(linear * 2.5 / 8 + ends, rel=1e-3)
+    assert nbytes < 24e9

@@ -59,8 +59,9 @@ MODEL_YEARS = {
 
 
 def measured_quantities(row: Row) -> dict[str, float]:
-    """What the row measured."""
-    return {name: value for name in UNITS if (value := number(row, name)) is not None}
+    """What the row measured; where prompts are only read there are no tokens of answers, whatever is counted there."""
+    units = ("ttft_s",) if row.get("mode") in PROMPT_ONLY else UNITS
+    return {name: value for name in units if (value := number(row, name)) is not None}
 
 
 def mode_quantities(row: Row) -> tuple[str, ...]:
