@@ -195,6 +195,11 @@ def class_factors(kind: str, folds: Sequence[tuple[dict[str, Band], list[Point]]
     return out
 
 
+def widened(band: Band, factor: float) -> tuple[float, float]:
+    """The band's ends with its spread multiplied."""
+    return band.median + (band.low - band.median) * factor, band.median + (band.high - band.median) * factor
+
+
 def _place(name: str) -> tuple[int, str]:
     """Where a class stands in the file: by kind, then by name."""
     return [kind.replace("-", "_") for kind in KINDS].index(name.split(".", maxsplit=1)[0]), name
@@ -220,10 +225,9 @@ def main() -> None:
             if name == "serving":  # times and rates together say nothing
                 continue
             factor = factors[name]
-            low, high = (
-                band.median + (band.low - band.median) * factor,
-                band.median + (band.high - band.median) * factor,
-            )
+            low, high = widened(band, factor)
+            if name.endswith(".far") and len({p.source for p in own[name]}) < MANY_SOURCES:
+                low, high = min(low, 0.0), max(high, 0.0)  # the bias of few sources is nobody else's
             out[name] = {
                 "low": round(math.exp(low), 4),
                 "median": round(math.exp(band.median), 4),

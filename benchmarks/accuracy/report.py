@@ -362,17 +362,17 @@ Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kern
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
 are those of rows that they have seen. Training has 31 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
-Serving has 22 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
+Serving has 24 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to. The files have grown since: the constants have not seen the rows
-that were added on 2026-11-22 (51 of memory, 20 of kernels, 76 of
-training, 336 of serving) and on 2026-11-26 (72 of memory)."""
+that were added on 2026-11-22 (51 of memory, 20 of kernels, 76 of training, 336 of serving) and on 2026-11-26 (72 of
+memory, 77 of training, 182 of serving), apart from `steps_ahead` and the host's time a request, which all rows with
+times to a first token gave."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
 
 - Times to a first token of SGLang: means with the first requests' kernel compilation, 2 to 8 s in some runs and none in
-  others, and a scheduler that was told to look for requests every ten to thirty steps only (`steps_ahead`). One source,
-  so left out it is unknown: most of the median error of times to a first token there is its.
+  others. No constant was fitted to them.
 - Runs of few requests at rates near saturation: their answers' lengths vary, the longest go on alone, and rows name the
   mean only.
 - DeepSeek-R1 on TensorRT-LLM (up to +150 % in time a token at few users): speculative decoding that rows do not record;
@@ -385,9 +385,12 @@ What keeps serving rows off, and why no constant mends it:
 - Whole requests (latency_s) are measured of fixed batches and of single streams only, by two sources; of most batches
   it is the throughput's own measurement, read the other way. Servers' are nobody's: their interval is composed of the
   errors of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
-- Sources younger than the fit, not worked on yet: some hundred ShareGPT prompts sent at once to vLLM 0.5 (their answers
-  differ in length, so the batch drains, and only their mean is read), RTX 3090 at 220 W on PCIe, MI300X with the
-  software of 2024, DeepSeek-V4 far beyond its memory, split pools (skipped), OpenVINO and Neuron (no such engine).""",
+- Mixtures whose experts vLLM shares out on H100 (-20 to -50 % in time a token) and 4-bit ones on eight ranks: some
+  0.2 ms a layer that no kernel or message explains.
+- MI300X "as it comes" (+130 to +260 %): what tuning of its libraries is worth, runs do not say.
+- Llama 2 70B on Trainium and encoders on Inferentia: one vendor's tables, of which batches and copies are read.
+- DeepSeek-V4 far beyond its memory, four RTX 3090 on PCIe (+35 %), linear attention in llama.cpp (+166 %), split pools
+  (skipped).""",
     "training": """\
 What keeps training rows off, and why no constant mends it:
 

@@ -78,6 +78,9 @@ def fit(
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
     ep: int | str = ...,
@@ -116,6 +119,9 @@ def fit(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Of the memory the engine may use (default: its own).
         max_batch: Sequences that run at once, of each attention replica (default: the engine's).
+        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
+        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
@@ -287,6 +293,9 @@ def memory(
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
     facts: Path | None = ...,
@@ -357,6 +366,9 @@ def memory(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Of the memory the engine may use (default: its own).
         max_batch: Sequences that run at once, of each attention replica (default: the engine's).
+        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
+        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
         facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
@@ -769,6 +781,9 @@ def serve(
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
     ep: int | str = ...,
@@ -834,6 +849,9 @@ def serve(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Of the memory the engine may use (default: its own).
         max_batch: Sequences that run at once, of each attention replica (default: the engine's).
+        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
+        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
@@ -886,6 +904,9 @@ def serve_sweep(
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
     ep: int | str = ...,
@@ -945,6 +966,9 @@ def serve_sweep(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Of the memory the engine may use (default: its own).
         max_batch: Sequences that run at once, of each attention replica (default: the engine's).
+        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
+        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
@@ -1070,6 +1094,9 @@ def simulate(
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
     ep: int | str = ...,
@@ -1152,6 +1179,9 @@ def simulate(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Of the memory the engine may use (default: its own).
         max_batch: Sequences that run at once, of each attention replica (default: the engine's).
+        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
+        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
@@ -1227,6 +1257,9 @@ def autoscale(
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
     ep: int | str = ...,
@@ -1306,6 +1339,9 @@ def autoscale(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Of the memory the engine may use (default: its own).
         max_batch: Sequences that run at once, of each attention replica (default: the engine's).
+        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
+        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
@@ -1376,6 +1412,9 @@ def batch(
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
     ep: int | str = ...,
@@ -1442,6 +1481,9 @@ def batch(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Of the memory the engine may use (default: its own).
         max_batch: Sequences that run at once, of each attention replica (default: the engine's).
+        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
+        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).

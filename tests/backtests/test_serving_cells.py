@@ -35,6 +35,8 @@ def _printed(**cells: str) -> Mapping[str, str]:
     [
         ({"engine": "vLLM"}, "vllm"),
         ({"engine": "vllm", "engine_version": "0.6.3"}, "vllm-v0"),
+        ({"engine": "vllm", "engine_version": "0.5.4"}, "vllm-2024"),  # the API server in the engine's process
+        ({"engine": "vllm", "engine_version": "0.2"}, "vllm-2023"),  # no CUDA graphs
         ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm"),
         ({"engine": "TensorRT-LLM (Triton backend)"}, "tensorrt-llm"),
         ({"engine": "NIM (TRT-LLM)", "engine_version": "1.8.0"}, "tensorrt-llm"),
@@ -267,3 +269,14 @@ def test_a_power_limit_is_the_devices() -> None:
     assert (limited.cluster.accelerator.tdp_w, free.cluster.accelerator.tdp_w) == (400.0, 700.0)
     slow, fast = (estimate(job).ttft_s.value for job in (limited, free))
     assert slow > 1.05 * fast
+
+
+def test_settings_of_the_engine_are_those_of_the_row() -> None:
+    cells = {"id": "r", "model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "gpus": "1", "engine": "sglang"}
+    cells |= {"mode": "serving_concurrency", "concurrency": "16"}
+    plain, _ = row_job(cells, FACTS)
+    started, _ = row_job(cells | {"recv_interval": "30", "stream_interval": "10", "eager": "true"}, FACTS)
+    assert (plain.recv_interval, plain.stream_interval, plain.eager) == (None, None, False)
+    assert (started.software.recv_interval, started.software.stream_interval) == (30, 10)
+    assert plain.software.graphs
+    assert not started.software.graphs

@@ -26,6 +26,17 @@ def spread_on(gpu: str, kind: str) -> float:
     return FACTS.calibration.measured[kind].spread(family, f"{chip.vendor} {chip.kind}")
 
 
+TIMED = {"ampere", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx"}
+"""Families whose kernels are in benchmarks/truth/kernels.csv."""
+
+
+def class_on(gpu: str, name: str) -> str:
+    """The class of a server's predictions on one device: a class of its own where no kernel of the family was timed."""
+    chip = FACTS.accelerator(gpu)
+    family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    return name if family in TIMED else f"{name}.far"
+
+
 def quantiles(band: str, spread: float) -> tuple[float, float, float]:
     """(10th percentile, median, 90th) of the nearest class at or above `band`, so many times wider."""
     while band not in BANDS:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from measured_errors import at_most, spread_on, whole_at_most
+from measured_errors import at_most, class_on, spread_on, whole_at_most
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
@@ -335,19 +335,21 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
     row = int(option.found.ttft_s.argmin())
     run = Simulator(workload).run(option, row)
     found = simulated_odds(option, row, run)
-    spread = spread_on(option.node.cluster.accelerator.name, "serving")
+    gpu = option.node.cluster.accelerator.name
+    spread = spread_on(gpu, "serving")
+    first_band, band_of_rest = class_on(gpu, "serving.ttft.server"), class_on(gpu, "serving.tpot.rate.dense")
     for name, value, limit in (
         ("ttft", run.ttft_s["p95"], 1.0), ("tpot", run.tpot_s["p50"], 0.01),
     ):  # fmt: skip
         assert value is not None
-        band = "serving.ttft.server" if name == "ttft" else "serving.tpot.rate.dense"
+        band = first_band if name == "ttft" else band_of_rest
         assert found[name] == pytest.approx(at_most(limit / value, band, spread), abs=1e-6)
         assert 0.001 < found[name] < 0.999
     first, whole = run.ttft_s["p99"], run.e2e_s["p99"]
     assert first is not None
     assert whole is not None
-    parts = (("serving.ttft.server", first), ("serving.tpot.rate.dense", whole - first))
+    parts = ((first_band, first), (band_of_rest, whole - first))
     assert found["latency"] == pytest.approx(whole_at_most(2.0, parts, spread), abs=1e-5)
-    assert found["latency"] <= at_most(2.0 / first, "serving.ttft.server", spread)
+    assert found["latency"] <= at_most(2.0 / first, first_band, spread)
     hopeless = asked(targets={"ttft": {"p95": "1us"}})
     assert simulated_odds(option.estimated_as(option.found, hopeless), row, run) == {"ttft": 0.0}

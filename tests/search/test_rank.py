@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measured_errors import at_most, spread_on, whole_at_most
+from measured_errors import at_most, class_on, spread_on, whole_at_most
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models.catalog import load_model
@@ -146,13 +146,14 @@ def test_service_targets_have_the_odds_of_the_measured_errors() -> None:
     assert len(shown(answer)) > 2
     for one in shown(answer):
         figures = {name: one.figures[f"{name}_s"] or 0.0 for name in ("ttft", "tpot", "e2e")}
-        first, each, spread = "serving.ttft.server", "serving.tpot.rate.dense", spread_on(one.gpu, "serving")
+        first, each = class_on(one.gpu, "serving.ttft.server"), class_on(one.gpu, "serving.tpot.rate.dense")
+        rate, spread = class_on(one.gpu, "serving.throughput.rate.dense"), spread_on(one.gpu, "serving")
         parts = ((first, figures["ttft"]), (each, figures["e2e"] - figures["ttft"]))
         odds = {
             "ttft": at_most(targets["ttft"] / figures["ttft"], first, spread),
             "tpot": at_most(targets["tpot"] / figures["tpot"], each, spread),
             "latency": whole_at_most(targets["latency"], parts, spread),
-            "throughput": 1 - at_most(3900 / 4000, "serving.throughput.rate.dense", spread),
+            "throughput": 1 - at_most(3900 / 4000, rate, spread),
             "budget": float(one.cost_usd <= 1.5 * best.cost_usd),
         }
         assert one.meets == pytest.approx(odds, abs=2e-4)
@@ -164,7 +165,8 @@ def test_a_batch_job_has_the_odds_of_its_deadline() -> None:
     assert len(answer.plans) > 1
     for one in shown(answer):
         spread = spread_on(one.gpu, "serving")
-        likely = 1 - at_most(one.seconds / (5 * 3600 - one.start_s), "serving.throughput.server.dense", spread)
+        band = class_on(one.gpu, "serving.throughput.server.dense")
+        likely = 1 - at_most(one.seconds / (5 * 3600 - one.start_s), band, spread)
         assert one.meets["deadline"] == pytest.approx(likely, abs=2e-4)
         capacity = one.figures["requests_per_s_capacity"]
         assert capacity is not None

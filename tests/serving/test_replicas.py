@@ -15,11 +15,11 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
-from flopwise.serving.job import ServeJob, Techniques, serving_class
+from flopwise.serving.job import ServeJob, Techniques, is_far, serving_class
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import micro_batches
 from flopwise.serving.techniques import runner
-from named import serve_job_with, weight_bytes, weights_per_gpu
+from named import FACTS, serve_job_with, weight_bytes, weights_per_gpu
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80GB"))
 LLAMA, MIXTRAL = load_model("Llama-3.1-8B"), load_model("Mixtral-8x7B")
@@ -100,3 +100,25 @@ def test_classes_of_errors() -> None:
     assert serving_class(_job(), "ttft", queued=True) == "serving.ttft.queued"
     split = replace(_job(), techniques=Techniques(prefill_gpus=2))
     assert serving_class(split, "tpot") == "serving.tpot.split"
+    assert serving_class(replace(_job(), eager=True), "tpot") == "serving.tpot.server.dense.far"
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "tp", "far"),
+    [
+        ("H200-SXM-141", "vllm", 1, False),
+        ("B300", "sglang", 1, False),  # Blackwell Ultra is Blackwell but for a part
+        ("L40S", "vllm", 1, True),  # no kernel of an Ada card was timed
+        ("MI300X", "vllm", 1, True),
+        ("RTX PRO 6000 Server", "vllm", 1, False),
+        ("RTX 5090", "vllm", 1, False),
+        ("RTX 5090", "vllm", 2, True),  # its messages pass through the host's memory
+        ("A100-SXM-80", "vllm-2023", 1, True),  # no graphs
+        ("RTX 4090", "llama.cpp", 1, False),
+        ("RX 7900 XT", "llama.cpp", 1, True),
+    ],
+)
+def test_far_from_what_was_measured(device: str, engine: str, tp: int, *, far: bool) -> None:
+    machines = cluster(FACTS.accelerator(device))
+    job = replace(_job(engine=engine), cluster=machines, layout=ServingLayout(tp=tp))
+    assert is_far(job) is far

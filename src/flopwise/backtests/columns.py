@@ -379,7 +379,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         **_same("engine", "engine_version"),
         "eager": "enforce_eager", "max_batch": "max_num_seqs", "step_tokens": "max_num_batched_tokens",
         "memory_frac": "gpu_memory_utilization", "prefix_cache": "prefix_caching",
-        **_same("speculation", "stream_interval", "power_limit_w", "mode"),
+        "recv_interval": "scheduler_recv_interval", **_same("speculation", "stream_interval", "power_limit_w", "mode"),
         "input_tokens": "input_len", "output_tokens": "output_len", "lengths": _lengths,
         **_same("concurrency", "batch"), "arrivals": "arrivals", "arrivals_per_s": "request_rate",
         "requests": _requests, "output_tokens_per_s": _output_tokens_per_s,

@@ -45,7 +45,7 @@ EIGHT_BIT_CACHE = ("fp8", "nvfp4")
 DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
 """Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
 GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
-    "vllm": (("vllm-v0", (0, 8), 2025),),
+    "vllm": (("vllm-2023", (0, 3), 2024), ("vllm-2024", (0, 6), 2024), ("vllm-v0", (0, 8), 2025)),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025),),
 }
@@ -59,8 +59,9 @@ MODEL_YEARS = {
 
 
 def measured_quantities(row: Row) -> dict[str, float]:
-    """What the row measured."""
-    return {name: value for name in UNITS if (value := number(row, name)) is not None}
+    """What the row measured; where prompts are only read there are no tokens of answers, whatever is counted there."""
+    units = ("ttft_s",) if row.get("mode") in PROMPT_ONLY else UNITS
+    return {name: value for name in units if (value := number(row, name)) is not None}
 
 
 def mode_quantities(row: Row) -> tuple[str, ...]:
@@ -221,6 +222,9 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         concurrency=None if at_once is None else 1 if llama_bench else max(1, -(-at_once // replicas)),
         requests=requests,
         max_batch=_row_max_batch(row, software, layout),
+        recv_interval=_row_interval(row, "recv_interval"),
+        stream_interval=_row_interval(row, "stream_interval"),
+        eager=flag(row, "eager", default=False),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
         prefill_tokens=at_once if llama_bench else None,
@@ -250,6 +254,11 @@ def _row_max_batch(row: Row, software: Engine, layout: ServingLayout) -> int | N
     if stated is None:
         return None
     return max(1, int(stated) // (int(layout.dp) if software.name == "sglang" else 1))
+
+
+def _row_interval(row: Row, column: str) -> int | None:
+    """Steps or tokens between two turns of the engine's front end; None where the row does not say."""
+    return whole(row, column, 1) if row.get(column) else None
 
 
 def _run_requests(row: Row, mode: str) -> int | None:

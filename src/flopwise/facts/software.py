@@ -245,6 +245,10 @@ class Engine(Software):
     memory_frac: float
     block_tokens: int  # tokens of one cache block
     max_batch: int  # sequences that run at once by default
+    capped_families: frozenset[str] = frozenset()  # of models (by their type), of which fewer run by default:
+    capped_batch: int = 0  # so many, over all attention replicas
+    state_frac: float = 0.0  # share of the room for a cache that a pool of recurrent states takes; 0: one room for both
+    state_slots: int = 1  # states that one running sequence has in that pool
     prefill_tokens: int  # tokens of one chunk of prefill; 0: whole prompts
     pass_tokens: int = 0  # most tokens of one batch of inputs that are only read, padding included; 0: no limit
     static_scales: bool = False  # its 8-bit products have scales found beforehand: 8 bits between kernels, too
@@ -269,6 +273,11 @@ class Engine(Software):
     front_s: float = 0.0  # for one request, of `request_s`; 0: not known to limit anything
     front_token_s: float = 0.0  # and for each token of its prompt, besides
     stream_s: float = 0.0  # for each token of an answer
+    one_process: bool = False  # the front end hands out tokens while no step runs
+    graphs: bool = True  # steps are captured, and launched whole; else the host launches each operation
+    launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
+    recv_interval: int = 1  # steps from one look for new requests to the next
+    stream_interval: int = 1  # tokens that are handed out together, after the first
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")
     serial: bool  # one batch passes through all pipeline stages before the next starts

@@ -34,16 +34,20 @@ BUSY = 0.8
 """Share of what a replica sustains from which a queue without end is near, and its length is anyone's guess."""
 TTFT_WEIGHT = 0.5
 """Of a time to the first token against another figure: two runs of the same point differ by as much again."""
+COLD = ("sglang",)
+"""Engines whose published times to a first token hold the compilation of kernels by the first requests, seconds in some
+runs and none in others: these times judge the fit and are no part of it."""
 LABELS = {"output_tokens_per_s": "throughput", "tpot_s": "TPOT", "ttft_s": "TTFT"}
 
 GRAPHS = ("vllm", "sglang", "lmdeploy", "tgi", "tensorrt-llm")
 """Servers of today: steps captured in graphs, the host at work on the next step while the device is on this one."""
-BATCH = ("vllm-v0", "deepspeed-mii")
+OLD_VLLM = ("vllm-v0", "vllm-2024", "vllm-2023")
+BATCH = (*OLD_VLLM, "deepspeed-mii")
 """Python between steps, which the device waits for."""
 NOW, THEN = ("llama.cpp", "mlx"), ("llama.cpp-2024",)
 """Engines of one user: kernels of their own, launched from graphs since 2025."""
 TRT = ("tensorrt-llm-v0", "tensorrt-llm-2023")
-CAPTURED = (*GRAPHS, "vllm-v0", *TRT, "deepspeed-inference")
+CAPTURED = (*GRAPHS, *OLD_VLLM, *TRT, "deepspeed-inference")
 """Steps captured in graphs, or compiled whole."""
 _engine = partial(Constant, table="engines")
 CONSTANTS = (
@@ -55,12 +59,14 @@ CONSTANTS = (
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
     _engine("sequence_s", GRAPHS, 5e-6, 0.1e-6, 2e-4, 1.0),
     _engine("sequence_s", BATCH, 30e-6, 1e-6, 4e-4, 1.0),
-    _engine("request_s", GRAPHS, 30e-3, 2e-3, 0.3),
+    _engine("request_s", (*GRAPHS, *OLD_VLLM), 10e-3, 1e-3, 0.3),
     _engine("request_s", TRT, 15e-3, 2e-3, 0.3),
     _engine("synchrony", (*GRAPHS, *BATCH, *TRT), 0.15, 0.02, 3.0),
-    _engine("steps_ahead", ("vllm", "lmdeploy", "tgi"), 2.0, 0.1, 40.0, 1.0),
+    _engine("steps_ahead", ("vllm", "sglang", "lmdeploy", "tgi"), 2.0, 0.1, 40.0, 1.0),
     _engine("steps_ahead", ("tensorrt-llm",), 2.0, 0.1, 40.0, 1.0),
-    _engine("steps_ahead", ("sglang",), 2.0, 0.1, 40.0, 1.0),
+    _engine("launch_s", ("vllm-2023",), 5e-5, 5e-6, 3e-4),
+    _engine("launch_s", (*GRAPHS, "vllm-v0", "vllm-2024", "deepspeed-mii"), 2e-5, 5e-6, 3e-4),
+    _engine("launch_s", ("hf",), 7e-5, 5e-6, 3e-4),
     _engine("pointwise_traffic", (*CAPTURED, "deepspeed-mii", *NOW, *THEN), 0.71, 0.2, 2.0, 0.3),
     _engine("hidden_frac", GRAPHS, 0.5, 0.01, 1.0),
     _engine("stage_loss", (*GRAPHS, *BATCH, *TRT), 0.1, 0.01, 0.5),
@@ -99,7 +105,7 @@ def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
             continue
         if not measured or not generates(job.model) or job.requests is not None:
             continue
-        if _waiting(job, memory, machine):
+        if job.engine.name in COLD or _waiting(job, memory, machine):
             measured.pop("ttft_s", None)
         usable.append(PublishedLoad(row["id"], row["study"], row["mode"], job, memory, machine, replicas, measured))
     return usable
@@ -141,7 +147,7 @@ class ServingModel(FitModel):
                 chips[chip.name] = rates(chip, table)
             key = (load.id, f"{engine!r} {shared}")
             if key not in self._computed:
-                own = replace(engine, prefill_tokens=load.machine.engine.prefill_tokens)
+                own = replace(load.job, engine=engine).software
                 machine = replace(load.machine, engine=own, rates=chips[chip.name])
                 self._computed[key] = load_quantities(load, machine)
             errors.append(math.log(self._computed[key][quantity] / load.measured[quantity]))

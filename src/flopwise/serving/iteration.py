@@ -119,6 +119,7 @@ class StepTime(NamedTuple):
     floor_s: Floats
     flops: Floats
     conversion_s: Floats = 0.0  # of cached elements, in software
+    launches: Floats = 0.0  # operations that the host starts: kernels and messages
 
     def plus(self, other: StepTime, count: Floats = 1) -> StepTime:
         """This and `count` times the other, one after another."""
@@ -154,8 +155,13 @@ class Runner:
     def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
-        Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`).
-        Assumes: pipeline stages work on different micro-batches at once, so a step passes through all of them.
+        Where steps are not captured in graphs the host launches each operation: the device waits where that takes
+        longer than the operations themselves.
+
+        Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`);
+        CUDA C++ programming guide, asynchronous execution: launches queue up while the device is busy.
+        Assumes: pipeline stages work on different micro-batches at once, so a step passes through all of them; every
+        operation takes the host as long to launch as any other.
         """
         stack = self.model.stacks[0]
         total = self._stack(stack, load, split)
@@ -165,6 +171,8 @@ class Runner:
             if runs(self.model, tower) and np.any(load.encoded):
                 total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
                 layers_s = layers_s + self.engine.layer_s * tower.num_layers * np.minimum(load.encoded, 1.0)
+        if not self.engine.graphs:
+            layers_s = layers_s + np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
         overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
         return total._replace(
             seconds=total.seconds + hops + overhead,
@@ -190,7 +198,7 @@ class Runner:
     ) -> StepTime:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
-        compute, memory, launch, floor_c, floor_m, flops, converting = (seconds for _ in range(7))
+        compute, memory, launch, floor_c, floor_m, flops, converting, launches = (seconds for _ in range(8))
         for kernel in self.kernels_of(items, load, split, inside=inside):
             work, dtype, bits, timing, conversion_s = kernel
             parts = kernel_parts(self.own_rates, work, dtype, timing)
@@ -200,11 +208,12 @@ class Runner:
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
             floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
-            flops = flops + work.causal_flops
+            flops, launches = flops + work.causal_flops, launches + 1.0
+        launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
         communication = self._messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
             seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops,
-            converting,
+            converting, launches,
         )  # fmt: skip
 
     def kernels_of(
@@ -311,8 +320,8 @@ class Runner:
         """
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
         nbytes = tokens * width * self.plain_bytes
-        rows = sum(1 for i in items if isinstance(i, Linear) and i.shard == "row")
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
+        rows = _row_parallel(items) - len(experts)
         seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
         if not experts:
             return seconds
@@ -331,6 +340,11 @@ class Runner:
     def _pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
+
+
+def _row_parallel(items: Sequence[Item]) -> int:
+    """Products of a layer whose results ranks add up."""
+    return sum(1 for i in items if isinstance(i, Linear | Experts) and i.shard == "row")
 
 
 NATIVE = ("NVIDIA", "Apple")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
+from flopwise.cost.rates import families, lent
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.serving.iteration import prompt
+from flopwise.serving.iteration import NATIVE, prompt
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates
 from flopwise.values import dataclass
 
@@ -79,14 +80,30 @@ class ServeJob:
     max_batch: int | None = None
     paid_gpus: float | None = None  # those that stand idle in its machines included; None: those that it uses
     prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
+    recv_interval: int | None = None  # steps between two looks for new requests; None: as the engine does
+    stream_interval: int | None = None  # tokens handed out together; None: as the engine does
+    eager: bool = False  # operations are launched one by one, although the engine could capture them
     techniques: Techniques = PLAIN
 
     @property
     def software(self) -> Engine:
-        """The engine, with the prefill budget that is asked for."""
-        if self.prefill_tokens is None:
-            return self.engine
-        return replace(self.engine, prefill_tokens=self.prefill_tokens)
+        """The engine as it is started, serving or called for a fixed batch.
+
+        Tokens that are handed out together cost the front end one turn. A front end in the engine's own process takes
+        its turns between steps; who calls the engine for a fixed batch has none.
+        """
+        row = self.engine
+        set_here = {name: getattr(self, name) for name in ("prefill_tokens", "recv_interval", "stream_interval")}
+        changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}
+        if self.eager:
+            changed["graphs"] = False
+        interval = changed.get("stream_interval", row.stream_interval)
+        if row.one_process:
+            between = 0.0 if self.static else row.stream_s / interval
+            changed |= {"stream_s": 0.0, "sequence_s": row.sequence_s + between}
+        elif interval > 1:
+            changed["stream_s"] = row.stream_s / interval
+        return replace(row, **changed) if changed else row
 
     @property
     def num_gpus(self) -> int:
@@ -161,15 +178,38 @@ class ServeEstimate:
 def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     """The class of predictions whose measured errors a job's quantity (ttft, tpot, throughput) shares.
 
-    `queued`: more requests than memory holds, so that time to the first token is mostly waiting.
+    `queued`: more requests than memory holds, so that time to the first token is mostly waiting. A class ends in `far`
+    where the job is unlike what rates and engines were fitted to: these errors are larger.
     """
     name = quantity.split(".", maxsplit=1)[0]
+    if not job.decodes and not job.engine.local:  # one pass over a batch
+        return f"serving.{name}.batch.encode"
+    if job.techniques.prefill_gpus and not job.engine.local:  # pools of their own for prompts
+        return f"serving.{name}.split"
+    return _near_class(job, name, queued=queued) + (".far" if is_far(job) else "")
+
+
+def is_far(job: ServeJob) -> bool:
+    """Whether a job is far from what was measured in detail.
+
+    For servers: kernels were never timed on the device's family, its steps are not captured in graphs, or ranks talk
+    through the host's memory. For engines of one user: neither NVIDIA nor Apple made the device.
+
+    Source: the scopes of data/calibration; `ASSUMED_PATH` of the fabric. Assumes: a variant is as its family.
+    """
+    chip, row = job.cluster.accelerator, job.software
+    if row.local:
+        return chip.kind == "cpu" or chip.vendor not in NATIVE
+    scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+    apart = int(job.layout.tp) > 1 and any(level.shared for level in job.cluster.fabric.levels)
+    timed = any(not lent(scope, scopes) for scope in chip.calibration.scopes.get("attention_frac", ()))
+    return apart or not row.graphs or not timed
+
+
+def _near_class(job: ServeJob, name: str, *, queued: bool) -> str:
+    """The class of a job that is near what was measured."""
     if job.engine.local:
         return f"serving.{name}.local"
-    if not job.decodes:  # one pass over a batch
-        return f"serving.{name}.batch.encode"
-    if job.techniques.prefill_gpus:  # pools of their own for prompts
-        return f"serving.{name}.split"
     rate = job.arrivals_per_s is not None
     how = "batch" if job.static else "rate" if rate else "server" if job.requests is None else "run"
     if name == "ttft":

@@ -63,6 +63,7 @@ class ServingMemory:
     max_whole_contexts: Floats  # sequences that have all of the asked context cached, capped by the engine's batch
     max_concurrency: Floats  # sequences that run while their answers grow, capped likewise
     fits: Array | bool
+    max_states: Floats = np.inf  # sequences whose recurrent states have a place in a pool of their own
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -205,7 +206,7 @@ def serving_memory(
     Raises: SpecError: a fraction outside (0, 1].
     """
     layout, row = layout or ServingLayout(), engine
-    share, cap = _share(row, memory_frac), row.max_batch if max_batch is None else max_batch
+    share, cap = _share(row, memory_frac), default_batch(model, row, layout.dp) if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
     loaded = weights_per_gpu(model, weights, layout) - changes.away_bytes
     cache = partial(_cache_bytes, model, layout, row, kv_dtype)
@@ -220,9 +221,13 @@ def serving_memory(
     one, entire = cache(changes, cached), cache(changes, context)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
-    filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
-    whole = filling(one=entire)  # what runs must have room to end
-    filled = np.where(whole >= 1.0, filling(one=one), whole) if np.any(answer) else whole
+    pooled, cache_frac, states = (
+        _state_pool(row, room, cache(replace(changes, shared_tokens=0), 0)) if row.state_frac else (0.0, 1.0, np.inf)
+    )
+    filling = partial(_filling, model, row, share, room * cache_frac, chunk=chunk, context=context, tp=layout.tp)
+    whole = filling(one=entire - pooled)  # what runs must have room to end
+    filled = np.where(whole >= 1.0, filling(one=one - pooled), whole) if np.any(answer) else whole
+    whole, filled = (np.minimum(sequences, states) for sequences in (whole, filled))
     complete, most = (np.minimum(np.floor(sequences), cap) for sequences in (whole, filled))
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
@@ -230,7 +235,8 @@ def serving_memory(
     budget = _kv_budget(row, share, card, standing + working(np.maximum(complete, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
-    tokens = np.maximum(budget, 0.0) / np.maximum(entire, 1e-9) * context if generates(model) else 0.0 * filled
+    cached_budget = np.maximum(budget, 0.0) * cache_frac
+    tokens = cached_budget / np.maximum(entire - pooled, 1e-9) * context if generates(model) else 0.0 * filled
     tokens = complete * context if changes.away_cache_frac == 1.0 else tokens  # the host's memory holds all of it
     return ServingMemory(
         items={name: _plain(value) for name, value in items.items()},
@@ -241,8 +247,20 @@ def serving_memory(
         max_whole_contexts=_plain(complete),
         max_concurrency=_plain(most),
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
+        max_states=_plain(states),
         assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
     )
+
+
+def default_batch(model: Model, row: Engine, dp: Ints = 1) -> Ints:
+    """Sequences that one of `dp` attention replicas runs at once where nobody says; shape of `dp`.
+
+    Source: data/engines.json. Assumes: a cap on a family of models is shared evenly by the attention replicas.
+    """
+    if model.model_type not in row.capped_families:
+        return row.max_batch
+    share: Ints = np.clip(row.capped_batch // np.asarray(dp), 1, row.max_batch)
+    return share
 
 
 def _share(row: Engine, memory_frac: float | None) -> float:
@@ -251,6 +269,18 @@ def _share(row: Engine, memory_frac: float | None) -> float:
     if not 0 < share <= 1:
         raise SpecError(f"memory fraction {share} is out of range; allowed: above 0, up to 1")
     return share
+
+
+def _state_pool(row: Engine, room: Floats, state: Floats) -> tuple[Floats, Floats, Floats]:
+    """(bytes of a sequence's recurrent states, the share of `room` left for keys and values, sequences with a place).
+
+    Source: SGLang, KV cache configurator: a pool takes its share of what loading leaves, and a running request has
+    several states there, as finished prefixes keep theirs for reuse.
+    Assumes: a model without recurrent layers has no such pool.
+    """
+    has_states = np.asarray(state) > 0
+    places = np.floor(np.maximum(room, 0.0) * row.state_frac / np.maximum(row.state_slots * np.asarray(state), 1.0))
+    return state, 1.0 - row.state_frac * has_states, np.where(has_states, places, np.inf)
 
 
 def _working_bytes(model: Model, row: Engine, chunk: Ints, context: Ints, tp: Ints, sequences: Floats) -> Floats:
@@ -287,9 +317,9 @@ def _usable(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
     return card
 
 
-def _cap_note(concurrency: Ints, cap: int, name: str, *, given: bool) -> tuple[str, ...]:
+def _cap_note(concurrency: Ints, cap: Ints, name: str, *, given: bool) -> tuple[str, ...]:
     """The note that the engine runs fewer sequences at once than requested; empty if it runs all of them."""
-    most = int(np.max(concurrency))
+    most, cap = int(np.max(concurrency)), int(np.max(cap))
     if most <= cap:
         return ()
     whose = "the given largest batch" if given else f"the largest batch of {name} by default"

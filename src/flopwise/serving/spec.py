@@ -92,6 +92,12 @@ class ServingSpec(Spec):
         "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).")
     max_batch: int | None = _format(
         "--max-batch", options.BATCH, "Sequences that run at once, of each attention replica (default: the engine's).")
+    recv_interval: int | None = _format("--recv-interval", options.whole(high=10_000),
+        "Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).")
+    stream_interval: int | None = _format("--stream-interval", options.whole(high=10_000),
+        "Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).")
+    eager: bool = _format("--eager/--no-eager", options.FLAG,
+        "Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).", default=False)
     tp: int = same(SharedSpec, "tp", default=1)
     pp: int = same(SharedSpec, "pp", default=1)
     ep: int = same(SharedSpec, "ep", default=1)

@@ -108,8 +108,9 @@ def closed_loop(
 
     Users started together and requests alike end together, so that prompts come in bunches: of the others', the
     engine's `synchrony` stands before a new one, half of it on average. A request comes while a step runs, and engines
-    that schedule ahead of the device have planned the next without it: the engine's `steps_ahead`. Nobody waits for a
-    prompt or a step of his own: what others cause goes by their share.
+    that schedule ahead of the device have planned the next without it: the engine's `steps_ahead`; those that look for
+    requests every so many steps only leave it for half of these besides. Nobody waits for a prompt or a step of his
+    own: what others cause goes by their share.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates.
     Assumes: requests of one length; decoding sequences are on average half way through their answer.
@@ -135,7 +136,7 @@ def closed_loop(
     tpot_s = decode.seconds + others * share * (mixed.seconds - decode.seconds)
     added_s = chunks * (mixed.seconds - decode.seconds)
     ahead = runner.engine.synchrony * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
-    waits_s = runner.engine.steps_ahead * others * mean_s + np.maximum(ahead, 0.0) * added_s
+    waits_s = steps_unseen(runner.engine) * others * mean_s + np.maximum(ahead, 0.0) * added_s
     ttft_s = runner.engine.request_s + waits_s + chunks * mixed.seconds
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
@@ -147,6 +148,15 @@ def closed_loop(
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, mixed.seconds, share, decode, mixed)
+
+
+def steps_unseen(engine: Engine) -> float:
+    """Steps that others take, on average, from a request's arrival to the step that its prompt is in.
+
+    Source: SGLang, scheduler: with `--scheduler-recv-interval n` it looks for requests once in n steps.
+    Assumes: a request comes at any of these steps with equal chances.
+    """
+    return engine.steps_ahead + (engine.recv_interval - 1) / 2.0
 
 
 def front_end_s(engine: Engine, prompt_tokens: Floats, requests_per_s: Floats, batch: Floats) -> Floats:

@@ -13,7 +13,7 @@ from flopwise.facts.architecture import Attend
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
 from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
-from flopwise.serving.memory import generates
+from flopwise.serving.memory import default_batch, generates
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
@@ -106,13 +106,14 @@ def replica(
     Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
     """
     check(job)
-    machine, row, how = runner(job), job.engine, job.techniques
+    machine, row, how = runner(job), job.software, job.techniques
     memory = job_memory(
         job, concurrency=None, context=context or job.context, answer=0, prefill_tokens=None,
         changes=replace(memory_changes(job), shared_tokens=0),
     )  # fmt: skip
     parts = 1 if row.serial else int(job.layout.pp)
-    most = max((job.max_batch or row.max_batch) // parts, 1)
+    given = job.max_batch or int(default_batch(job.model, row, job.layout.dp))
+    most = max(int(min(given, memory.max_states)) // parts, 1)
     _, steps = request_work(job)  # the simulator counts a cached token for each step, half of an answer on average
     counted_frac = (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
     blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens // parts
@@ -130,7 +131,22 @@ def replica(
         proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
     )  # fmt: skip
     cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
+    cost = replace(cost, request_ps=cost.request_ps + round(_unseen_s(job, machine) * PS))
     return Replica(cost=cost, limits=limits, schedulers=int(job.layout.dp) * parts)
+
+
+def _unseen_s(job: ServeJob, machine: Runner) -> float:
+    """What a request waits, on average, for a scheduler that looks for requests every so many steps only.
+
+    Source: SGLang, scheduler: `--scheduler-recv-interval`.
+    Assumes: the steps are those of as many sequences as the job has users, or of one alone where none are given.
+    """
+    interval = machine.engine.recv_interval
+    if interval == 1:
+        return 0.0
+    running = -(-(job.concurrency or 1) // int(job.layout.dp))
+    load = StepLoad(decode_batch=float(running), decode_context=job.input_tokens + job.output_tokens / 2.0)
+    return (interval - 1) / 2.0 * float(np.ravel(machine.step(load, job.layout).seconds)[0])
 
 
 def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int) -> StepCost:

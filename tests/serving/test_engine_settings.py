@@ -1,0 +1,138 @@
+"""How an engine is started: looks for requests, streamed pieces, eager steps, its front end, pools of states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from plain_machine import ENGINE, LLAMA, plain_job, plain_runner, step_s
+
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.iteration import StepLoad
+from flopwise.serving.memory import ServingLayout, default_batch
+from flopwise.serving.sim.engine import replica
+from flopwise.serving.sim.trace import PS
+from flopwise.serving.steady import closed_loop
+from named import FACTS, serving_memory, weight_bytes
+
+ONE = ServingLayout()
+INPUT, OUTPUT, USERS = 1024, 256, 32
+
+
+def _machine(**engine: Any) -> Any:
+    machine = plain_runner()
+    return replace(machine, engine=replace(machine.engine, **engine))
+
+
+def test_a_scheduler_that_looks_every_thirty_steps_leaves_a_request_for_half_of_them() -> None:
+    """SGLang, --scheduler-recv-interval 30: at any of 30 steps with equal chances, 0 to 29 more: 14.5 on average."""
+    often, seldom = (closed_loop(_machine(recv_interval=n), ONE, float(USERS), INPUT, OUTPUT) for n in (1, 30))
+    mean_s = seldom.decode.seconds + seldom.prefill_share * (seldom.mixed.seconds - seldom.decode.seconds)
+    waited_s = 14.5 * mean_s * (USERS - 1) / USERS
+    assert float(seldom.ttft_s - often.ttft_s) == pytest.approx(float(waited_s), rel=0.02)  # Little's law beside it
+    assert float(seldom.tpot_s) == float(often.tpot_s)
+
+
+def test_the_simulator_waits_as_long() -> None:
+    job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=USERS)
+    often, seldom = (replica(replace(job, recv_interval=n)).cost.request_ps / PS for n in (1, 30))
+    assert seldom - often == pytest.approx(14.5 * step_s(USERS, INPUT + OUTPUT / 2), rel=1e-6)
+
+
+def test_tokens_handed_out_together_cost_the_front_end_one_turn() -> None:
+    row = replace(ENGINE, stream_s=40e-6)
+    job = replace(plain_job(), engine=row, stream_interval=10)
+    assert job.software.stream_s == pytest.approx(4e-6)
+    assert replace(job, stream_interval=None).software is row
+
+
+def test_a_front_end_in_the_engines_process_takes_its_turns_between_steps() -> None:
+    """32 sequences at 0.24 ms a token: 7.7 ms a step; a fixed batch calls the engine without a front end."""
+    row = replace(ENGINE, stream_s=240e-6, one_process=True)
+    job = replace(plain_job(), engine=row)
+    served, called = job.software, replace(job, static=True).software
+    assert (served.stream_s, called.stream_s) == (0.0, 0.0)
+    assert served.sequence_s - row.sequence_s == pytest.approx(240e-6)
+    assert called.sequence_s == row.sequence_s
+
+
+def test_an_eager_step_lasts_as_long_as_the_host_launches_it() -> None:
+    """One sequence on 32 layers and the ends: the host takes 1 ms for each operation, longer than they run."""
+    load = StepLoad(decode_batch=1, decode_context=INPUT)
+    bare = {"launch_s": 1e-3, "layer_s": 0.0, "step_s": 0.0}
+    graphs, eager = (_machine(graphs=captured, **bare).step(load, ONE) for captured in (True, False))
+    per_layer = (float(graphs.launches) - 3) / LLAMA.stacks[0].num_layers
+    assert 7 <= per_layer <= 12  # two norms, three products in and out of attention, attention, the gated MLP
+    assert float(eager.seconds) == pytest.approx(1e-3 * float(graphs.launches))
+    quick = _machine(graphs=False, **(bare | {"launch_s": 1e-9})).step(load, ONE)
+    assert float(quick.seconds) == pytest.approx(float(graphs.seconds))
+
+
+def test_an_all_reduce_is_launched_too() -> None:
+    """Two row-parallel products a layer, whose results two ranks add up."""
+    load = StepLoad(decode_batch=1, decode_context=INPUT)
+    alone, two = (plain_runner().step(load, ServingLayout(tp=tp)).launches for tp in (1, 2))
+    assert float(two - alone) == 2 * LLAMA.stacks[0].num_layers
+
+
+def test_sglang_runs_256_sequences_of_deepseek_v4_over_all_attention_replicas() -> None:
+    """SGLang, server arguments: max_running_requests of 256 for DeepSeek-V4 unless it is set."""
+    sglang, flash = FACTS.engine("sglang"), load_model("DeepSeek-V4-Flash")
+    assert [int(default_batch(flash, sglang, dp)) for dp in (1, 4, 8)] == [256, 64, 32]
+    assert default_batch(LLAMA, sglang, 8) == sglang.max_batch
+    assert default_batch(flash, FACTS.engine("vllm"), 8) == FACTS.engine("vllm").max_batch
+
+
+def test_recurrent_states_have_a_pool_of_their_own_in_sglang() -> None:
+    """0.9 parts of 1.9 of the room, three states a running request; what is left is for keys and values."""
+    model, engine = load_model("Qwen3-Next-80B-A3B"), FACTS.engine("sglang")
+    room: dict[str, Any] = {"context": 4096, "concurrency": None, "weights": FACTS.weight_format("fp8")}
+    room["layout"] = ServingLayout(tp=2)
+    pools = serving_memory(model, hbm_bytes=141e9, engine=engine, **room)
+    none = serving_memory(model, hbm_bytes=141e9, engine=replace(engine, state_frac=0.0), **room)
+    per_request = _state_bytes(model, 2)
+    free = 0.88 * 141e9 - sum(
+        none.items[name] for name in ("weights", "captured graphs", "driver context and communicators")
+    )
+    places = np.floor((free - engine.workspace_bytes) * 0.4737 / (3 * per_request))
+    assert pools.max_states == pytest.approx(places, abs=1)
+    assert pools.max_concurrency <= pools.max_states < none.max_concurrency
+    assert none.max_states == np.inf
+    assert serving_memory(LLAMA, hbm_bytes=141e9, engine=engine, context=4096).max_states == np.inf
+
+
+def _state_bytes(model: Any, tp: int) -> float:
+    """16-bit states of the recurrent layers on one of `tp` ranks, from the layers themselves."""
+    kinds = model.stacks[0].kinds
+    states = [sum(getattr(item, "state", 0) for item in kind.items) for kind in kinds]
+    return float(sum(states[kind] for kind in model.stacks[0].order)) / tp * 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "device", "form"),
+    [
+        ("tabbyapi", "exllamav2", "RTX 4090", "exl2-4.0"),
+        ("mlc-llm", "mlc", "Apple M2 Ultra", "awq"),
+        ("nxd-inference", "neuron", "Trainium1", "bf16"),
+        ("openvino model server", "openvino", "Arc 140V", "awq"),
+        ("ollama", "llama.cpp", "Apple M4", "Q4_K_M"),
+    ],
+)
+def test_engines_that_users_name_run_where_their_pages_say(name: str, engine: str, device: str, form: str) -> None:
+    row, chip = FACTS.engine(name), FACTS.accelerator(device)
+    assert row.name == engine
+    assert row.runs_on(chip)
+    assert row.runs(FACTS.weight_format(form), chip)
+    assert row.answers
+
+
+def test_exl2_is_as_many_bits_as_its_name_says() -> None:
+    """2.5 bits a weight on average, scales included: what brings 70B onto one card of 24 GB (ExLlamaV2 README)."""
+    model = load_model("Llama-2-70B")
+    ends = 2 * 32_000 * 8192 * 2.0  # embedding and head, 16 bits
+    linear = 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28_672)
+    nbytes = float(weight_bytes(model, "exl2-2.5"))
+    assert nbytes == pytest.approx(linear * 2.5 / 8 + ends, rel=1e-3)
+    assert nbytes < 24e9
