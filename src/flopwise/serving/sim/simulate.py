@@ -81,7 +81,7 @@ def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: l
     outcome, rows = machines.outcome(), len(trace)
     if len(plan.kept) < rows:
         outcome = outcome.spread(plan.kept, rows)
-        if not plan.users:
+        if not (plan.users or plan.trace.follows):
             outcome.arrival_ps[:] = trace.arrival_ps
     hits, steps = np.zeros(rows, dtype=np.int64), trace.output.copy()
     hits[plan.kept], steps[plan.kept] = plan.hits, plan.trace.output
