@@ -417,7 +417,7 @@ class ReferenceFleet:
     @property
     def fetched_blocks(self) -> Column:
         """Blocks that came back from each store, of all replicas."""
-        return np.array([r.fetched for r in self.replicas], dtype=np.int64).sum(axis=0, dtype=np.int64)
+        return np.asarray(np.array([r.fetched for r in self.replicas], dtype=np.int64).sum(axis=0))
 
     @property
     def unassigned_count(self) -> int:

@@ -104,6 +104,7 @@ class Replica:
 
     cost: StepCost
     limits: ReplicaLimits
+    block_bytes: float  # of all its devices, for one block of a scheduler
     schedulers: int  # that one deployment of the job makes: attention replicas, micro-batches of a pipeline
 
 
@@ -148,7 +149,8 @@ def replica(
         proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
     )  # fmt: skip
     cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
-    return Replica(cost=cost, limits=limits, schedulers=int(job.layout.dp) * parts)
+    block_bytes = float(memory.kv_budget_bytes) / (blocks * parts) * int(job.layout.tp) * int(job.layout.pp)
+    return Replica(cost=cost, limits=limits, block_bytes=block_bytes, schedulers=int(job.layout.dp) * parts)
 
 
 def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int) -> StepCost:

@@ -80,7 +80,7 @@ WORLD = record(
     "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead", "swap", "swap_ps", "nodes", "links",
     "window", "balancer", "feedback", "loads", "closed", "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
     "next", "issued", "moving", "done", "turn", "back_turn",
-    "sessions", "turns", "fetching", "sent",  # requests that follow answers, and that wait for stores: heaps by time
+    "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
 )  # fmt: skip
 PHASES = BINS
 """Place in the column of counts, behind the histogram, of the sequences by the step that takes a new block."""

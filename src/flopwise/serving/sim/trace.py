@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,12 +181,61 @@ def _numbers(values: Numbers, name: str) -> Array:
     return column
 
 
+CHAINED = ("timestamp", "input_length", "output_length", "hash_ids")
+"""Keys of a line of Mooncake's traces: milliseconds, tokens, tokens, and a number for each block of the prompt."""
+CHAIN_TOKENS = 512
+"""Tokens of a block that has a number there."""
+
+
+def read_chained_trace(path: Path) -> RequestTrace:
+    """The requests of a trace in Mooncake's format; prompts whose chains of blocks begin alike share the beginning.
+
+    Source: kvcache-ai/Mooncake, traces (FAST'25 release): one JSON object a line, blocks of 512 tokens, equal numbers
+    where all tokens up to the end of the block are equal.
+    Raises: SpecError: no such file, or a line that is none; says which.
+    """
+    rows: list[tuple[float, int, int]] = []
+    nodes: list[int] = []
+    parent: list[int] = []
+    end: list[int] = []
+    known: dict[tuple[int, int], int] = {}
+    for number, line in enumerate(csv_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            cells = json.loads(line)
+            came_ms, prompt, output, chain = (cells[key] for key in CHAINED)
+            rows.append((float(came_ms) / 1e3, int(prompt), int(output)))
+            hashes = [int(one) for one in chain]
+        except (ValueError, TypeError, KeyError) as fault:
+            raise SpecError(
+                f"{path} line {number}: an object with {', '.join(CHAINED)} is expected ({fault})"
+            ) from None
+        node = -1
+        for place, name in enumerate(hashes, start=1):
+            until = min(place * CHAIN_TOKENS, rows[-1][1])
+            found = known.setdefault((node, name), len(parent))
+            if found == len(parent):
+                parent.append(node)
+                end.append(until)
+            end[found] = min(end[found], until)
+            node = found
+        nodes.append(node)
+    if not rows:
+        raise SpecError(f"{path} has no requests")
+    order = sorted(range(len(rows)), key=lambda row: rows[row][0])  # those of one second are not always in order
+    came_s, prompts, outputs = zip(*(rows[row] for row in order), strict=True)
+    tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
+    return trace(came_s, prompts, np.maximum(outputs, 1)).beginning(tree, np.array(nodes, dtype=np.int64)[order])
+
+
 LIMITS = {
     "arrival_s": (0.0, LONGEST_S), "prompt_tokens": (1.0, MOST_TOKENS - 1.0), "output_tokens": (1.0, MOST_TOKENS - 1.0),
     "priority": (-1e9, 1e9), "prefix_tokens": (0.0, MOST_TOKENS - 1.0), "deadline_s": (0.0, LONGEST_S),
+    "session": (-1.0, MOST_TOKENS - 1.0), "pause_s": (-1.0, LONGEST_S),
 }  # fmt: skip
 """Columns of numbers in a file, and what may stand there; all but the first three may be missing."""
-WHOLE = frozenset({"prompt_tokens", "output_tokens", "priority", "prefix_tokens"})
+WHOLE = frozenset({"prompt_tokens", "output_tokens", "priority", "prefix_tokens", "session"})
 
 
 def read_trace_columns(path: Path) -> dict[str, NDArray[Any]]:
