@@ -14,12 +14,12 @@ from flopwise.cost.rates import rates
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import BlockStore, ReplicaLimits
-from flopwise.serving.sim.prefixes import request_prefixes
+from flopwise.serving.sim.prefixes import Prefixes
 from flopwise.serving.sim.simulate import simulate as run
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.stores import KvStore, kv_stores
-from flopwise.serving.sim.trace import read_chained_trace, trace
-from flopwise.serving.sim.traffic import draw_requests
+from flopwise.serving.sim.stores import KvStore
+from flopwise.serving.sim.trace import trace
+from flopwise.serving.sim.traffic import draw_requests, read_chained_trace
 from named import FACTS
 
 _COUNTS = np.arange(2000, dtype=np.int64)
@@ -83,7 +83,7 @@ def test_what_was_evicted_comes_back_from_its_store_as_fast_as_the_link() -> Non
 def test_shorter_prefixes_of_a_name_are_the_beginning_of_its_longer_ones() -> None:
     """Blocks of 16: 40 tokens are 2, 100 are 6; a prompt of 33 may share 2, as its last token is computed."""
     asked = trace([0.0] * 4, [200, 200, 33, 9], [1] * 4, prefix=[5, 5, 5, -1], prefix_tokens=[40, 100, 100, 0])
-    found = request_prefixes(asked, 16)
+    found = Prefixes.of(asked, 16)
     assert (found.tree.parent.tolist(), found.tree.end.tolist()) == ([-1, 0], [2, 6])
     assert found.prompt.tolist() == [0, 1, 0, -1]
 
@@ -123,7 +123,7 @@ def test_a_store_is_blocks_and_the_time_of_one() -> None:
 
 def test_stores_are_read_as_written() -> None:
     device = rates(FACTS.accelerator("H100-SXM-80"))
-    host, nvme, far = kv_stores("host=200GB, nvme=4TB, far=1PB@10GB/s@0.02", device, 2, FACTS)
+    host, nvme, far = KvStore.parse_list("host=200GB, nvme=4TB, far=1PB@10GB/s@0.02", device, 2, FACTS)
     assert host.capacity_bytes == 200e9
     assert 2 * 40e9 < host.bytes_per_s < 2 * 64e9  # two links of PCIe 5
     assert nvme.bytes_per_s == FACTS.storage("nvme").read_bytes_per_s

@@ -16,7 +16,7 @@ from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
-from flopwise.serving.sim.sessions import SessionReport, session_report
+from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.trace import PS, RequestTrace
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_cost, format_percent, format_price, format_seconds
@@ -160,7 +160,7 @@ def simulation_answer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
         usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
         intervals=intervals, settings=_settings(request, replicas), assumptions=(*assumed, *_run_notes(request)),
-        sessions=session_report(run, request.stores, replicas, None if each is None else each * hours),
+        sessions=SessionReport.of(run, request.stores, replicas, None if each is None else each * hours),
     )  # fmt: skip
 
 

@@ -78,7 +78,8 @@ PARENT, END = range(2)
 """Rows of the tree: what a node hangs from (-1: nothing), and blocks from the start of a prompt to its end."""
 WORLD = record(
     "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead", "swap", "swap_ps", "nodes", "links",
-    "window", "balancer", "feedback", "loads", "closed", "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
+    "window", "balancer", "feedback", "loads", "closed", "think", "request_ps", "front_ps", "front_token_ps",
+    "stream_ps",
     "next", "issued", "moving", "done", "turn", "back_turn",
     "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
 )  # fmt: skip

@@ -20,26 +20,26 @@ class Prefixes(NamedTuple):
     prompt: Column  # node up to which a request may find its prompt cached, and caches it
     answer: Column  # node that its prompt and its answer leave in the cache
 
+    @classmethod
+    def of(cls, trace: RequestTrace, block_tokens: int) -> Prefixes:
+        """The prefixes of all requests in whole blocks; the last token of a prompt is always computed.
 
-def request_prefixes(trace: RequestTrace, block_tokens: int) -> Prefixes:
-    """The prefixes of all requests in whole blocks; the last token of a prompt is always computed.
-
-    Source: vLLM, `get_computed_blocks`: full blocks only, and never all of a prompt; SGLang's radix tree (Zheng et al.
-    2023, arXiv:2312.07104, section 3) and vLLM's block hashes hold answers as well as prompts.
-    Assumes: requests of one name begin with the same tokens, as many as two of them share.
-    """
-    most = (trace.prompt - 1) // block_tokens
-    if trace.tree is not None:
-        tree = PrefixTree(trace.tree.parent, trace.tree.end // block_tokens)
-        node = _reachable(tree, trace.prefix, most)
-        return Prefixes(tree, node, node)
-    tree, node = _named(trace, np.minimum(trace.prefix_tokens // block_tokens, most))
-    if not np.any(trace.session >= 0):
-        return Prefixes(tree, node, node)
-    return _with_sessions(trace, tree, node, most, block_tokens)
+        Source: vLLM, `get_computed_blocks`: full blocks only, and never all of a prompt; SGLang's radix tree (Zheng et
+        al. 2023, arXiv:2312.07104, section 3) and vLLM's block hashes hold answers as well as prompts.
+        Assumes: requests of one name begin with the same tokens, as many as two of them share.
+        """
+        most = (trace.prompt - 1) // block_tokens
+        if trace.tree is not None:
+            tree = PrefixTree(trace.tree.parent, trace.tree.end // block_tokens)
+            node = _node_within(tree, trace.prefix, most)
+            return Prefixes(tree, node, node)
+        tree, node = _name_nodes(trace, np.minimum(trace.prefix_tokens // block_tokens, most))
+        if not np.any(trace.session >= 0):
+            return Prefixes(tree, node, node)
+        return _session_nodes(trace, tree, node, most, block_tokens)
 
 
-def _named(trace: RequestTrace, blocks: Column) -> tuple[PrefixTree, Column]:
+def _name_nodes(trace: RequestTrace, blocks: Column) -> tuple[PrefixTree, Column]:
     """Prefixes by name: shorter ones of a name are what its longer ones hang from."""
     rows = np.flatnonzero((trace.prefix >= 0) & (blocks > 0))
     node = np.full(len(trace), -1, dtype=np.int64)
@@ -51,7 +51,7 @@ def _named(trace: RequestTrace, blocks: Column) -> tuple[PrefixTree, Column]:
     return PrefixTree(np.where(first, -1, parent), pairs[:, 1].astype(np.int64)), node
 
 
-def _with_sessions(trace: RequestTrace, named: PrefixTree, node: Column, most: Column, block_tokens: int) -> Prefixes:
+def _session_nodes(trace: RequestTrace, named: PrefixTree, node: Column, most: Column, block_tokens: int) -> Prefixes:
     """Two nodes a turn, of its prompt and of its answer; the first turn's hang from the name it begins with, if any.
 
     Source: definition. Assumes: a turn whose prompt is not longer than all before it has lost its history: engines find
@@ -83,7 +83,7 @@ def previous_turns(trace: RequestTrace) -> Column:
     return before
 
 
-def _reachable(tree: PrefixTree, node: Column, most: Column) -> Column:
+def _node_within(tree: PrefixTree, node: Column, most: Column) -> Column:
     """The nearest node above each that ends within `most` blocks."""
     node = node.copy()
     rows = np.flatnonzero(node >= 0)

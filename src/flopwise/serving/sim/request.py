@@ -28,7 +28,7 @@ from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.stores import KvStore, kv_stores
+from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
@@ -256,7 +256,7 @@ def request_of(
             raise OptionError(
                 "kv_stores", "no prompts share a beginning: give --turns, --prefixes or a trace that has them"
             )
-        stores = kv_stores(scheduling.kv_stores, job.cluster.rates, int(job.layout.num_gpus), facts)
+        stores = KvStore.parse_list(scheduling.kv_stores, job.cluster.rates, int(job.layout.num_gpus), facts)
         limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
     split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return SimulationRequest(

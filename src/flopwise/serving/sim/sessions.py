@@ -34,30 +34,30 @@ class SessionReport:
             "usd_per_session",
         )  # fmt: skip
 
+    @classmethod
+    def of(
+        cls, run: SimulatedRun, stores: tuple[KvStore, ...], replicas: int, cost_usd: float | None
+    ) -> SessionReport | None:
+        """The report of a run on so many replicas, which cost `cost_usd`; None where no prompts share beginnings.
 
-def session_report(
-    run: SimulatedRun, stores: tuple[KvStore, ...], replicas: int, cost_usd: float | None
-) -> SessionReport | None:
-    """The report of a run on so many replicas, which cost `cost_usd`; None where no prompts share what answers leave.
-
-    Source: counting. Assumes: stores are paid for during the whole run, whether full or not.
-    """
-    trace = run.trace
-    turns = trace.session >= 0
-    if not (np.any(turns) or trace.tree is not None or stores):
-        return None
-    names, place = np.unique(trace.session[turns], return_inverse=True)
-    answered = run.outcome.finish_ps[turns] >= 0
-    ended = int((np.bincount(place, weights=~answered, minlength=len(names)) == 0).sum()) if len(names) else 0
-    later = previous_turns(trace) >= 0
-    worked, reused = int(run.totals.prompt_tokens.sum()), run.reused_tokens
-    whole = max(worked + reused, 1)
-    brought = {store.name: int(n) / whole for store, n in zip(stores, run.fetched_tokens, strict=True)}
-    usd = sum(store.usd(run.paid_s) for store in stores) * replicas
-    return SessionReport(
-        sessions=len(names), ended=ended, turns_per_session=float(turns.sum() / max(len(names), 1)),
-        turn_ttft_s=percentiles(run.ttft_s[later])._asdict(),
-        device_frac=max(reused / whole - sum(brought.values()), 0.0), store_fracs=brought,
-        computed_frac=worked / whole, stores_usd=usd,
-        usd_per_session=None if cost_usd is None or not ended else (cost_usd + usd) / ended,
-    )  # fmt: skip
+        Source: counting. Assumes: stores are paid for during the whole run, whether full or not.
+        """
+        trace = run.trace
+        turns = trace.session >= 0
+        if not (np.any(turns) or trace.tree is not None or stores):
+            return None
+        names, place = np.unique(trace.session[turns], return_inverse=True)
+        answered = run.outcome.finish_ps[turns] >= 0
+        ended = int((np.bincount(place, weights=~answered, minlength=len(names)) == 0).sum()) if len(names) else 0
+        later = previous_turns(trace) >= 0
+        worked, reused = int(run.totals.prompt_tokens.sum()), run.reused_tokens
+        whole = max(worked + reused, 1)
+        brought = {store.name: int(n) / whole for store, n in zip(stores, run.fetched_tokens, strict=True)}
+        usd = sum(store.usd(run.paid_s) for store in stores) * replicas
+        return SessionReport(
+            sessions=len(names), ended=ended, turns_per_session=float(turns.sum() / max(len(names), 1)),
+            turn_ttft_s=percentiles(run.ttft_s[later])._asdict(),
+            device_frac=max(reused / whole - sum(brought.values()), 0.0), store_fracs=brought,
+            computed_frac=worked / whole, stores_usd=usd,
+            usd_per_session=None if cost_usd is None or not ended else (cost_usd + usd) / ended,
+        )  # fmt: skip

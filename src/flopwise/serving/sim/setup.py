@@ -10,7 +10,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.policies import BALANCERS, ranks
-from flopwise.serving.sim.prefixes import Prefixes, previous_turns, request_prefixes
+from flopwise.serving.sim.prefixes import Prefixes, previous_turns
 from flopwise.serving.sim.result import BEYOND_CONTEXT, BEYOND_MEMORY
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.techniques import cached_tokens
@@ -122,7 +122,7 @@ def setup(
         trace=work, kept=kept, reasons=reasons, rank=ranks(work, policy), fcfs=policy == "fcfs", cost=cost,
         limits=limits, balancer=list(BALANCERS).index(balancer), users=users or 0, think_ps=round(think_s * PS),
         roles=(PREFILL,) * prefill_replicas + (DECODE if prefill_replicas else WHOLE,) * (replicas + spare),
-        prefixes=request_prefixes(work, limits.block_tokens), next_turn=next_turn,
+        prefixes=Prefixes.of(work, limits.block_tokens), next_turn=next_turn,
         on=(True,) * (prefill_replicas + replicas) + (False,) * spare, hits=hits[kept],
         transfer_ps=np.rint((path.latency_s + path.s_per_token * work.prompt) * PS).astype(np.int64),
     )  # fmt: skip

@@ -52,7 +52,7 @@ class Traffic(Spec):
         "hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.")
     users: int | None = _traffic("--users", options.BATCH, "Or so many users, who ask again after each answer.")
     think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again; of sessions on average.",
+        "--think", options.SECONDS_OR_ZERO, "Of users: the pause before they ask again; of sessions: on average.",
         default=0.0)
     turns: int | str | None = _traffic("--turns", LENGTH,
         "What comes are sessions of so many turns, as --input: each begins with all before it.")

@@ -41,16 +41,16 @@ class KvStore:
         blocks = int(self.capacity_bytes / schedulers // block_bytes)
         return BlockStore(blocks=blocks, block_ps=round(block_bytes / self.bytes_per_s * schedulers * PS))
 
+    @classmethod
+    def parse_list(cls, text: str, rates: Rates, devices: int, facts: Facts) -> tuple[KvStore, ...]:
+        """The stores of a replica of so many devices, as `host=200GB,nvme=4TB@6GB/s@0.08`, the nearest first.
 
-def kv_stores(text: str, rates: Rates, devices: int, facts: Facts) -> tuple[KvStore, ...]:
-    """The stores of a replica of so many devices, as `host=200GB,nvme=4TB@6GB/s@0.08`, the nearest first.
-
-    Raises: SpecError: not of this form; UnknownNameError: no such kind of storage.
-    """
-    parts = [part for part in text.split(",") if part.strip()]
-    if not 0 < len(parts) <= MOST_STORES:
-        raise SpecError(f"{len(parts)} stores; allowed: 1 to {MOST_STORES}")
-    return tuple(_kv_store(part.strip(), rates, devices, facts) for part in parts)
+        Raises: SpecError: not of this form; UnknownNameError: no such kind of storage.
+        """
+        parts = [part for part in text.split(",") if part.strip()]
+        if not 0 < len(parts) <= MOST_STORES:
+            raise SpecError(f"{len(parts)} stores; allowed: 1 to {MOST_STORES}")
+        return tuple(_kv_store(part.strip(), rates, devices, facts) for part in parts)
 
 
 def _kv_store(text: str, rates: Rates, devices: int, facts: Facts) -> KvStore:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,54 +178,6 @@ def _numbers(values: Numbers, name: str) -> Array:
     if column.ndim != 1:
         raise SpecError(f"{name}: {column.ndim} dimensions; a column has one")
     return column
-
-
-CHAINED = ("timestamp", "input_length", "output_length", "hash_ids")
-"""Keys of a line of Mooncake's traces: milliseconds, tokens, tokens, and a number for each block of the prompt."""
-CHAIN_TOKENS = 512
-"""Tokens of a block that has a number there."""
-
-
-def read_chained_trace(path: Path) -> RequestTrace:
-    """The requests of a trace in Mooncake's format; prompts whose chains of blocks begin alike share the beginning.
-
-    Source: kvcache-ai/Mooncake, traces (FAST'25 release): one JSON object a line, blocks of 512 tokens, equal numbers
-    where all tokens up to the end of the block are equal.
-    Raises: SpecError: no such file, or a line that is none; says which.
-    """
-    rows: list[tuple[float, int, int]] = []
-    nodes: list[int] = []
-    parent: list[int] = []
-    end: list[int] = []
-    known: dict[tuple[int, int], int] = {}
-    for number, line in enumerate(csv_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            cells = json.loads(line)
-            came_ms, prompt, output, chain = (cells[key] for key in CHAINED)
-            rows.append((float(came_ms) / 1e3, int(prompt), int(output)))
-            hashes = [int(one) for one in chain]
-        except (ValueError, TypeError, KeyError) as fault:
-            raise SpecError(
-                f"{path} line {number}: an object with {', '.join(CHAINED)} is expected ({fault})"
-            ) from None
-        node = -1
-        for place, name in enumerate(hashes, start=1):
-            until = min(place * CHAIN_TOKENS, rows[-1][1])
-            found = known.setdefault((node, name), len(parent))
-            if found == len(parent):
-                parent.append(node)
-                end.append(until)
-            end[found] = min(end[found], until)
-            node = found
-        nodes.append(node)
-    if not rows:
-        raise SpecError(f"{path} has no requests")
-    order = sorted(range(len(rows)), key=lambda row: rows[row][0])  # those of one second are not always in order
-    came_s, prompts, outputs = zip(*(rows[row] for row in order), strict=True)
-    tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
-    return trace(came_s, prompts, np.maximum(outputs, 1)).beginning(tree, np.array(nodes, dtype=np.int64)[order])
 
 
 LIMITS = {
