@@ -65,10 +65,12 @@ def some_chains(rng: Generator) -> RequestTrace:
     leaf = rng.integers(-1, len(parent), count)
     least = np.where(leaf >= 0, np.array(end)[leaf], 0)
     tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
-    return trace(
-        np.sort(rng.random(count) * 0.1).round(4), least + rng.integers(0, 20, count) + (least == 0),
+    asked = trace(
+        np.sort(rng.random(count) * 0.1).round(4),
+        least + rng.integers(0, 20, count) + (least == 0),
         rng.integers(1, 30, count),
-    ).beginning(tree, leaf)  # fmt: skip
+    )
+    return replace(asked, tree=tree, prefix=leaf)
 
 
 def some_cost(rng: Generator, unit: int) -> StepCost:

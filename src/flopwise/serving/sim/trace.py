@@ -75,10 +75,6 @@ class RequestTrace:
         """Some of the requests: a mask, or row numbers in the order wanted."""
         return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
-    def beginning(self, tree: PrefixTree, nodes: Column) -> RequestTrace:
-        """The same requests, whose whole prompts are `nodes` of a tree."""
-        return replace(self, tree=tree, prefix=nodes)
-
     def arriving(self, arrival_ps: Column) -> RequestTrace:
         """The same requests at other times, which must ascend."""
         return replace(self, arrival_ps=arrival_ps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -343,4 +344,5 @@ def read_chained_trace(path: Path) -> RequestTrace:
     order = sorted(range(len(rows)), key=lambda row: rows[row][0])  # those of one second are not always in order
     came_s, prompts, outputs = zip(*(rows[row] for row in order), strict=True)
     tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
-    return trace(came_s, prompts, np.maximum(outputs, 1)).beginning(tree, np.array(nodes, dtype=np.int64)[order])
+    asked = trace(came_s, prompts, np.maximum(outputs, 1))
+    return replace(asked, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
