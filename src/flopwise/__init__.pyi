@@ -1136,7 +1136,7 @@ def simulate(
         weekend: Of diurnal arrivals: a weekend day over another.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
         users: Or so many users, who ask again after each answer.
-        think_s (or think): Of users: they think so long before they ask again; of sessions: on average.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
         turns: What comes are sessions of so many turns, as --input: each begins with all before it.
         tool_share: Of the turns after the first: they follow a tool and no person (default: none).
         tool_pause: How long a tool takes on average.
@@ -1298,7 +1298,7 @@ def autoscale(
         weekend: Of diurnal arrivals: a weekend day over another.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
         users: Or so many users, who ask again after each answer.
-        think_s (or think): Of users: they think so long before they ask again; of sessions: on average.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
         turns: What comes are sessions of so many turns, as --input: each begins with all before it.
         tool_share: Of the turns after the first: they follow a tool and no person (default: none).
         tool_pause: How long a tool takes on average.
