@@ -578,7 +578,7 @@ def plan(
         requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
-        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...
+        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
         burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.
         peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
@@ -1075,6 +1075,9 @@ def simulate(
     profile: Any = ...,
     users: int | None | str = ...,
     think_s: float | str = ...,
+    turns: int | str | None = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
     together: bool = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
@@ -1088,6 +1091,7 @@ def simulate(
     mix: bool = ...,
     preempt: str = ...,
     prefix_cache: bool | None = ...,
+    kv_stores: str | None = ...,
     prefill_replicas: int | str = ...,
     weights: str | None = ...,
     kv_dtype: str | None = ...,
@@ -1147,7 +1151,7 @@ def simulate(
         MissingFactError: a fact that the answer needs is not known.
 
     Keywords:
-        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...
+        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         scale: Replay the trace so many times as fast.
         rate: Requests that arrive a second, on average: 20, 500/min.
         arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
@@ -1159,7 +1163,10 @@ def simulate(
         weekend: Of diurnal arrivals: a weekend day over another.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
         users: Or so many users, who ask again after each answer.
-        think_s (or think): Of users: they think so long before they ask again.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        turns: What comes are sessions of so many turns, as --input: each begins with all before it.
+        tool_share: Of the turns after the first: they follow a tool and no person (default: none).
+        tool_pause: How long a tool takes on average.
         together: Of users: all begin at one instant, even if they ask alike.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
@@ -1173,6 +1180,7 @@ def simulate(
         mix: Prompts and answers share steps, or prompts go first.
         preempt: What becomes of a sequence when the cache is full.
         prefix_cache: Keep shared prefixes (default: if any).
+        kv_stores: Where prefixes go that the cache has no room for, of each replica, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).
         prefill_replicas: So many further replicas do prompts only and hand them over.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
         kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
@@ -1238,6 +1246,9 @@ def autoscale(
     profile: Any = ...,
     users: int | None | str = ...,
     think_s: float | str = ...,
+    turns: int | str | None = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
     together: bool = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
@@ -1251,6 +1262,7 @@ def autoscale(
     mix: bool = ...,
     preempt: str = ...,
     prefix_cache: bool | None = ...,
+    kv_stores: str | None = ...,
     prefill_replicas: int | str = ...,
     weights: str | None = ...,
     kv_dtype: str | None = ...,
@@ -1307,7 +1319,7 @@ def autoscale(
             MissingFactError as `simulate`.
 
     Keywords:
-        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...
+        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         scale: Replay the trace so many times as fast.
         rate: Requests that arrive a second, on average: 20, 500/min.
         arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
@@ -1319,7 +1331,10 @@ def autoscale(
         weekend: Of diurnal arrivals: a weekend day over another.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
         users: Or so many users, who ask again after each answer.
-        think_s (or think): Of users: they think so long before they ask again.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        turns: What comes are sessions of so many turns, as --input: each begins with all before it.
+        tool_share: Of the turns after the first: they follow a tool and no person (default: none).
+        tool_pause: How long a tool takes on average.
         together: Of users: all begin at one instant, even if they ask alike.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
@@ -1333,6 +1348,7 @@ def autoscale(
         mix: Prompts and answers share steps, or prompts go first.
         preempt: What becomes of a sequence when the cache is full.
         prefix_cache: Keep shared prefixes (default: if any).
+        kv_stores: Where prefixes go that the cache has no room for, of each replica, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).
         prefill_replicas: So many further replicas do prompts only and hand them over.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
         kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...

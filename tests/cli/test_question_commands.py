@@ -84,6 +84,27 @@ def test_what_does_not_fit_is_an_answer_with_ranked_remedies(
     assert remedies[0]["change"] in out
 
 
+def test_a_service_that_does_not_fit_shows_no_speed(document: Callable[[str], dict[str, Any]], run: Run) -> None:
+    line = "serve Llama-3.1-70B --gpu h100 --rate 1"
+    found, (code, out, _) = document(line), run(line)
+    assert (code, found["fits"]) == (1, False)
+    for name in (
+        "ttft_s", "tpot_s", "e2e_s_high", "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu",
+        "total_tokens_per_s", "tokens_per_s_per_user", "concurrency", "mfu_frac", "bound", "breakdown", "under_load",
+        "usd_per_million_output_tokens", "joules_per_output_token",
+    ):  # fmt: skip
+        assert found[name] is None, name
+    assert found["memory"]["per_gpu_bytes"] > found["memory"]["capacity_bytes"]
+    assert found["usd_per_hour"] > 0
+    for word in ("tokens/s", "TTFT", "TPOT", "One step of the engine", "per million"):
+        assert word not in out
+    points = document("serve Llama-3.1-70B --gpu h100 --concurrency 8 --sweep tp")["points"]
+    assert [(p["value"], p["fits"], p["tokens_per_s"] is None) for p in points[:2]] == [
+        (1, False, True),
+        (2, True, False),
+    ]
+
+
 def test_a_remedy_does_what_it_says(document: Callable[[str], dict[str, Any]]) -> None:
     before = document("memory Llama-3.1-8B --gpu a100-80gb --seq 8192")
     after = document("memory Llama-3.1-8B --gpu a100-80gb --seq 8192 --optimizer adamw-8bit")

@@ -134,29 +134,48 @@ class ServeAnswer(Result):
         return f"{where} {verb} {rate}: {seen}{paid}."
 
     def picture(self) -> Picture:
-        """The parts of one step with its average share of prefill."""
-        rows = [(name, seconds * 1e3) for name, seconds in self.estimate.breakdown if seconds > 0]
+        """The parts of one step with its average share of prefill; none of what does not fit."""
+        rows = [(name, seconds * 1e3) for name, seconds in self.estimate.breakdown if seconds > 0 and self.fits]
         return BarPicture(title=self.verdict, unit="ms of a step", rows=rows)
 
     def document(self) -> dict[str, Any]:
-        """The answer by key, as scripts rely on it; throughput of all replicas."""
-        found, replicas, job = self.estimate, self.replicas, self.estimate.job
-        each_s, hourly = found.tpot_s if self.keeps_up else None, found.usd_per_hour
-        totals = attributes(
-            found, "total_tokens_per_s concurrency max_concurrency max_whole_contexts kv_capacity_tokens"
-        )
+        """The answer by key, as scripts rely on it; throughput of all replicas. What does not fit has no speed."""
+        found = self._speed_document() if self.fits else dict.fromkeys(self._speed_document())
+        job, replicas, hourly = self.estimate.job, self.replicas, self.estimate.usd_per_hour
+        room = attributes(self.estimate, "max_concurrency max_whole_contexts kv_capacity_tokens")
         least, most = job_memory(job).capacity_ends()
-        totals |= {
-            "kv_capacity_tokens_low": int(least * found.kv_capacity_tokens),
-            "kv_capacity_tokens_high": int(most * found.kv_capacity_tokens),
+        room |= {
+            "kv_capacity_tokens_low": int(least * self.estimate.kv_capacity_tokens),
+            "kv_capacity_tokens_high": int(most * self.estimate.kv_capacity_tokens),
         }
-        totals = {name: value * replicas for name, value in totals.items()}
+        room = {name: value * replicas for name, value in room.items()}
         absent = dict.fromkeys(("kv_capacity_tokens", "kv_capacity_tokens_low", "kv_capacity_tokens_high"))
         return {
             **attributes(
                 self, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
             ),
             "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
+            **found,
+            **(room if job.decodes else room | absent),
+            "usd_per_hour": None if hourly is None else hourly * replicas,
+            "price_source": job.cluster.price_source or None,
+            "memory": self.memory.document(),
+            **attributes(self, "fits cold_start_s=cold_start.seconds"),
+            "cold_start": {
+                "parts": entries(self.cold_start.parts, "seconds"),
+                **attributes(self.cold_start, "storage weights_bound read_bytes_per_node=read_bytes"),
+            },
+            "prefill_gpus": job.techniques.prefill_gpus * replicas,
+            "host_bytes": self.host_bytes,
+            "quick": [rule.document() for rule in self.quick],
+            **notes(self),
+        }
+
+    def _speed_document(self) -> dict[str, Any]:
+        """Latencies, rates, their bounds, and what tokens take of money and energy."""
+        found, replicas = self.estimate, self.replicas
+        each_s = found.tpot_s if self.keeps_up else None
+        return {
             **_interval_fields("ttft_s", found.ttft_s if self.keeps_up else None),
             **_interval_fields("tpot_s", each_s),
             **dict.fromkeys(("e2e_s", "e2e_s_low", "e2e_s_high")),
@@ -165,27 +184,16 @@ class ServeAnswer(Result):
             **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
             **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
             "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
-            **(totals if job.decodes else totals | absent),
+            "total_tokens_per_s": found.total_tokens_per_s * replicas,
+            "concurrency": found.concurrency * replicas,
             "bound": found.bound,
             "breakdown": entries(found.breakdown, "seconds"),
             **attributes(found, "lower_bound_s mfu_frac"),
             "utilisation_frac": found.lower_bound_s / sum(seconds for _, seconds in found.breakdown),
-            "usd_per_hour": None if hourly is None else hourly * replicas,
             **attributes(found, "usd_per_million_output_tokens usd_per_million_input_tokens"),
             "usd_per_million_requests": self.usd_per_million_requests,
             **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
-            "price_source": job.cluster.price_source or None,
-            "memory": self.memory.document(),
-            **attributes(self, "fits cold_start_s=cold_start.seconds"),
-            "cold_start": {
-                "parts": entries(self.cold_start.parts, "seconds"),
-                **attributes(self.cold_start, "storage weights_bound read_bytes_per_node=read_bytes"),
-            },
-            "speculation": self.speculation,
-            "prefill_gpus": job.techniques.prefill_gpus * replicas,
-            **attributes(self, "host_bytes under_load"),
-            "quick": [rule.document() for rule in self.quick],
-            **notes(self),
+            **attributes(self, "speculation under_load"),
         }
 
 
@@ -298,7 +306,7 @@ def serve_answer(
         memory=memory,
         fits=result.max_concurrency >= 1,
         under_load=waits,
-        quick=(*_token_rules(result), *memory.quick),
+        quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
         settings=(
             ("replicas", f"{replicas:,} x {result.num_gpus} {cluster.accelerator.name}"),
             ("layout", job.layout.text),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from flopwise.ops.degrees import heads_and_experts
@@ -39,6 +39,11 @@ class SweepPoint:
     roofline_frac: float  # what a step takes at datasheet rates, over what it takes
     bound: str
     usd_per_million_output_tokens: float | None
+
+    def document(self) -> dict[str, Any]:
+        """The point as the JSON that scripts rely on; what does not fit has no speed."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return found if self.fits else dict.fromkeys(found) | {"value": self.value, "fits": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -102,7 +107,9 @@ class ServeSweep(Result):
         """The sweep as the JSON that scripts rely on."""
         return {
             **attributes(self.first.estimate.job, "model=model.name gpu=cluster.accelerator.name"),
-            **attributes(self, "axis points saturation=saturation.value max_concurrency=most_in_flight"),
+            "axis": self.axis,
+            "points": [p.document() for p in self.points],
+            **attributes(self, "saturation=saturation.value max_concurrency=most_in_flight"),
             **notes(self.first),
         }
 

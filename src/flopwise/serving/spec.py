@@ -242,6 +242,9 @@ class Scheduling(Spec):
         "What becomes of a sequence when the cache is full.", default="recompute")
     prefix_cache: bool | None = _scheduling(
         "--prefix-cache/--no-prefix-cache", options.FLAG, "Keep shared prefixes (default: if any).")
+    kv_stores: str | None = _scheduling("--kv-stores", options.name("stores"),
+        "Where prefixes go that the cache has no room for, of each replica, the nearest first: "
+        "host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).")
     prefill_replicas: int = _scheduling("--prefill-replicas", options.WHOLE_OR_ZERO,
         "So many further replicas do prompts only and hand them over.", default=0)
     prefill_gpus: int = 0  # the same as accelerators beside those of each other replica

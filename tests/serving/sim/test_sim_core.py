@@ -15,12 +15,12 @@ from reference import REFERENCE, ReferenceFleet
 
 from flopwise.errors import SpecError
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import ReplicaLimits
+from flopwise.serving.sim.engine import BlockStore, ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet, cache_folder
 from flopwise.serving.sim.policies import BALANCERS, POLICIES
 from flopwise.serving.sim.setup import Setup, Transfer, setup
 from flopwise.serving.sim.simulate import simulate
-from flopwise.serving.sim.trace import RequestTrace, trace
+from flopwise.serving.sim.trace import PrefixTree, RequestTrace, trace
 
 MOST_BATCH, MOST_TOKENS, MOST_DRAFTED = 30, 400, 6
 
@@ -37,6 +37,40 @@ def some_trace(rng: Generator) -> RequestTrace:
         prefix_tokens=rng.integers(0, 80, count),
         deadline_s=rng.random(count) - 0.2,
     )
+
+
+def some_sessions(rng: Generator) -> RequestTrace:
+    """Turns that begin with all before them, most of them after its answer, some of them at times of their own."""
+    rows: list[tuple[float, int, int, int, float, int]] = []
+    for session in range(int(rng.integers(1, 14))):
+        came_s, history = float(rng.choice([0, 0.1]) * rng.random()), int(rng.choice([0, 30]))
+        name = int(rng.integers(-1, 2))
+        for turn in range(int(rng.integers(1, 6))):
+            prompt, output = history + int(rng.integers(1, 40)), int(rng.integers(1, 30))
+            pause_s = float(rng.choice([0, 1e-7, 1e-2])) if turn and rng.random() < 0.8 else -1.0
+            rows.append((round(came_s, 4), prompt, output, session, pause_s, name))
+            history = prompt + output if rng.random() < 0.9 else 0  # some lose what was before
+    rows.sort(key=lambda row: (row[0], row[3]))
+    came, prompts, outputs, sessions, pauses, names = zip(*rows, strict=True)
+    return trace(came, prompts, outputs, session=sessions, pause_s=pauses, prefix=names, prefix_tokens=[20] * len(rows))
+
+
+def some_chains(rng: Generator) -> RequestTrace:
+    """Prompts that begin with others' beginnings, at all depths."""
+    parent, end = [-1], [int(rng.integers(1, 30))]
+    for node in range(1, int(rng.integers(2, 30))):
+        parent.append(int(rng.integers(-1, node)))
+        end.append((end[parent[-1]] if parent[-1] >= 0 else 0) + int(rng.integers(0, 30)))
+    count = int(rng.integers(1, 60))
+    leaf = rng.integers(-1, len(parent), count)
+    least = np.where(leaf >= 0, np.array(end)[leaf], 0)
+    tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
+    asked = trace(
+        np.sort(rng.random(count) * 0.1).round(4),
+        least + rng.integers(0, 20, count) + (least == 0),
+        rng.integers(1, 30, count),
+    )
+    return replace(asked, tree=tree, prefix=leaf)
 
 
 def some_cost(rng: Generator, unit: int) -> StepCost:
@@ -68,12 +102,19 @@ def some_setup(rng: Generator, unit: int) -> Setup:
         ahead=bool(rng.integers(2)),
         preempt="swap" if rng.integers(2) else "recompute",
         swap_ps_per_block=int(rng.choice([0, 3, 10**5])),
-        prefix_cache=bool(rng.integers(2)),
+        prefix_cache=bool(rng.integers(4)),
         proposals=int(rng.choice([0, 0, 1, 4])),
         acceptance=float(rng.choice([0.0, 0.5, 1.0])),
-    )
-    requests, found = some_trace(rng), int(rng.integers(4))
-    if found > 1:  # prefixes are those of all requests
+        stores=tuple(
+            BlockStore(blocks=int(rng.choice([0, 5, 40, 200])), block_ps=int(rng.choice([0, 3, 10**5])),
+                       latency_ps=int(rng.choice([0, 7])))
+            for _ in range(rng.integers(4))
+        ),
+    )  # fmt: skip
+    requests, found = (some_trace(rng), some_sessions(rng), some_chains(rng))[rng.integers(3)], int(rng.integers(4))
+    if found == 3 and (np.any(requests.session >= 0) or requests.tree is not None):
+        found = 0
+    if found > 1 and requests.tree is None:  # prefixes are those of all requests
         requests = replace(requests, prefix=np.full_like(requests.prefix, -1))
         limits = replace(limits, shared_tokens=30 * (found == 2), hit_frac=0.6 * (found == 3))
     return setup(
@@ -83,7 +124,7 @@ def some_setup(rng: Generator, unit: int) -> Setup:
         replicas=int(rng.integers(1, 4)),
         balancer=str(rng.choice(list(BALANCERS))),
         policy=str(rng.choice(list(POLICIES))),
-        users=None if rng.integers(2) else int(rng.integers(1, 12)),
+        users=None if rng.integers(2) or requests.follows else int(rng.integers(1, 12)),
         think_s=float(rng.choice([0, 1e-5, 1e-2])),
         prefill_replicas=int(rng.choice([0, 0, 1, 2])),
         transfer=Transfer(latency_s=float(rng.choice([0, 1e-4])), s_per_token=1e-7),
@@ -105,6 +146,7 @@ def test_it_equals_the_reference_at_every_look(seed: int, unit: int, steered: bo
         fast.advance(time_ps)
         for name, expected, got in zip(slow.totals()._fields, slow.totals(), fast.totals(), strict=True):
             np.testing.assert_array_equal(got, expected, err_msg=name)
+        np.testing.assert_array_equal(fast.fetched_blocks, slow.fetched_blocks)
         assert (fast.unassigned_count, fast.answered_count) == (slow.unassigned_count, slow.answered_count)
         if slow.answered_count == len(plan.trace):
             break

@@ -53,8 +53,8 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
     TTFT is the time to the first token, TPOT the time for each further one; models that do not generate have a latency.
-    Input and output tokens share the bill by the time that prompts and answers take. A deployment that does not fit, or
-    does not sustain --rate, is estimated all the same; the exit code is then 1.
+    Input and output tokens share the bill by the time that prompts and answers take. What does not fit has a memory and
+    no speed; where --rate is not sustained, throughput is what it can do. The exit code is then 1.
     """
     if sweep is not None:
         from flopwise.api.serve import serve_sweep
@@ -87,13 +87,28 @@ AXES = {
 
 def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     """The answer as people read it."""
-    found, load = answer.estimate, answer.under_load
+    found = answer.estimate
     replicas = f"{answer.replicas:,} replicas on " if answer.replicas > 1 else ""
     where = f"{replicas}{answer.num_gpus:,} x {found.job.cluster.accelerator.name}"
     yield heading(f"Serving {found.job.model.name}: {where}", paper)
     for warning in _warnings(answer):
         yield paper.paint(f"WARNING: {warning}", "red")
     yield pairs(answer.settings, paper)
+    if answer.fits:
+        yield from _speed_sections(answer, paper)
+    yield heading("Memory per accelerator", paper)
+    yield from memory_items(answer.memory, paper, capacity=False)
+    yield _cold_start(answer, paper)
+    if answer.fits:
+        yield heading("Cost and energy", paper)
+        yield pairs(_cost(answer), paper)
+    yield parts.quick_table(answer.quick, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
+    """Latencies and rates, their percentiles under load, and what a step goes to."""
+    found, load = answer.estimate, answer.under_load
     yield pairs(_speed_rows(answer), paper)
     if load is not None and answer.keeps_up:
         share = units.format_percent(load.utilisation_frac)
@@ -107,13 +122,6 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     share = units.format_percent(found.lower_bound_s / sum(seconds for _, seconds in found.breakdown))
     least = f"{units.format_seconds(found.lower_bound_s)} at datasheet rates, {share} of the estimate"
     yield pairs([("at least", least), ("MFU", units.format_percent(found.mfu_frac))], paper)
-    yield heading("Memory per accelerator", paper)
-    yield from memory_items(answer.memory, paper, capacity=False)
-    yield _cold_start(answer, paper)
-    yield heading("Cost and energy", paper)
-    yield pairs(_cost(answer), paper)
-    yield parts.quick_table(answer.quick, paper)
-    yield parts.assumption_list(answer.assumptions)
 
 
 def _warnings(answer: ServeAnswer) -> Iterator[str]:

@@ -243,6 +243,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     if medians:
         yield f"80 % intervals: {'; '.join(medians)}."
     yield pairs(_rates(answer), paper)
+    yield from _session_lines(answer, paper)
     yield from _cache_lines(answer, paper)
 
 
@@ -274,6 +275,31 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
         ("per million output tokens", units.format_cost(answer.usd_per_million_output_tokens)),
     ]
     return [row for row in rows if row[1] is not None]
+
+
+def _session_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
+    """From where the beginnings of prompts came, and what a session costs; nothing where none share any."""
+    report = answer.sessions
+    if report is None:
+        return
+    share, turn_s = units.format_percent, report.turn_ttft_s
+    rows = []
+    if report.sessions:
+        rows.append(
+            ("sessions", f"{report.ended:,} of {report.sessions:,} ended, {report.turns_per_session:,.3g} turns each")
+        )
+    if isfinite(turn_s["p95"]):
+        later = f"{units.format_seconds(turn_s['p50'])}, {units.format_seconds(turn_s['p95'])} at p95"
+        rows.append(("TTFT of later turns", later))
+    rows.append(("on the device", f"{share(report.device_frac)} of prompt tokens"))
+    rows += [(f"from {name}", f"{share(frac)} of prompt tokens") for name, frac in report.store_fracs.items()]
+    rows.append(("computed", f"{share(report.computed_frac)} of prompt tokens"))
+    if report.stores_usd:
+        rows.append(("stores", f"{units.format_cost(report.stores_usd)} for this run"))
+    if report.usd_per_session is not None:
+        rows.append(("a session", units.format_usd(report.usd_per_session)))
+    yield heading("Beginnings that prompts share", paper)
+    yield pairs(rows, paper)
 
 
 def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:

@@ -16,6 +16,7 @@ from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
+from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.trace import PS, RequestTrace
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_cost, format_percent, format_price, format_seconds
@@ -57,6 +58,7 @@ class SimulateAnswer(Result):
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     cache: CacheReport | None = None
+    sessions: SessionReport | None = None  # where prompts share what answers leave
 
     @property
     def verdict(self) -> str:
@@ -92,6 +94,7 @@ class SimulateAnswer(Result):
             **medians,
             **figures,
             **attributes(self, "cost_usd usd_per_million_output_tokens slo simulated.timeline"),
+            **({} if self.sessions is None else {"prefixes": self.sessions.document()}),
             **self.cache_document(),
             **notes(self),
         }
@@ -157,6 +160,7 @@ def simulation_answer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
         usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
         intervals=intervals, settings=_settings(request, replicas), assumptions=(*assumed, *_run_notes(request)),
+        sessions=SessionReport.of(run, request.stores, replicas, None if each is None else each * hours),
     )  # fmt: skip
 
 
@@ -209,6 +213,13 @@ def _run_notes(request: SimulationRequest) -> Iterator[str]:
     yield "a run repeats exactly with its seed; its intervals are those of the step times that it is made of"
     if traffic.arrivals == "diurnal":
         yield "requests come from midnight on; their rate is the mean of whole days"
+    if traffic.turns is not None:
+        yield "turns send their whole history again; pauses are exponential, people's and tools' drawn apart"
+    if request.stores:
+        yield (
+            "stores bring prefixes while requests wait, one after another over one link; writing to them takes no "
+            "time, and a replica finds only what it has put there itself"
+        )
     yield from _idle_policy_note(request.scheduling.policy, request.trace)
     if request.trace.alike and (traffic.users or 0) > 1 and not traffic.together:
         yield "users who ask alike begin one after the other, while the first is answered (--together: all at once)"

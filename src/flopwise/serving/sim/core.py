@@ -17,12 +17,12 @@ from numba import int64, njit, void
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    CACHED, CAME, COME, FIRST, HAVE, LAST, LEFT, MADE, MOVE, OUTPUT, OWED, PREEMPTED, PREFIX, PROMPT, RANK,
-    REPLICA, RIGHT, SHARE, SLOT, START, WHERE, WORLD,
+    CACHED, CAME, COME, END, FIRST, HAVE, KEEP, LAST, LEFT, LINK, MADE, MOVE, NEXT, OUTPUT, OWED, PARENT, PAUSE,
+    PREEMPTED, PREFIX, PROMPT, RANK, REPLICA, RIGHT, SLOT, STAGED, STAGED_ON, START, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
-from flopwise.serving.sim.setup import DECODE, PREFILL
+from flopwise.serving.sim.setup import DECODE, PREFILL, WHOLE
 
 NEVER = 2**62
 BITS = 20
@@ -48,6 +48,9 @@ class Arrays(NamedTuple):
     slots: Any
     q: Any
     pre: Any
+    tree: Any
+    low: Any
+    links: Any
     tables: Any
     prefill: Any
     k: Any
@@ -130,45 +133,171 @@ def note(k, gap, more, steps, weight):
 
 
 @inner
-def unlink_prefix(p, a, name):
-    entry = a.pre[p.base + name]
+def size_of(a, node):
+    """Blocks of a node: from the end of the one that it hangs from to its own."""
+    above = a.tree[PARENT, node]
+    return a.tree[END, node] - (a.tree[END, above] if above >= 0 else 0)
+
+
+@inner
+def unlink(entries, base, ends, node):
+    """Take a node out of a list by age, whose first and last are in `ends`."""
+    entry = entries[base + node]
     if entry.before >= 0:
-        a.pre[p.base + entry.before].after = entry.after
+        entries[base + entry.before].after = entry.after
     else:
-        p.oldest = entry.after
+        ends.oldest = entry.after
     if entry.after >= 0:
-        a.pre[p.base + entry.after].before = entry.before
+        entries[base + entry.after].before = entry.before
     else:
-        p.newest = entry.before
-    p.idle -= entry.blocks
+        ends.newest = entry.before
 
 
 @inner
-def unshare(p, a, name):
-    """A user less; without any, the prefix may be evicted."""
-    entry = a.pre[p.base + name]
-    entry.users -= 1
-    entry.released = p.now
-    if entry.users == 0:
-        entry.before, entry.after = p.newest, -1
-        if p.newest >= 0:
-            a.pre[p.base + p.newest].after = name
-        else:
-            p.oldest = name
-        p.newest = name
-        p.idle += entry.blocks
+def append(entries, base, ends, node):
+    """The newest of a list by age."""
+    entry = entries[base + node]
+    entry.before, entry.after = ends.newest, -1
+    if ends.newest >= 0:
+        entries[base + ends.newest].after = node
+    else:
+        ends.oldest = node
+    ends.newest = node
 
 
 @inner
-def evict(p, a):
-    name = p.oldest
-    other = a.pre[p.base + name].after
+def release(p, a, node):
+    """A user less of a node and those that it hangs from; without any, a node may be evicted."""
+    while node >= 0:
+        entry = a.pre[p.base + node]
+        entry.users -= 1
+        if entry.users == 0:
+            entry.released = p.now
+            append(a.pre, p.base, p, node)
+            p.idle += size_of(a, node)
+        node = a.tree[PARENT, node]
+
+
+@inner
+def evict(w, p, a):
+    """Drop the node that has been without a user for longest; of several, the one that hangs from the others."""
+    node = p.oldest
+    other = a.pre[p.base + node].after
     while other >= 0 and a.pre[p.base + other].released == a.pre[p.base + p.oldest].released:
-        name = min(name, other)
+        node = max(node, other)
         other = a.pre[p.base + other].after
-    unlink_prefix(p, a, name)
-    p.used -= a.pre[p.base + name].blocks
-    a.pre[p.base + name].blocks = 0
+    unlink(a.pre, p.base, p, node)
+    p.idle -= size_of(a, node)
+    p.used -= size_of(a, node)
+    a.pre[p.base + node].there = 0
+    if w.links:
+        put_away(w, p, a, node)
+
+
+@inner
+def put_away(w, p, a, node):
+    """What the device has no room for goes to the first store that could hold it, and pushes the oldest further."""
+    size = size_of(a, node)
+    place = p.store
+    while place < p.store + w.links and a.links[place].blocks < size:
+        place += 1
+    if place == p.store + w.links:
+        return
+    lay(w, a, place, node)
+    while place < p.store + w.links:
+        link = a.links[place]
+        while link.used > link.blocks:
+            old = link.oldest
+            take_out(w, a, place, old)
+            further, size = place + 1, size_of(a, old)
+            while further < p.store + w.links and a.links[further].blocks < size:
+                further += 1
+            if further < p.store + w.links:
+                lay(w, a, further, old)
+        place += 1
+
+
+@inner
+def lay(w, a, place, node):
+    """A node as the newest of a store."""
+    link, base = a.links[place], place * w.nodes
+    if a.low[base + node].there:
+        unlink(a.low, base, link, node)
+    else:
+        a.low[base + node].there = 1
+        link.used += size_of(a, node)
+    append(a.low, base, link, node)
+
+
+@inner
+def take_out(w, a, place, node):
+    """A node out of a store."""
+    base = place * w.nodes
+    unlink(a.low, base, a.links[place], node)
+    a.low[base + node].there = 0
+    a.links[place].used -= size_of(a, node)
+
+
+@inner
+def path_down(p, a, node, above):
+    """The first node below `above` (-1: the root) on the way to `node`; those on the way know the next one."""
+    top = node
+    while node != above:
+        top, node = node, a.tree[PARENT, node]
+        if node >= 0:
+            a.pre[p.base + node].down = top
+    return top
+
+
+@inner
+def fetch(w, p, a, row, when):
+    """Bring what stores hold of a request's prefix; when it is there, or -1 where they have nothing of it."""
+    above = deepest(p, a, a.q[PREFIX, row])
+    if above == a.q[PREFIX, row]:
+        return -1
+    node = path_down(p, a, a.q[PREFIX, row], above)
+    ready, staged = np.int64(-1), np.int64(-1)
+    while True:
+        place = p.store
+        while place < p.store + w.links and a.low[place * w.nodes + node].there == 0:
+            place += 1
+        if place == p.store + w.links:
+            break
+        take_out(w, a, place, node)
+        link, size = a.links[place], size_of(a, node)
+        link.free = max(when, link.free) + size * link.block_ps
+        link.fetched += size
+        ready, staged = max(ready, link.free + link.latency_ps), node
+        if node == a.q[PREFIX, row]:
+            break
+        node = a.pre[p.base + node].down
+    if staged >= 0:
+        a.q[STAGED, row], a.q[STAGED_ON, row] = staged + 1, a.tree[END, above] if above >= 0 else 0
+    return ready
+
+
+@inner
+def deepest(p, a, node):
+    """The nearest to `node` of what is on the device on the way to it, or -1."""
+    while node >= 0 and a.pre[p.base + node].there == 0:
+        node = a.tree[PARENT, node]
+    return node
+
+
+@inner
+def cache(p, a, place, node):
+    """Let others use the blocks of a sequence up to `node`; its own up to where somebody else's are there already."""
+    s = a.slots[p.first + place]
+    if node < 0 or node == s.at:
+        return
+    down = path_down(p, a, node, s.at)
+    while a.pre[p.base + down].there == 0:
+        size = size_of(a, down)
+        a.pre[p.base + down].there, a.pre[p.base + down].users = 1, 1
+        s.at, s.shared, s.hold = down, s.shared + size, s.hold - size
+        if down == node:
+            break
+        down = a.pre[p.base + down].down
 
 
 @inner
@@ -178,13 +307,11 @@ def target(p, a, row):
 
 
 @inner
-def cached_prefix(w, p, a, row):
-    """The cached prefix that a request can use, or -1."""
-    name, share = a.q[PREFIX, row], a.q[SHARE, row]
-    if w.prefixes == 0 or name < 0 or a.q[HAVE, row] > 0 or share == 0 or a.pre[p.base + name].blocks == 0:
-        return -1
-    most = blocks_of(a.q[PROMPT, row] + target(p, a, row) - 1, w) + max(a.pre[p.base + name].blocks - share, 0)
-    return name if most <= w.num_blocks else -1
+def cached_node(w, p, a, row):
+    """The end of what is cached of a request's prefix, or -1."""
+    if w.nodes == 0 or a.q[HAVE, row] > 0:
+        return np.int64(-1)
+    return deepest(p, a, a.q[PREFIX, row])
 
 
 @inner
@@ -198,7 +325,7 @@ def todo_of(a, row):
 def waits(p, a):
     """The request to be admitted next, or -1."""
     row = p.root
-    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or p.head < row):
+    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or a.q[RANK, p.head] < a.q[RANK, row]):
         row = p.head
     return row
 
@@ -208,11 +335,12 @@ def fits(w, p, a, row):
     if row < 0 or p.running >= w.max_batch:
         return False
     own, idle = blocks_of(a.q[HAVE, row] + todo_of(a, row), w), p.idle
-    name = cached_prefix(w, p, a, row)
-    if name >= 0:
-        own -= min(a.pre[p.base + name].blocks, a.q[SHARE, row])
-        if a.pre[p.base + name].users == 0:
-            idle -= a.pre[p.base + name].blocks
+    node = cached_node(w, p, a, row)
+    if node >= 0:
+        own -= a.tree[END, node]
+    while node >= 0 and a.pre[p.base + node].users == 0:
+        idle -= size_of(a, node)
+        node = a.tree[PARENT, node]
     return own <= w.num_blocks - p.used + idle
 
 
@@ -228,17 +356,26 @@ def admit(w, p, a, row):
     p.free = s.after
     s.row, s.base, s.shared = row, a.q[HAVE, row], 0
     own = blocks_of(a.q[HAVE, row] + todo_of(a, row), w)
-    name = cached_prefix(w, p, a, row)
-    if name >= 0:
-        if a.pre[p.base + name].users == 0:
-            unlink_prefix(p, a, name)
-        a.pre[p.base + name].users += 1
-        s.shared = min(a.pre[p.base + name].blocks, a.q[SHARE, row])
+    node = cached_node(w, p, a, row)
+    s.at = node
+    if node >= 0:
+        s.shared = a.tree[END, node]
         s.base = s.shared * w.block_tokens
         own -= s.shared
+    while node >= 0:
+        if a.pre[p.base + node].users == 0:
+            unlink(a.pre, p.base, p, node)
+            p.idle -= size_of(a, node)
+        a.pre[p.base + node].users += 1
+        node = a.tree[PARENT, node]
+    if w.links and a.q[STAGED, row] > 0:  # what was brought is of use where nothing is missing before it
+        if s.shared >= a.q[STAGED_ON, row]:
+            s.base = max(s.base, a.tree[END, a.q[STAGED, row] - 1] * w.block_tokens)
+        a.q[STAGED, row] = 0
+    if a.q[HAVE, row] == 0:
         p.reused += s.base
     while own > w.num_blocks - p.used:
-        evict(p, a)
+        evict(w, p, a)
     s.hold = own
     p.used += own
     s.before, s.after = p.last, -1
@@ -266,8 +403,8 @@ def leave(p, a, place, own):
     p.free = place
     p.running -= 1
     p.used -= own
-    if s.shared > 0:
-        unshare(p, a, a.q[PREFIX, s.row])
+    if s.at >= 0:
+        release(p, a, s.at)
 
 
 @hot
@@ -285,7 +422,12 @@ def stop(w, p, a, place):
 @hot
 def finish(w, p, a, place, own):
     """A request has its last token of this replica."""
-    row = a.slots[p.first + place].row
+    s = a.slots[p.first + place]
+    row = s.row
+    if w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, row]:
+        before = s.shared
+        cache(p, a, place, a.q[KEEP, row])
+        own -= s.shared - before
     leave(p, a, place, own)
     made = target(p, a, row)
     a.q[LAST, row], a.q[MADE, row] = p.now if made < a.q[OUTPUT, row] else p.stream - w.stream_ps, made
@@ -297,6 +439,11 @@ def finish(w, p, a, place, own):
         w.moving = meld(a.q, BY_TIME, w.moving, single(a.q, row))
         return
     w.done += 1
+    if a.q[NEXT, row] > 0:
+        turn = a.q[NEXT, row]
+        a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
+        a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
+        w.turns = meld(a.q, BY_TIME, w.turns, single(a.q, turn))
     if w.closed and w.issued < a.q.shape[1]:
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
@@ -317,11 +464,8 @@ def join(w, p, a, place):
         else:
             note(a.k, p.now - a.q[LAST, row], NONE, SINGLE, SINGLE)
         a.q[LAST, row] = p.now
-        name = a.q[PREFIX, row]
-        if s.shared == 0 and a.q[SHARE, row] > 0 and a.pre[p.base + name].blocks == 0:
-            s.shared = a.q[SHARE, row]
-            s.hold -= s.shared
-            a.pre[p.base + name].blocks, a.pre[p.base + name].users = s.shared, 1
+        if w.nodes:
+            cache(p, a, place, a.q[PREFIX, row])
         if a.q[MADE, row] == most:
             finish(w, p, a, place, s.hold)
             return
@@ -389,7 +533,7 @@ def give_way(w, p, a):
             a.q[LAST, row] = p.decoded
         own = stop(w, p, a, place)
     leave(p, a, place, own)
-    s.shared = 0
+    s.shared, s.at = 0, -1
     a.q[HAVE, row] = have if w.swap else 0
     a.q[OWED, row] = blocks_of(a.q[HAVE, row], w)
     a.q[PREEMPTED, row] += 1
@@ -481,7 +625,7 @@ def begin_step(w, p, a, until):
         turn = p.phases + p.turn
         while a.k[turn] > w.num_blocks - p.used:
             if p.oldest >= 0:
-                evict(p, a)
+                evict(w, p, a)
             else:
                 preempted = True
                 moved += give_way(w, p, a)
@@ -600,20 +744,45 @@ def chosen(w, ps, a, sent, row, back, when):
         else:
             w.turn += 1
     elif w.balancer > LEAST_TOKENS and a.q[PREFIX, row] >= 0:
-        place = 2 * a.q[PREFIX, row] + back
-        last = sent[place]
+        node = a.q[PREFIX, row]
+        while node >= 0 and sent[2 * node + back] < 0:
+            node = a.tree[PARENT, node]
+        last = int64(-1)
+        if node >= 0 and 2 * a.tree[END, node] >= a.tree[END, a.q[PREFIX, row]]:
+            last = sent[2 * node + back]
         if last >= 0 and ps[last].accepts and ps[last].on <= when:
             behind = ps[last].requests
             if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
                 least = last
-        sent[place] = least
+        node = a.q[PREFIX, row]
+        while node >= 0:
+            sent[2 * node + back] = least
+            node = a.tree[PARENT, node]
     return least
 
 
 @inner
 def send(w, p, a, row, when):
+    """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
+    p.requests += 1
+    p.tokens += a.q[PROMPT, row] + target(p, a, row)
+    if w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
+        advance(w, p, a, when)
+        ready = fetch(w, p, a, row, when)
+        if ready >= 0:
+            a.q[COME, row] = ready
+            w.fetching = meld(a.q, BY_TIME, w.fetching, single(a.q, row))
+            return
+    post(w, p, a, row, when)
+
+
+@inner
+def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
     a.q[LEFT, row] = -1
+    if w.sessions and p.plain:
+        a.q[RANK, row] = w.sent
+        w.sent += 1
     if p.role != DECODE:
         a.q[COME, row] = max(when, p.desk) + a.q[PROMPT, row] * w.front_token_ps
         p.desk = a.q[COME, row] + w.front_ps
@@ -623,19 +792,18 @@ def send(w, p, a, row, when):
         p.head = row
     p.tail = row
     p.queued += 1
-    p.requests += 1
-    p.tokens += a.q[PROMPT, row] + target(p, a, row)
     p.due = min(p.due, max(p.now, when, a.q[COME, row]))
 
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
-REPLICAS, SLOTS, PREFIXES = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED))
+REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
+SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
 
 
-@njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
+@njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
+def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
-    w, a = world[0], Arrays(slots, q, pre, tables, prefill, k)
+    w, a = world[0], Arrays(slots, q, pre, tree, low, links, tables, prefill, k)
     front_on, back_on = NEVER, NEVER
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
@@ -643,9 +811,18 @@ def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
         elif ps[r].accepts:
             front_on = min(front_on, ps[r].on)
     while True:
-        front = max(q[COME, w.next], front_on) if w.next < w.issued else NEVER
+        while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
+            w.next += 1  # it comes after an answer
+        front, row = NEVER, NONE - 1
+        if w.next < w.issued:
+            front, row = q[COME, w.next], w.next
+        if w.turns >= 0 and q[COME, w.turns] < front:
+            front, row = q[COME, w.turns], w.turns
+        if row >= 0:
+            front = max(front, front_on)
+        fetched = q[COME, w.fetching] if w.fetching >= 0 else NEVER
         back = max(q[COME, w.moving], back_on) if w.moving >= 0 else NEVER
-        when = min(front, back, until)
+        when = min(front, fetched, back, until)
         if w.loads:
             due, r = when + 1, len(ps)
             for other in range(len(ps)):
@@ -655,10 +832,17 @@ def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
                 advance(w, ps[r], a, due if w.feedback else when)
                 continue
         if front <= when:
-            r = chosen(w, ps, a, sent, w.next, NONE, front)
-            q[WHERE, w.next] = r
-            send(w, ps[r], a, w.next, front)
-            w.next += 1
+            if row == w.turns:
+                w.turns = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
+            else:
+                w.next += 1
+            r = chosen(w, ps, a, sent, row, NONE, front)
+            q[WHERE, row] = r
+            send(w, ps[r], a, row, front)
+        elif fetched <= when:
+            row = w.fetching
+            w.fetching = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
+            post(w, ps[q[WHERE, row]], a, row, fetched)
         elif back <= when:
             row = w.moving
             w.moving = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])

@@ -239,8 +239,8 @@ def scaled_rule(rule: Autoscaling, factor: float) -> Autoscaling:
 
 
 def _check(request: SimulationRequest) -> None:
-    if request.traffic.users is not None:
-        raise SpecError("an autoscaler follows traffic that comes by itself: --trace or --rate, not --users")
+    if request.traffic.users is not None or request.trace.follows:
+        raise SpecError("an autoscaler follows traffic that comes by itself: --trace or --rate, not --users or --turns")
     if request.scheduling.prefill_replicas or request.scheduling.prefill_gpus:
         raise SpecError("an autoscaler has one pool of replicas; leave --prefill-replicas and --prefill-gpus out")
 

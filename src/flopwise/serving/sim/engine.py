@@ -33,6 +33,23 @@ EXACT_TOKENS, EVERY_TOKENS = 1024, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStore:
+    """Memory below a replica's device that holds blocks of cache, and the link that brings them back.
+
+    Raises: SpecError: a number out of range.
+    """
+
+    blocks: int
+    block_ps: int  # bringing one back; blocks follow one another
+    latency_ps: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if min(self.blocks, self.block_ps, self.latency_ps) < 0:
+            raise SpecError(f"a store of {self.blocks} blocks, {self.block_ps} ps each; allowed: from 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLimits:
     """Limits of one replica and the habits of its scheduler.
 
@@ -53,6 +70,7 @@ class ReplicaLimits:
     hit_frac: float = 0.0  # of the tokens of every prompt, found in the cache whoever put them there
     proposals: int = 0  # tokens that a draft proposes a step
     acceptance: float = 0.0  # probability of each of them
+    stores: tuple[BlockStore, ...] = ()  # where prefixes go that the cache has no room for, the nearest first
 
     def __post_init__(self) -> None:
         """Refuse what cannot run."""
@@ -86,6 +104,7 @@ class Replica:
 
     cost: StepCost
     limits: ReplicaLimits
+    block_bytes: float  # of all its devices, for one block of a scheduler
     schedulers: int  # that one deployment of the job makes: attention replicas, micro-batches of a pipeline
 
 
@@ -132,7 +151,8 @@ def replica(
     )  # fmt: skip
     cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
     cost = replace(cost, request_ps=cost.request_ps + round(_unseen_s(job, machine) * PS))
-    return Replica(cost=cost, limits=limits, schedulers=int(job.layout.dp) * parts)
+    block_bytes = float(memory.kv_budget_bytes) / (blocks * parts) * int(job.layout.tp) * int(job.layout.pp)
+    return Replica(cost=cost, limits=limits, block_bytes=block_bytes, schedulers=int(job.layout.dp) * parts)
 
 
 def _unseen_s(job: ServeJob, machine: Runner) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.serving.sim import layout
-from flopwise.serving.sim.layout import COME, LEFT, MADE, OUTPUT, RIGHT
+from flopwise.serving.sim.layout import COME, LEFT, MADE, OUTPUT, PAUSE, RIGHT
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
@@ -81,24 +81,34 @@ class FastFleet:
         self.switched = Switches(len(setup.roles))
         limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
         self.requests = _requests(setup)
-        prefix = int(setup.trace.prefix.max(initial=-1)) + 1
+        tree, stores = setup.prefixes.tree, limits.stores if limits.prefix_cache else ()
+        self.tree = np.array(tree, dtype=np.int64).reshape(2, -1)
+        nodes, sessions = len(tree.parent), setup.trace.follows
         self.world = np.zeros(1, dtype=layout.WORLD)
         self.replicas = np.zeros(count, dtype=layout.REPLICA)
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
-        kept = prefix if limits.prefix_cache else 0
+        kept = nodes if limits.prefix_cache else 0
         self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
+        self.stored = np.zeros(max(count * kept * len(stores), 1), dtype=layout.CACHED)
+        self.links = np.zeros(max(count * len(stores), 1), dtype=layout.LINK)
+        for place, store in enumerate(stores):
+            self.links["blocks"][place :: len(stores)] = store.blocks
+            self.links["block_ps"][place :: len(stores)] = store.block_ps
+            self.links["latency_ps"][place :: len(stores)] = store.latency_ps
+        self.links["oldest"] = self.links["newest"] = -1
         columns = (setup.cost.tokens_ps, setup.cost.decode_ps, setup.cost.cached_ps, setup.cost.window_ps)
         self.tables = np.zeros((4, max(map(len, columns))), dtype=np.int64)
         for row, column in zip(self.tables, columns, strict=True):
             row[: len(column)] = column
         self.prefill = np.array(setup.cost.numbers, dtype=np.int64)
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
-        self.sent = np.full(2 * max(prefix, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
-        feedback = bool(setup.users) or PREFILL in setup.roles
+        self.sent = np.full(2 * max(nodes, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
+        feedback = bool(setup.users) or PREFILL in setup.roles or sessions
         for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
         values = {
-            "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "prefixes": kept,
+            "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
+            "links": len(stores) if kept else 0, "sessions": sessions, "turns": -1, "fetching": -1,
             "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
             "loads": feedback or (count > 1 and setup.balancer != ROUND_ROBIN), "closed": bool(setup.users),
             "think": setup.think_ps, "moving": -1,
@@ -110,7 +120,8 @@ class FastFleet:
             self.world[name] = getattr(setup.cost, name)
         self.replicas["role"], self.replicas["due"] = setup.roles, NEVER
         for name, start, each in (
-            ("first", 0, limits.max_batch), ("base", 0, kept), ("phases", layout.PHASES, limits.block_tokens)
+            ("first", 0, limits.max_batch), ("base", 0, kept), ("phases", layout.PHASES, limits.block_tokens),
+            ("store", 0, len(stores)),
         ):  # fmt: skip
             self.replicas[name] = start + each * np.arange(count)
         for name in ("part", "last", "head", "tail", "root", "oldest", "newest"):  # empty replicas have none
@@ -128,9 +139,13 @@ class FastFleet:
         p["oldest"] = p["newest"] = -1
         p["on"], p["now"], p["accepts"], p["due"] = on_ps, on_ps, 1, NEVER
         p["plain"] = self.setup.fcfs and p["role"] != DECODE
-        batch, prefixes = self.setup.limits.max_batch, int(self.world["prefixes"][0])
+        batch, nodes = self.setup.limits.max_batch, int(self.world["nodes"][0])
         self.slots["after"][replica * batch : (replica + 1) * batch] = np.arange(1, batch + 1)
-        self.prefixes[replica * prefixes : (replica + 1) * prefixes] = 0
+        self.prefixes[replica * nodes : (replica + 1) * nodes] = 0
+        stores = int(self.world["links"][0])
+        self.stored[replica * stores * nodes : (replica + 1) * stores * nodes] = 0
+        mine = self.links[replica * stores : (replica + 1) * stores]
+        mine["used"], mine["free"], mine["oldest"], mine["newest"] = 0, 0, -1, -1
 
     def drain(self, replica: int) -> None:
         """A replica takes no more requests, ends those that it has, and then is off."""
@@ -141,8 +156,8 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.requests, self.prefixes, self.tables, self.prefill,
-            self.counts, self.sent, until_ps,
+            self.world, self.replicas, self.slots, self.requests, self.prefixes, self.tree, self.stored, self.links,
+            self.tables, self.prefill, self.counts, self.sent, until_ps,
         )  # fmt: skip
 
     def totals(self) -> ReplicaTotals:
@@ -168,12 +183,22 @@ class FastFleet:
         come = setup.trace.arrival_ps
         if setup.users:
             come = np.where(np.arange(len(come)) < issued, q[layout.CAME], -1)
+        if setup.trace.follows:
+            come = np.where(q[PAUSE] > 0, q[layout.CAME], come)
         finish_ps = np.where(q[MADE] == q[OUTPUT], q[layout.LAST], -1)
         return Outcome(come, q[layout.START], q[layout.FIRST], finish_ps, q[layout.PREEMPTED], replica=q[layout.WHERE])
 
     def itl(self) -> Column:
         """Histogram of the gaps between tokens."""
         return self.counts[:BINS].copy()
+
+    @property
+    def fetched_blocks(self) -> Column:
+        """Blocks that came back from each store, of all replicas."""
+        stores = int(self.world["links"][0])
+        if not stores:
+            return np.zeros(len(self.setup.limits.stores), dtype=np.int64)
+        return np.asarray(self.links["fetched"].reshape(-1, stores).sum(axis=0))
 
     @property
     def answered_count(self) -> int:
@@ -184,8 +209,12 @@ class FastFleet:
     def unassigned_count(self) -> int:
         """Requests that have come and that no replica takes."""
         start, end = int(self.world["next"][0]), int(self.world["issued"][0])
-        come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))
-        heap = [int(self.world["moving"][0])]
+        if self.world["sessions"][0]:  # turns come when they are answered, not in the order of the rows
+            come = int(np.count_nonzero((self.requests[COME] <= self.now_ps) & (self.requests[PAUSE] == 0)
+                                        & (np.arange(len(self.setup.trace)) >= start)))  # fmt: skip
+        else:
+            come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))
+        heap = [int(self.world["moving"][0]), int(self.world["turns"][0])]
         while heap:
             row = heap.pop()
             if row >= 0 and self.requests[COME, row] <= self.now_ps:
@@ -205,13 +234,11 @@ def _requests(setup: Setup) -> Column:
     table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
     if not setup.fcfs or limits.preempt:
         table[layout.RANK] = setup.rank
-    if np.any(trace.prefix >= 0):
-        table[layout.PREFIX] = trace.prefix
-        if limits.prefix_cache:
-            shared = np.minimum(trace.prefix_tokens, trace.prompt - 1) // limits.block_tokens
-            table[layout.SHARE] = np.where(trace.prefix >= 0, shared, 0)
-    else:
-        table[layout.PREFIX] = -1
+    table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
+    if trace.follows:
+        table[layout.NEXT] = np.maximum(setup.next_turn, 0)
+        table[PAUSE] = trace.pause_ps + 1
+        table[layout.CAME] = -1
     if PREFILL in setup.roles:
         table[layout.MOVE] = setup.transfer_ps
     if setup.users:

@@ -6,14 +6,14 @@ import numpy as np
 
 from flopwise.serving.sim.result import BINS
 
-ROWS = 18
+ROWS = 22
 (
     COME,  # when the scheduler sees it; before it is sent to a replica, without the queue of its front end
     PROMPT,
     OUTPUT,
     RANK,
-    PREFIX,
-    SHARE,  # blocks of the prefix that others could use
+    PREFIX,  # node of the tree that its prompt leads to, -1: nobody shares it
+    KEEP,  # node that prompt and answer lead to
     LEFT,  # next in the inbox, or child in the heap of those that wait
     RIGHT,
     START,
@@ -26,6 +26,10 @@ ROWS = 18
     WHERE,
     CAME,  # when it came, in a closed loop
     MOVE,  # how long its cache is under way between pools
+    NEXT,  # the request that follows its answer; 0: none
+    PAUSE,  # before it, and 1: since the answer that it follows; 0: it follows none
+    STAGED,  # node, and 1, up to which its prefix was brought from a store
+    STAGED_ON,  # blocks before what was brought
 ) = range(ROWS)
 """Rows of the table of requests, int64[ROWS, requests]."""
 
@@ -38,14 +42,14 @@ def record(*names: str) -> np.dtype[np.void]:
 CACHED_CODE = True
 """Whether compiled code is kept on the disk; `fleet.core` says so before `core` is imported."""
 REPLICA = record(
-    "first", "base", "phases",  # where its slots, its prefixes and its counts of `PHASES` begin
+    "first", "base", "phases", "store",  # where its slots, its nodes, its counts of `PHASES` and its stores begin
     "role", "on", "accepts",
     "plain",  # requests come in the order of the policy
     "now", "stepping",  # end of the step in progress, if there is one
     "began", "seen",  # when that step began; requests that have come by then may be in the next one
     "step", "turn",  # decoding steps so far, and their number modulo the tokens of a block
     "batch", "cached", "windowed", "growing",  # decoding sequences, their tokens, those in the window, those below it
-    "used", "idle",  # blocks; those of prefixes without a user
+    "used", "idle",  # blocks; those of nodes without a user
     "part", "joins", "fresh",  # slot of the prompt under way; lists in the slots
     "running", "last", "free",  # slots: the last admitted, the first free one
     "head", "tail", "root", "queued",  # inbox by arrival, heap of those that wait
@@ -55,22 +59,29 @@ REPLICA = record(
     "out",  # tokens of the step in progress
     "desk", "stream",  # when the front end is free for the next request, and has handed out all tokens so far
     "ended", "busy", "steps", "worked", "made", "reused", "preemptions", "peak",
-    "oldest", "newest",  # prefixes without a user
+    "oldest", "newest",  # nodes without a user
 )  # fmt: skip
 SLOT = record(
     "row",
     "base",  # cached tokens less `step` while it decodes; cached tokens before
     "end",  # `step` at which it is done
-    "shared", "hold",  # blocks: of the prefix; its own, until it decodes
+    "at", "shared", "hold",  # node up to which it shares; blocks: shared; its own, until it decodes
     "worked",  # its prompt was worked through before it joins
     "before", "after",  # neighbours in the order of admission
     "heap", "join", "fresh",  # the replica's lists: next events by step; prompts that end with the step; late joiners
 )  # fmt: skip
-CACHED = record("blocks", "users", "released", "before", "after")
+CACHED = record("there", "users", "released", "before", "after", "down")
+"""A node of the tree of prefixes, on one device or in one store."""
+LINK = record("blocks", "used", "oldest", "newest", "block_ps", "latency_ps", "free", "fetched")
+"""A store of one replica, below its device, and the link to it."""
+PARENT, END = range(2)
+"""Rows of the tree: what a node hangs from (-1: nothing), and blocks from the start of a prompt to its end."""
 WORLD = record(
-    "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead", "swap", "swap_ps", "prefixes", "window",
-    "balancer", "feedback", "loads", "closed", "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
+    "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead", "swap", "swap_ps", "nodes", "links",
+    "window", "balancer", "feedback", "loads", "closed", "think", "request_ps", "front_ps", "front_token_ps",
+    "stream_ps",
     "next", "issued", "moving", "done", "turn", "back_turn",
+    "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
 )  # fmt: skip
 PHASES = BINS
 """Place in the column of counts, behind the histogram, of the sequences by the step that takes a new block."""

@@ -28,6 +28,7 @@ from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
+from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
@@ -122,6 +123,7 @@ class SimulationRequest:
     assumptions: tuple[str, ...]
     cache: ResponseCache | None = None
     makers: Column | None = None
+    stores: tuple[KvStore, ...] = ()  # of prefixes, of one replica
 
     @property
     def gpus_per_replica(self) -> int:
@@ -145,7 +147,7 @@ class SimulationRequest:
         """
         if cache is None:
             return self
-        if self.traffic.users is not None:
+        if self.traffic.users is not None or self.trace.follows:
             raise SpecError("a response cache goes with --trace or --rate: when --users ask depends on their answers")
         rng = np.random.default_rng([self.traffic.seed, SEED_OF_PROMPTS])
         return replace(self, cache=cache, makers=made_by(cache, self.trace.arrival_ps / PS, rng))
@@ -245,12 +247,22 @@ def request_of(
     )
     longest = int((trace.prompt + trace.output).max())
     built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
-    prefix = bool((trace.prefix >= 0).any()) if scheduling.prefix_cache is None else scheduling.prefix_cache
+    shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
+    prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
     limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
+    stores: tuple[KvStore, ...] = ()
+    if scheduling.kv_stores is not None:
+        if not prefix:
+            raise OptionError(
+                "kv_stores", "no prompts share a beginning: give --turns, --prefixes or a trace that has them"
+            )
+        stores = KvStore.parse_list(scheduling.kv_stores, job.cluster.rates, int(job.layout.num_gpus), facts)
+        limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
     split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return SimulationRequest(
         facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=trace,
         replica=replace(built, limits=limits), transfer=transfer(job) if split else None, assumptions=assumptions,
+        stores=stores,
     )  # fmt: skip
 
 

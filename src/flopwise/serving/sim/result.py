@@ -146,6 +146,7 @@ class SimulatedRun:
     cached: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # rows that a cache answered
     hits: Column | None = None  # tokens of each prompt that were found, beside shared prefixes; None: none
     steps: Column | None = None  # until each answer is whole; None: one a token
+    fetched_tokens: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # from each store of prefixes
 
     @property
     def ttft_s(self) -> Array:

@@ -10,6 +10,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.policies import BALANCERS, ranks
+from flopwise.serving.sim.prefixes import Prefixes, previous_turns
 from flopwise.serving.sim.result import BEYOND_CONTEXT, BEYOND_MEMORY
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.techniques import cached_tokens
@@ -62,6 +63,8 @@ class Setup:
     think_ps: int
     transfer_ps: Column  # of each request
     hits: Column  # prompt tokens that are cached already
+    prefixes: Prefixes  # of each request
+    next_turn: Column  # the request that follows each answer, -1: none
 
 
 def setup(
@@ -99,6 +102,8 @@ def setup(
         raise SpecError(f"{users} users; allowed: from 1")
     if not 0 <= think_s <= 1e6:
         raise SpecError(f"think_s {think_s} is out of range; allowed: 0 to 1e6 s")
+    if users is not None and trace.follows:
+        raise SpecError("the turns of sessions follow their own answers; leave the users out")
     if balancer not in BALANCERS:
         raise UnknownNameError("balancer", balancer, BALANCERS, f"allowed: {', '.join(BALANCERS)}")
     work, hits = _with_techniques(trace, limits)
@@ -112,13 +117,27 @@ def setup(
         if len(work) and not together:
             work = work.arriving(user_start_ps(work, users, replicas, cost, limits))
     path = transfer or Transfer()
+    work, next_turn = _following(work)
     return Setup(
         trace=work, kept=kept, reasons=reasons, rank=ranks(work, policy), fcfs=policy == "fcfs", cost=cost,
         limits=limits, balancer=list(BALANCERS).index(balancer), users=users or 0, think_ps=round(think_s * PS),
         roles=(PREFILL,) * prefill_replicas + (DECODE if prefill_replicas else WHOLE,) * (replicas + spare),
+        prefixes=Prefixes.of(work, limits.block_tokens), next_turn=next_turn,
         on=(True,) * (prefill_replicas + replicas) + (False,) * spare, hits=hits[kept],
         transfer_ps=np.rint((path.latency_s + path.s_per_token * work.prompt) * PS).astype(np.int64),
     )  # fmt: skip
+
+
+def _following(trace: RequestTrace) -> tuple[RequestTrace, Column]:
+    """(the requests, without pauses before the first turn of a session that is there; what follows each answer)."""
+    nothing = np.full(len(trace), -1, dtype=np.int64)
+    if not trace.follows:
+        return trace, nothing
+    before = previous_turns(trace)
+    trace = replace(trace, pause_ps=np.where(before >= 0, trace.pause_ps, -1))
+    rows = np.flatnonzero(trace.pause_ps >= 0)
+    nothing[before[rows]] = rows
+    return trace, nothing
 
 
 def rounds(output: Column, acceptance: float, proposals: int) -> Column:
@@ -149,10 +168,11 @@ def rounds(output: Column, acceptance: float, proposals: int) -> Column:
 def _with_techniques(trace: RequestTrace, limits: ReplicaLimits) -> tuple[RequestTrace, Column]:
     """(the requests with shared prefixes and answers in rounds, tokens of each prompt that are cached already)."""
     hits = np.zeros(len(trace), dtype=np.int64)
-    if (limits.shared_tokens or limits.hit_frac) and np.any(trace.prefix >= 0):
+    own = np.any(trace.prefix >= 0) or (limits.hit_frac and np.any(trace.session >= 0))
+    if (limits.shared_tokens or limits.hit_frac) and own:
         raise SpecError(
-            "the requests have prefixes of their own (--prefixes, or a trace's column prefix); leave --shared-prefix "
-            "and --prefix-hit out"
+            "the requests have prefixes of their own (--prefixes, --turns, or a trace's columns prefix and session); "
+            "leave --shared-prefix and --prefix-hit out"
         )
     if limits.shared_tokens:
         shared = np.minimum(limits.shared_tokens, trace.prompt)

@@ -81,7 +81,7 @@ def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: l
     outcome, rows = machines.outcome(), len(trace)
     if len(plan.kept) < rows:
         outcome = outcome.spread(plan.kept, rows)
-        if not plan.users:
+        if not (plan.users or plan.trace.follows):
             outcome.arrival_ps[:] = trace.arrival_ps
     hits, steps = np.zeros(rows, dtype=np.int64), trace.output.copy()
     hits[plan.kept], steps[plan.kept] = plan.hits, plan.trace.output
@@ -92,4 +92,5 @@ def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: l
         end_ps=int(max(outcome.finish_ps.max(initial=0), outcome.first_ps.max(initial=0))),
         request_ps=plan.cost.request_ps, front_token_ps=plan.cost.front_token_ps, hits=hits if np.any(hits) else None,
         steps=steps if plan.limits.proposals else None,
+        fetched_tokens=machines.fetched_blocks * plan.limits.block_tokens,
     )  # fmt: skip

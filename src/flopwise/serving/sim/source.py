@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
 from flopwise.serving.sim.profiles import PROFILE
-from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec
+from flopwise.serving.spec import LENGTH, DrawnLengthsSpec, RequestSpec
 from flopwise.values import dataclass
 
 DEFAULT_ARRIVALS = "poisson"
@@ -32,7 +32,8 @@ class Traffic(Spec):
     """
 
     trace: Path | None = _traffic(
-        "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...")
+        "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's "
+        "JSON lines: timestamp, input_length, output_length, hash_ids.")
     scale: float = _traffic("--scale", options.COUNT, "Replay the trace so many times as fast.", default=1.0)
     rate: float | None = same(RequestSpec, "rate")
     arrivals: str = _traffic("--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
@@ -51,7 +52,14 @@ class Traffic(Spec):
         "hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.")
     users: int | None = _traffic("--users", options.BATCH, "Or so many users, who ask again after each answer.")
     think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again.", default=0.0)
+        "--think", options.SECONDS_OR_ZERO, "Of users: the pause before they ask again; of sessions: on average.",
+        default=0.0)
+    turns: int | str | None = _traffic("--turns", LENGTH,
+        "What comes are sessions of so many turns, as --input: each begins with all before it.")
+    tool_share: float | None = _traffic("--tool-share", options.FRACTION_OR_ZERO,
+        "Of the turns after the first: they follow a tool and no person (default: none).")
+    tool_pause: float | None = _traffic(
+        "--tool-pause", options.SECONDS_OR_ZERO, "How long a tool takes on average.")
     together: bool = _traffic(
         "--together", options.FLAG, "Of users: all begin at one instant, even if they ask alike.", default=False)
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
@@ -92,8 +100,17 @@ class Traffic(Spec):
             raise SpecError("--profile says how a --rate comes; leave --arrivals and what goes with it out")
         if self.rate is None and self.arrivals != DEFAULT_ARRIVALS:
             raise SpecError(f"--arrivals {self.arrivals} says how a --rate comes; give --rate, or leave it out")
-        if self.users is None and self.think_s:
-            raise SpecError("--think is the pause of --users between an answer and their next request; give --users")
+        if self.users is None and self.turns is None and self.think_s:
+            raise SpecError(
+                "--think is the pause between an answer and the next request of --users, or turn of a session; give "
+                "--users or --turns"
+            )
+        if self.turns is not None and self.rate is None:
+            raise SpecError("--turns are those of sessions that come at a --rate; give it")
+        if self.turns is None and (self.tool_share is not None or self.tool_pause is not None):
+            raise SpecError("--tool-share and --tool-pause say what stands between the --turns of sessions; give them")
+        if bool(self.tool_share) != bool(self.tool_pause):
+            raise SpecError("--tool-share (how many turns) and --tool-pause (how long) go together")
         if self.users is None and self.together:
             raise SpecError("--together says how --users begin; give --users, or leave it out")
         if self.trace is None and self.scale != 1.0:

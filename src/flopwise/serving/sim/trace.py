@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,13 @@ MOST_TOKENS = 2**31
 """Tokens of one prompt or answer."""
 
 
+class PrefixTree(NamedTuple):
+    """Beginnings that prompts share: nodes, each after the one that it hangs from; tokens, or blocks of them."""
+
+    parent: Column  # -1: the node begins the prompt
+    end: Column  # from the start of the prompt to the end of the node
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTrace:
     """Requests by time of arrival; int64 columns of one length. Built by `trace`, which checks them."""
@@ -36,6 +43,9 @@ class RequestTrace:
     prefix: Column  # prompts with one number begin with the same tokens; -1: with none
     prefix_tokens: Column  # how many those are
     deadline_ps: Column  # when the answer must be complete; -1: no such time
+    session: Column  # turns with one number follow one another: each begins with all of the last one; -1: none
+    pause_ps: Column  # of a turn that follows the last answer of its session; -1: it comes at its own time
+    tree: PrefixTree | None = None  # what prompts begin with where `prefix` is a node of it, and not a name
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
@@ -56,15 +66,21 @@ class RequestTrace:
         """Whether all ask for as many tokens."""
         return not (np.ptp(self.prompt) or np.ptp(self.output))
 
+    @property
+    def follows(self) -> bool:
+        """Whether some requests come after answers, at times that only a run knows."""
+        return bool(np.any(self.pause_ps >= 0))
+
     def take(self, rows: Array) -> RequestTrace:
         """Some of the requests: a mask, or row numbers in the order wanted."""
-        return RequestTrace(**{name: getattr(self, name)[rows] for name in self.__slots__})
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     def arriving(self, arrival_ps: Column) -> RequestTrace:
         """The same requests at other times, which must ascend."""
         return replace(self, arrival_ps=arrival_ps)
 
 
+COLUMNS = tuple(name for name in RequestTrace.__slots__ if name != "tree")
 Numbers = Sequence[float] | Sequence[int] | Array
 
 
@@ -77,8 +93,13 @@ def trace(
     prefix: Numbers | None = None,
     prefix_tokens: Numbers | None = None,
     deadline_s: Numbers | None = None,
+    session: Numbers | None = None,
+    pause_s: Numbers | None = None,
 ) -> RequestTrace:
     """Requests of these columns; times in seconds, `deadline_s` from the start of the clock (negative: none).
+
+    `session`: turns with one number, in their order, begin with the prompts and answers before them; `pause_s`: a turn
+    comes so long after the last answer of its session, negative or for the first one: at its `arrival_s`.
 
     Raises:
         SpecError: no requests, columns of different lengths, times that are negative, not finite or not in order,
@@ -104,12 +125,17 @@ def trace(
         prefix=none if prefix is None else _counts(prefix, "prefix", least=-1),
         prefix_tokens=shared if prefix_tokens is None else _counts(prefix_tokens, "prefix_tokens", least=0),
         deadline_ps=none if deadline_s is None else _times(deadline_s, "deadline_s", signed=True),
+        session=none if session is None else _counts(session, "session", least=-1),
+        pause_ps=none if pause_s is None else _times(pause_s, "pause_s", signed=True),
     )
-    for name in built.__slots__:
+    for name in COLUMNS:
         if len(getattr(built, name)) != rows:
             raise SpecError(
                 f"{name} has {len(getattr(built, name)):,} rows, arrival_s has {rows:,}; give one a request"
             )
+    alone = np.flatnonzero((built.pause_ps >= 0) & (built.session < 0))
+    if len(alone):
+        raise SpecError(f"pause_s row {int(alone[0])}: a pause follows the answer of a session, and none is given")
     return built
 
 
@@ -153,9 +179,10 @@ def _numbers(values: Numbers, name: str) -> Array:
 LIMITS = {
     "arrival_s": (0.0, LONGEST_S), "prompt_tokens": (1.0, MOST_TOKENS - 1.0), "output_tokens": (1.0, MOST_TOKENS - 1.0),
     "priority": (-1e9, 1e9), "prefix_tokens": (0.0, MOST_TOKENS - 1.0), "deadline_s": (0.0, LONGEST_S),
+    "session": (-1.0, MOST_TOKENS - 1.0), "pause_s": (-1.0, LONGEST_S),
 }  # fmt: skip
 """Columns of numbers in a file, and what may stand there; all but the first three may be missing."""
-WHOLE = frozenset({"prompt_tokens", "output_tokens", "priority", "prefix_tokens"})
+WHOLE = frozenset({"prompt_tokens", "output_tokens", "priority", "prefix_tokens", "session"})
 
 
 def read_trace_columns(path: Path) -> dict[str, NDArray[Any]]:

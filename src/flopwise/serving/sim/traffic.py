@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.facts.rows import csv_text
 from flopwise.serving.sim.lengths import Lengths, Tokens
 from flopwise.serving.sim.profiles import HOURS_PER_WEEK, weekly_rates
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import RequestTrace, read_trace_columns, trace
+from flopwise.serving.sim.trace import PrefixTree, RequestTrace, read_trace_columns, trace
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
 from flopwise.units import DAY_S, HOUR_S
 
@@ -192,19 +195,55 @@ def draw_requests(traffic: Traffic) -> RequestTrace:
         return _replayed_requests(traffic, traffic.trace)
     rng = np.random.default_rng(traffic.seed)
     arrival_s = _arrivals(traffic, rng)
+    if traffic.turns is not None:
+        return _session_turns(traffic, arrival_s, rng)
     count = arrival_s.size
-    if traffic.lengths_from is not None:
-        columns = read_trace_columns(traffic.lengths_from)
-        prompts, outputs = empirical(columns["prompt_tokens"], columns["output_tokens"], count, rng)
-    else:
-        lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
-        prompts, outputs = (one.draw(count, rng) for one in [Lengths.parse(str(length)) for length in lengths])
+    prompts, outputs = _drawn_lengths(traffic, count, rng)
     if not traffic.prefixes:
         return trace(arrival_s, prompts, outputs)
     assert traffic.prefix_tokens is not None
     prefix = rng.integers(0, traffic.prefixes, count)
     shared = np.full(count, traffic.prefix_tokens)
     return trace(arrival_s, prompts + shared, outputs, prefix=prefix, prefix_tokens=shared)
+
+
+def _session_turns(traffic: Traffic, arrival_s: Seconds, rng: Rng) -> RequestTrace:
+    """Sessions that come at `arrival_s`: prompts of their turns begin with all prompts and answers before them.
+
+    Source: definition of a chat: the whole history is sent again (OpenAI's chat completions, `messages`).
+    Assumes: pauses are exponential around their means, those of tools drawn apart from those of people; a turn's own
+    tokens do not depend on its place.
+    """
+    turns = Lengths.parse(str(traffic.turns)).draw(arrival_s.size, rng)
+    count = int(turns.sum())
+    if count > MOST_REQUESTS:
+        raise SpecError(f"{count:,} turns; allowed: up to {MOST_REQUESTS:,}")
+    own, outputs = _drawn_lengths(traffic, count, rng)
+    session = np.repeat(np.arange(len(turns)), turns)
+    starts = np.cumsum(turns) - turns
+    system, named = np.zeros(count, dtype=np.int64), np.full(count, -1)
+    if traffic.prefixes:
+        system = np.full(count, traffic.prefix_tokens)
+        named = np.repeat(rng.integers(0, traffic.prefixes, len(turns)), turns)
+    grown = np.cumsum(own + outputs)
+    before = np.concatenate([[0], grown])[starts]
+    prompts = system + grown - outputs - np.repeat(before, turns)
+    tools = rng.random(count) < (traffic.tool_share or 0.0)
+    pause_s = rng.exponential(1.0, count) * np.where(tools, traffic.tool_pause or 0.0, traffic.think_s)
+    pause_s[starts] = -1.0
+    return trace(
+        arrival_s[session], prompts, outputs, session=session, pause_s=pause_s, prefix=named, prefix_tokens=system
+    )
+
+
+def _drawn_lengths(traffic: Traffic, count: int, rng: Rng) -> tuple[Tokens, Tokens]:
+    """Prompts and answers of `count` requests, as measured or by their distributions."""
+    if traffic.lengths_from is not None:
+        columns = read_trace_columns(traffic.lengths_from)
+        return empirical(columns["prompt_tokens"], columns["output_tokens"], count, rng)
+    lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
+    prompts, outputs = (one.draw(count, rng) for one in [Lengths.parse(str(length)) for length in lengths])
+    return prompts, outputs
 
 
 def empirical(prompts: Tokens, outputs: Tokens, count: int, rng: Rng) -> tuple[Tokens, Tokens]:
@@ -220,6 +259,11 @@ def empirical(prompts: Tokens, outputs: Tokens, count: int, rng: Rng) -> tuple[T
 
 def _replayed_requests(traffic: Traffic, path: Path) -> RequestTrace:
     """The requests of a trace file, at its scale."""
+    if path.suffix == ".jsonl":
+        whole = read_chained_trace(path)
+        whole = whole.take(np.arange(len(whole))[: traffic.requests])
+        first_ps = whole.arrival_ps[0]
+        return whole.arriving(np.rint((whole.arrival_ps - first_ps) / traffic.scale).astype(np.int64))
     columns = read_trace_columns(path)
     first = columns["arrival_s"][0]
     for name in {"arrival_s", "deadline_s"} & columns.keys():
@@ -253,3 +297,52 @@ def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
     if not arrival_s.size:
         raise SpecError(f"{rate:g} requests/s for {span:g} s: no request arrived; make the duration longer")
     return arrival_s
+
+
+CHAINED = ("timestamp", "input_length", "output_length", "hash_ids")
+"""Keys of a line of Mooncake's traces: milliseconds, tokens, tokens, and a number for each block of the prompt."""
+CHAIN_TOKENS = 512
+"""Tokens of a block that has a number there."""
+
+
+def read_chained_trace(path: Path) -> RequestTrace:
+    """The requests of a trace in Mooncake's format; prompts whose chains of blocks begin alike share the beginning.
+
+    Source: kvcache-ai/Mooncake, traces (FAST'25 release): one JSON object a line, blocks of 512 tokens, equal numbers
+    where all tokens up to the end of the block are equal.
+    Raises: SpecError: no such file, or a line that is none; says which.
+    """
+    rows: list[tuple[float, int, int]] = []
+    nodes: list[int] = []
+    parent: list[int] = []
+    end: list[int] = []
+    known: dict[tuple[int, int], int] = {}
+    for number, line in enumerate(csv_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            cells = json.loads(line)
+            came_ms, prompt, output, chain = (cells[key] for key in CHAINED)
+            rows.append((float(came_ms) / 1e3, int(prompt), int(output)))
+            hashes = [int(one) for one in chain]
+        except (ValueError, TypeError, KeyError) as fault:
+            raise SpecError(
+                f"{path} line {number}: an object with {', '.join(CHAINED)} is expected ({fault})"
+            ) from None
+        node = -1
+        for place, name in enumerate(hashes, start=1):
+            until = min(place * CHAIN_TOKENS, rows[-1][1])
+            found = known.setdefault((node, name), len(parent))
+            if found == len(parent):
+                parent.append(node)
+                end.append(until)
+            end[found] = min(end[found], until)
+            node = found
+        nodes.append(node)
+    if not rows:
+        raise SpecError(f"{path} has no requests")
+    order = sorted(range(len(rows)), key=lambda row: rows[row][0])  # those of one second are not always in order
+    came_s, prompts, outputs = zip(*(rows[row] for row in order), strict=True)
+    tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
+    asked = trace(came_s, prompts, np.maximum(outputs, 1))
+    return replace(asked, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
