@@ -226,7 +226,7 @@ def main() -> None:
                 continue
             factor = factors[name]
             low, high = widened(band, factor)
-            if name.endswith(".far") and len({p.source for p in own[name]}) < MANY_SOURCES:
+            if len({p.source for p in own[name]}) < MANY_SOURCES:
                 low, high = min(low, 0.0), max(high, 0.0)  # the bias of few sources is nobody else's
             out[name] = {
                 "low": round(math.exp(low), 4),
