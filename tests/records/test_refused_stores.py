@@ -212,7 +212,8 @@ if os.geteuid() == 0:
     os.setgid({gid}); os.setuid({uid})
 [run] = open_store({path!r}, create=False).runs()
 print(run.name)
-for call in (lambda: open_store({path!r}).delete(run.run_id), lambda: open_store({other!r})):
+store = open_store({path!r})
+for call in (lambda: store.delete(run.run_id), lambda: open_store({other!r}), lambda: open_store({closed!r})):
     try:
         call()
     except SpecError as refusal:
@@ -220,7 +221,7 @@ for call in (lambda: open_store({path!r}).delete(run.run_id), lambda: open_store
 """
 
 
-def test_a_folder_for_reading_only_is_read_and_not_written(tmp_path: Path) -> None:
+def test_a_folder_for_reading_only_is_read_and_not_written_and_a_closed_one_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "readonly"
     folder.mkdir()
     path = _filled(folder / "runs.db", 10)
@@ -229,15 +230,22 @@ def test_a_folder_for_reading_only_is_read_and_not_written(tmp_path: Path) -> No
             above.chmod(0o755)
     path.chmod(0o444)
     folder.chmod(0o555)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    if os.geteuid():
+        closed.chmod(0)
     nobody = pwd.getpwnam("nobody")
     code = READ.format(
-        path=str(path), other=str(folder / "new.db"), warm=str(tmp_path / "w.db"), uid=nobody.pw_uid, gid=nobody.pw_gid
-    )
+        path=str(path), other=str(folder / "new.db"), closed=str(closed / "runs.db"), warm=str(tmp_path / "w.db"),
+        uid=nobody.pw_uid, gid=nobody.pw_gid,
+    )  # fmt: skip
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     folder.chmod(0o755)
+    closed.chmod(0o755)
     assert ended.returncode == 0, ended.stderr
-    name, deleting, making = ended.stdout.splitlines()
+    name, deleting, making, reaching = ended.stdout.splitlines()
     assert name == "first"
     assert "for reading only" in deleting
     assert "--store or FLOPWISE_RUNS" in making
+    assert "closed to you; --store or FLOPWISE_RUNS" in reaching
     assert _names(folder) == ["runs.db"]

@@ -163,9 +163,16 @@ def _fault_text(address: Path | URL, fault: BaseException | None) -> str:
 
 def _sqlite(path: Path, *, create: bool) -> Engine:
     """An engine whose connections are opened anew for each transaction, so that none outlives a fork."""
-    if path.is_dir():
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except PermissionError:
+        raise SpecError(
+            f"{path} cannot be reached: one of its folders is closed to you; "
+            f"--store or {RUNS_VARIABLE} names another place"
+        ) from None
+    if is_folder:
         raise SpecError(f"{path} is a folder; a store is a file in one, such as {path / FILE_NAME}")
-    if not path.exists():
+    if not exists:
         if not create:
             raise SpecError(f"there is no store of runs at {path}; the first run that is recorded makes it")
         try:
@@ -177,7 +184,7 @@ def _sqlite(path: Path, *, create: bool) -> Engine:
     elif not _may_be_sqlite(path):
         raise SpecError(_fault_text(path, sqlite3.DatabaseError("its first bytes are not SQLite's")))
     mode = "rwc" if create else "rw"
-    if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+    if exists and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         log = path.with_name(f"{path.name}-wal")
         mode = "ro" if log.exists() and log.stat().st_size else "ro&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
