@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flopwise.cost.cluster import cluster
-from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
+from flopwise.cost.collectives import all_reduce_s, all_to_all_s, chain_s, p2p_s
 from flopwise.cost.kernels import (
     decode_attention_s,
     grouped_matmul_s,
@@ -213,3 +213,17 @@ def test_a_stage_sends_to_the_next() -> None:
     far = H100.fabric.levels[1]
     assert float(p2p_s(H100.fabric, 1e8, 1)) == pytest.approx(LINK.launch_s + 1e8 / (LINK.bytes_per_s * LINK.frac))
     assert float(p2p_s(H100.fabric, 1e8, 8)) == pytest.approx(far.launch_s + 1e8 / (far.bytes_per_s * far.frac))
+
+
+def test_a_chain_over_nodes_leaves_one_for_the_next_at_each_border() -> None:
+    """Ranks 0, 4, 8, 12 of nodes of eight: from 4 to 8 over the network; its slowest hop is that one."""
+    far = H100.fabric.levels[1]
+    near_s = LINK.launch_s + 1e8 / (LINK.bytes_per_s * LINK.frac)
+    far_s = far.launch_s + 1e8 / (far.bytes_per_s * far.frac)
+    assert float(chain_s(H100.fabric, 1e8, 4, 4)) == pytest.approx(2 * near_s + far_s)
+    assert float(chain_s(H100.fabric, 1e8, 16, 1)) == pytest.approx(14 * near_s + far_s)
+    assert float(chain_s(H100.fabric, 1e8, 4, 8)) == pytest.approx(3 * far_s)
+    assert float(chain_s(H100.fabric, 1e8, 8, 1)) == pytest.approx(7 * near_s)
+    assert float(chain_s(H100.fabric, 1e8, 1, 8)) == 0.0
+    assert float(p2p_s(H100.fabric, 1e8, 4, 4)) == pytest.approx(far_s)
+    assert float(p2p_s(H100.fabric, 1e8, 4, 2)) == pytest.approx(near_s)

@@ -242,6 +242,8 @@ def test_messages_between_stages() -> None:
     assert lines(job(pp=pp, interleave=2))["pipeline_p2p"] == exactly(2 * hidden / NVLINK * (2 * BATCH + pp - 1))
     across = lines(job(pp=pp, tp=4, dp=2))["pipeline_p2p"]  # neighbours are eight GPUs apart: over the network
     assert across == exactly(2 * hidden / 4 / NETWORK * (BATCH / 2 + pp - 1))
+    over = lines(job(pp=pp, tp=4, dp=1))["pipeline_p2p"]  # the second stage hands on to the next node
+    assert over == exactly(2 * hidden / 4 / NETWORK * (BATCH + pp - 1))
     whole = lines(job({"stack": "megatron-deepspeed"}, pp=pp, tp=4, dp=2))["pipeline_p2p"]
     assert whole == exactly((1 / 4 + 1) * hidden / NETWORK * (BATCH / 2 + pp - 1))
 

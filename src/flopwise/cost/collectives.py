@@ -192,17 +192,38 @@ def all_to_all_s(
     return slowest
 
 
-def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1) -> Floats:
-    """One rank sends `nbytes` to the rank `stride` away.
+def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1, n: Ints = 1) -> Floats:
+    """One rank sends `nbytes` to the rank `stride` away; of a chain or ring of `n` ranks, the slowest of their hops.
 
-    Source: rates calibrated. Assumes: both ends are otherwise idle; the innermost level that holds the pair carries it;
-    nothing is passed on, so that there is no pipeline to fill.
+    Source: rates calibrated. Assumes: both ends are otherwise idle; the innermost level that holds the pair carries it,
+    or the whole chain, whose ranks lie `stride` apart from the first of a group on; nothing is passed on, so that there
+    is no pipeline to fill.
     """
     seconds: Floats = np.inf
     for level in fabric.levels:
-        here = level.launch_s + nbytes / (level.bytes_per_s * np.minimum(level.frac, 1.0))
-        seconds = np.where((stride < level.size) & ~np.isfinite(seconds), here, seconds)
+        holds = (np.asarray(stride) < level.size) & (np.multiply(stride, n) <= level.size)
+        seconds = np.where(holds & ~np.isfinite(seconds), _hop_s(level, nbytes), seconds)
     return seconds
+
+
+def chain_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
+    """`nbytes` handed on along a chain of `n` ranks, `stride` apart: the sum of its n - 1 hops.
+
+    Source: rates calibrated; a chain over ceil(n stride / size) groups of a level leaves one for the next that often
+    less one.
+    Assumes: as `p2p_s`.
+    """
+    seconds: Floats = 0.0
+    left: Floats = np.maximum(np.asarray(n) - 1.0, 0.0)
+    for level in fabric.levels:
+        crossing = np.minimum(left, np.maximum(np.ceil(np.multiply(stride, n) / level.size) - 1.0, 0.0))
+        seconds = seconds + (left - crossing) * _hop_s(level, nbytes)
+        left = crossing
+    return seconds
+
+
+def _hop_s(level: Level, nbytes: Floats) -> Floats:
+    return level.launch_s + nbytes / (level.bytes_per_s * np.minimum(level.frac, 1.0))
 
 
 COLLECTIVES: dict[str, Callable[..., Floats]] = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, chain_s, reduce_scatter_s
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import precision
@@ -339,7 +339,7 @@ class Runner:
 
     def _pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
-        return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
+        return chain_s(self.fabric, nbytes, split.pp, split.tp)
 
 
 def _row_parallel(items: Sequence[Item]) -> int:

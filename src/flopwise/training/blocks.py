@@ -441,7 +441,7 @@ def _context_parallel_s(
     if context.software.context_messages == "ring":
         start_s, merged_bytes = context.rates.value["kernel_s"], outputs * (1.0 + 2.0 * SUM_BYTES / context.act_bytes)
         pieces_s = others * (len(attends) * start_s + merged_bytes / context.rates.read_bytes_per_s)
-        hops = [p2p_s(fabric, times * nbytes, stride=tp) for times in (1.0, 2.0)]
+        hops = [p2p_s(fabric, times * nbytes, tp, cp) for times in (1.0, 2.0)]
         hidden = kernels.attention_s / cp, kernels.attention_back_s / cp
         forward, back = (others * np.maximum(0.0, hop - part) for hop, part in zip(hops, hidden, strict=True))
         forward, back = forward + pieces_s, back + others * len(attends) * start_s

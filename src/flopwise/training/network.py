@@ -100,4 +100,4 @@ def _hop_bytes(table: StepTable, layout: Layout, fabric: Fabric) -> float:
     nbytes = float(layout.micro_batch) * float(table.seq_tokens[0]) / cp * table.width * ACT_BYTES
     back = nbytes if table.software.whole_grad_hops else nbytes / tp
     chunks = float(layout.interleave) * float(np.asarray(having(layout.schedule, lambda one: one.chunks)))
-    return chunks * float(np.asarray(p2p_s(fabric, np.asarray(nbytes / tp + back), stride=np.asarray(stride))))
+    return chunks * float(np.asarray(p2p_s(fabric, np.asarray(nbytes / tp + back), stride, int(layout.pp))))

@@ -178,15 +178,17 @@ def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: I
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473) section 4.1 (scatter/gather: each tensor rank sends its share);
     DeepSpeed's pipeline engine, `is_grad_partitioned` False: gradients go back whole.
-    Assumes: nothing hides it but passes side by side; chunks of a rank, those of a schedule too, multiply it.
+    Assumes: nothing hides it but passes side by side; chunks of a rank, those of a schedule too, multiply it; the stage
+    behind the slowest hop sets the pace of all.
     """
     keys, chunks = table.inner, pipe.chunks
     tp, cp = keys.tp[inner], keys.cp[inner]
     if any_of(schedule, lambda one: one.chunks > 1):
         chunks = chunks * having(schedule, lambda one: one.chunks)
     nbytes = keys.micro_batch[inner] * table.seq_tokens[inner] / cp * table.width * ACT_BYTES
-    hop = p2p_s(table.fabric, nbytes / tp, stride=tp * cp * dp)
-    back = p2p_s(table.fabric, nbytes, stride=tp * cp * dp) if table.software.whole_grad_hops else hop
+    stride = tp * cp * dp
+    hop = p2p_s(table.fabric, nbytes / tp, stride, pipe.stages)
+    back = p2p_s(table.fabric, nbytes, stride, pipe.stages) if table.software.whole_grad_hops else hop
     hops = pipe.micro_batches * chunks
     if any_of(schedule, lambda one: one.pairs):
         hops = hops * (1.0 - paired_frac(schedule, pipe))
