@@ -276,7 +276,7 @@ def test_a_fault_is_refused(target: str, old: str, new: str) -> None:
 
 def test_runs_of_several_machines_take_the_efa_cards_of_each() -> None:
     """p5.48xlarge has 32 network cards, each with one EFA; a run on one machine needs none."""
-    several = deployment_of(PRETRAIN)
+    several = deployment_of(PRETRAIN | {"targets": {"deadline": "5d"}})
     assert (several.offer.instance, several.num_nodes > 1) == ("p5.48xlarge", True)
     (pod,) = [resources(several, 8)]
     assert pod["limits"]["vpc.amazonaws.com/efa"] == pod["requests"]["vpc.amazonaws.com/efa"] == 32

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import flopwise
+from flopwise.errors import UnknownNameError
 from flopwise.search.allowed import PORTED_SOFTWARE, software_of
 from flopwise.search.plan import plan
 from flopwise.search.porting import MEASURED
@@ -23,10 +24,19 @@ SERVICE: dict[str, Any] = {
 }  # fmt: skip
 
 
+def _software(device: str) -> str | None:
+    """None of a device that is not in the catalog: its rows are predicted by nothing."""
+    try:
+        return software_of(FACTS.accelerator(device))
+    except UnknownNameError:
+        return None
+
+
 @pytest.mark.parametrize(("file", "place"), [("training.csv", 0), ("serving.csv", 1)])
 def test_measured_rows_are_those_of_the_truth(file: str, place: int) -> None:
     with (TRUTH / file).open(encoding="utf-8") as lines:
-        rows = Counter(software_of(FACTS.accelerator(row["gpu"])) for row in csv.DictReader(lines))
+        devices = [row["gpu"] for row in csv.DictReader(lines)]
+    rows = Counter(map(_software, devices))
     assert {name: counts[place] for name, counts in MEASURED.items()} == {name: rows[name] for name in PORTED_SOFTWARE}
 
 

@@ -35,6 +35,8 @@ SERVE: dict[str, Any] = {
 BATCH: dict[str, Any] = {
     **SERVE, "task": "batch", "traffic": {"requests": 500_000, "input_tokens": 500, "output_tokens": 100},
 }  # fmt: skip
+MEMORY = "memory.full.framework.seen"
+"""The class of full training by fsdp-compile, whose memory torchtitan reports."""
 
 
 @cache
@@ -104,7 +106,7 @@ def test_training_targets_have_the_odds_of_the_measured_errors() -> None:
         predicted = one.figures["tokens_per_s"] or 0.0
         start = one.start_s / 3600 * price(one) * one.num_instances
         odds = {
-            "memory": at_most(one.capacity_bytes / one.memory_bytes, "memory.full"),
+            "memory": at_most(one.capacity_bytes / one.memory_bytes, MEMORY),
             "deadline": 1 - at_most(one.seconds / (limits["deadline"] - one.start_s), "training.dense.complete"),
             "budget": 1 - at_most((one.cost_usd - start) / (limits["budget"] - start), "training.dense.complete"),
             "throughput": 1 - at_most(rate / predicted, "training.dense.complete"),
@@ -127,12 +129,12 @@ def test_layouts_that_may_run_out_of_memory_are_left_out() -> None:
         answer = planned(tight, targets={"confidence": confidence})
         assert all(one.meets["memory"] >= confidence for one in answer.plans)
         for one in shown(answer):
-            likely = at_most(one.capacity_bytes / one.memory_bytes, "memory.full")
+            likely = at_most(one.capacity_bytes / one.memory_bytes, MEMORY)
             assert one.meets["memory"] == pytest.approx(likely, abs=1e-4)
         room = max(one.memory_bytes / one.capacity_bytes for one in shown(answer))
         # the largest prediction that still fits with this confidence: capacity / quantile
         ratios = np.linspace(0.5, 2, 150_001)
-        quantile = ratios[np.searchsorted([at_most(r, "memory.full") for r in ratios[::100]], confidence) * 100]
+        quantile = ratios[np.searchsorted([at_most(r, MEMORY) for r in ratios[::100]], confidence) * 100]
         assert room <= 1 / quantile * 1.001
         costs.append(answer.plans[0].cost_usd)
     assert costs == sorted(costs)

@@ -13,8 +13,8 @@ from flopwise.search.plan import plan
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 
-MEASURED = {"rocm": (3, 92), "xla": (19, 0), "neuron": (4, 16), "gaudi": (22, 36)}
-"""Published training runs and serving results of each software. Source: benchmarks/truth, counted by device."""
+MEASURED = {"rocm": (9, 100), "xla": (19, 0), "neuron": (4, 16), "gaudi": (26, 36)}
+"""Published training runs and serving results of each software. Source: benchmarks/truth, counted by known device."""
 FRAMEWORKS = {
     "rocm": "PyTorch for ROCm", "xla": "JAX, or PyTorch/XLA", "neuron": "JAX or PyTorch for NeuronX",
     "gaudi": "PyTorch with Intel Gaudi's bridge (Optimum Habana)",
