@@ -101,11 +101,13 @@ def find_batch_size(
 def _next(trials: _Trials, slope: float | None, low: int, high: int) -> int:
     """The next batch to try: where the line through what was measured meets the limit; else twice, or between."""
     known = sorted((row.batch, row.peak_bytes) for row in trials.rows if row.peak_bytes is not None)
-    if len(known) > 1 and known[-1][1] > known[-2][1]:
-        (one, at_one), (two, at_two) = known[-2:]
+    ends = [point for point in known if point[0] in (low, high)]
+    nearest = ends if len(ends) > 1 else known[-2:]  # the largest that fits and the smallest that does not, if measured
+    if len(nearest) > 1 and nearest[1][1] > nearest[0][1]:
+        (one, at_one), (two, at_two) = nearest
         slope = (at_two - at_one) / (two - one)
     if known and slope and (len(known) > 1 or len(known) == len(trials.rows)):
-        batch, peak = known[-1]
+        batch, peak = nearest[-1]
         return int(batch + (trials.limit_bytes - peak) / slope)
     if len(known) == len(trials.rows):
         return 2 * low
