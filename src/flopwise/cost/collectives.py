@@ -223,7 +223,8 @@ def chain_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats
 
 
 def _hop_s(level: Level, nbytes: Floats) -> Floats:
-    return level.launch_s + nbytes / (level.bytes_per_s * np.minimum(level.frac, 1.0))
+    seconds: Floats = level.launch_s + nbytes / (level.bytes_per_s * np.minimum(level.frac, 1.0))
+    return seconds
 
 
 COLLECTIVES: dict[str, Callable[..., Floats]] = {
