@@ -226,11 +226,8 @@ def main() -> None:
                 continue
             factor = factors[name]
             low, high = widened(band, factor)
-            if len({p.source for p in own[name]}) < MANY_SOURCES:
+            if name.endswith(".far") and len({p.source for p in own[name]}) < MANY_SOURCES:
                 low, high = min(low, 0.0), max(high, 0.0)  # the bias of few sources is nobody else's
-                if name.endswith(".far"):  # nor is a device that nobody timed known better than one that somebody did
-                    near = out[name.removesuffix(".far")]
-                    low, high = min(low, math.log(near["low"])), max(high, math.log(near["high"]))
             out[name] = {
                 "low": round(math.exp(low), 4),
                 "median": round(math.exp(band.median), 4),
