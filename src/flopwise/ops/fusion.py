@@ -71,7 +71,7 @@ def eager_passes(item: Item) -> tuple[float, float]:
     Source: counting the kernels of the modules of Llama in transformers, and of their derivatives (tests/ops); PyTorch
     before 2.9, which has no fused RMSNorm. Assumes: no tensor stays in a cache; weights and sines are narrow.
     """
-    kind = item.kind if isinstance(item, Norm | Pointwise) else ""
+    kind: str = item.kind if isinstance(item, Norm | Pointwise) else ""
     if isinstance(item, Pointwise) and item.gated:
         kind = "gated"
     (forward, backward), (one, one_back) = EAGER_BYTES.get(kind, ((1.0, 1.0), (1.0, 1.0)))
