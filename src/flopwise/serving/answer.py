@@ -30,11 +30,9 @@ from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, Se
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import (
     Percentile,
+    SteadyCurves,
     batch_sizes,
-    closed_loop,
     one_pass_latency_s,
-    open_loop,
-    open_loop_percentile,
 )
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
@@ -439,20 +437,18 @@ def percentiles(
 ) -> tuple[float, dict[str, Percentile]]:
     """(requests per second that it sustains, TTFT and TPOT by percentile) of one attention replica.
 
-    Source: `open_loop_percentile`, `disaggregated_percentiles`. Assumes: as there.
+    Source: `OpenLoop.percentile`, `disaggregated_percentiles`. Assumes: as there.
     """
     machine, shape = runner(job), request_work(job)
     if job.techniques.prefill_gpus:
         return disaggregated_percentiles(job, machine, most_in_flight, arrivals_per_s, names)
-    whole = open_loop(machine, job.layout, arrivals_per_s, most_in_flight, *shape)
-    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
-    seen = {
-        name: open_loop_percentile(machine, job.layout, whole, arrivals_per_s, *shape, name)
-        for name in dict.fromkeys((*names, "mean"))
-    }
+    curves = SteadyCurves.up_to(machine, job.layout, most_in_flight, *shape)
+    sustained = float(curves.steady.requests_per_s[-1, 0])
+    loop = curves.at(np.array([[min(arrivals_per_s, sustained)]]))._replace(arrivals_per_s=np.array([[arrivals_per_s]]))
+    seen = {name: loop.percentile(name) for name in dict.fromkeys((*names, "mean"))}
     middle_s = seen["mean"].tpot_s
     tpot_s = {name: percentile_tpot_s(job, seen[name].tpot_s, middle_s, name) for name in names}
-    return sustained, {name: Percentile(seen[name].ttft_s, tpot_s[name]) for name in names}
+    return sustained, {name: Percentile(*(one.item() for one in (seen[name].ttft_s, tpot_s[name]))) for name in names}
 
 
 def _draft_gain(job: ServeJob, estimate: ServeEstimate) -> DraftGain | None:
