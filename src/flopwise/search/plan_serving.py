@@ -28,7 +28,7 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
-from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts
+from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts, with_lengths
 from flopwise.search.serving_analysis import (
     floors,
     format_on,
@@ -91,7 +91,7 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
-    workload = with_facts(workload, facts)
+    workload, _ = with_lengths(with_facts(workload, facts), model)
     variants(workload, model)
     _ = workload.engine
     answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
