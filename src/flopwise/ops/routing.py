@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,44 @@ def hottest_rank_load(experts: int, skew: float, ep: Ints) -> Floats:
     first = skew / experts
     others = experts / np.asarray(ep) - 1.0
     return np.asarray(ep) * (first + np.maximum(others, 0.0) * (1.0 - first) / (experts - 1.0))
+
+
+def mean_maximum(mean: Floats, variance: Floats, n: Ints) -> Floats:
+    """Mean of the largest of `n` independent normal numbers that have this mean and variance; shape of the broadcast.
+
+    mean + sigma z, z the (n - 3/8) / (n + 1/4) quantile of the standard normal; the mean itself where n is 1.
+
+    Source: Blom 1958, Statistical estimates and transformed beta-variables, chapter 6 (within 5 % of sigma z).
+    Assumes: as stated.
+    """
+    largest: Floats = mean + np.sqrt(np.maximum(variance, 0.0)) * _largest_normal(n)
+    return largest
+
+
+def _largest_normal(n: Ints) -> Floats:
+    """Mean of the largest of `n` standard normal numbers; shape of `n`."""
+    sizes, place = np.unique(np.asarray(n, dtype=np.float64), return_inverse=True)
+    each = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in np.maximum(sizes, 1.0)])
+    largest: Floats = each[place].reshape(np.shape(n))
+    return largest
+
+
+def busiest_rank(experts: int, top_k: int, tokens: Floats, ep: Ints, skew: float = 1.0) -> tuple[Floats, Floats]:
+    """(copies of tokens, experts with at least one token) of the fullest of `ep` ranks; shape of the broadcast.
+
+    Tokens choose their experts independently, so that even balanced experts get unequal numbers: of copies a rank has
+    about T k / ep with variance T k / ep (1 - 1 / ep), of touched experts h p with variance h p (1 - p), where h = E /
+    ep and p = 1 - (1 - k / E)^T. Popular experts (`skew`) come on top of the copies.
+
+    Source: `mean_maximum`, `hottest_rank_load`; sampled in tests/ops/test_routing.py.
+    Assumes: one rank for each share of the experts; all are there once.
+    """
+    held = np.ceil(experts / np.asarray(ep))
+    mean = tokens * top_k * held / experts * hottest_rank_load(experts, skew, ep)
+    copies = np.minimum(mean_maximum(mean, mean * (1.0 - held / experts), ep), 1.0 * tokens * np.minimum(top_k, held))
+    touched = 1.0 - (1.0 - top_k / experts) ** np.asarray(tokens)
+    most = np.minimum(mean_maximum(held * touched, held * touched * (1.0 - touched), ep), held)
+    return copies, np.maximum(np.minimum(most, copies), held * touched)
 
 
 def dropped_frac(experts: int, skew: float, capacity: float, routed: Floats) -> Array:

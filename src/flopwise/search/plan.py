@@ -100,8 +100,11 @@ def plan(
         draft = plan_training(workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS)
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
+        from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
 
+        workload, lengths = with_lengths(workload, model)
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
+        draft.assumptions += lengths
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     shown = SHOWN if alone else 0

@@ -20,10 +20,10 @@ from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer,
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
-from flopwise.ops.routing import hottest_rank_load
+from flopwise.ops.routing import busiest_rank
 from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
-from flopwise.ops.work import item_work
+from flopwise.ops.work import item_work, touched_experts
 from flopwise.serving.memory import generates
 from flopwise.serving.precision import conversion_note
 from flopwise.values import dataclass
@@ -47,6 +47,7 @@ class StepLoad:
     prompts: Floats = 1  # prompts that those tokens belong to
     encoded: Floats = 0  # prompts whose encoder (or second tower) runs in this step
     encoder: Floats = 0  # tokens that the encoder makes of a prompt, which cross-attention sees
+    prefill_ranks: Floats | None = None  # attention replicas that work on as many prompt tokens; None: all of them
     every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
 
 
@@ -220,14 +221,9 @@ class Runner:
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
     ) -> Iterator[TimedKernel]:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
-        experts = next((item.experts for item in items if isinstance(item, Experts)), 0)
-        skewed = experts and self.expert_skew > 1
-        cut = Split(
-            tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False,
-            expert_load=hottest_rank_load(experts, self.expert_skew, split.ep) if skewed else 1.0,
-        )  # fmt: skip
+        cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
         for group in fused_groups(items):
-            for counted in _works(group, load, cut, split.dp, inside=inside):
+            for counted in _works(group, load, cut, split.dp, inside=inside, skew=self.expert_skew):
                 work = self._as_read(counted)
                 dtype, bits = self._format(work, inside=inside)
                 act_bytes = self._act_bytes if inside else self.plain_bytes
@@ -333,7 +329,7 @@ class Runner:
         thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
         routed = nbytes / split.tp * ep * (1.0 - (1.0 - 1.0 / ep) ** experts[0].top_k)
         spread = all_to_all_s(self.fabric, routed * thin, ep) + all_to_all_s(self.fabric, routed, ep)
-        whole = nbytes * split.dp
+        whole = _tokens_of_all(load, split.dp) * width * self.plain_bytes
         joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
         return seconds + np.where(np.asarray(split.dp) > 1, np.where(ep < ranks, joined, spread), summed)
 
@@ -379,13 +375,13 @@ def _own_rates(rates: Rates, engine: Engine) -> Rates:
     return rates if value == rates.value else replace(rates, value=value)
 
 
-def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
+def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool, skew: float = 1.0) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
     What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Embeddings are looked up
     for every token; else before and after the layers of a decoder only the rows that make a token count: one a
     sequence. Keys and values of cross-attention are made once a prompt. Experts see the tokens of all attention
-    `replicas`.
+    `replicas`; of their ranks the fullest is described, since the others wait for it.
     """
     first = group[0]
     per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
@@ -407,9 +403,35 @@ def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: 
         every = stream != "samples" and (inside or load.every or isinstance(first, Embedding))
         rows = load.prefill_tokens if every else np.minimum(load.prefill_tokens, load.prompts)
         tokens = load.decode_batch * load.decode_tokens + rows
-        shape = Shape(batch=tokens * replicas if isinstance(first, Experts) else tokens, query=1, context=1)
+        if isinstance(first, Experts):
+            tokens = _tokens_of_all(load, replicas)
+            cut = _fullest_rank(first, tokens, cut, skew)
+        shape = Shape(batch=tokens, query=1, context=1)
     whole = [work for work in (item_work(item, shape, cut) for item in group) if work is not None]
     return [merge_works(whole)] if whole else []
+
+
+def _tokens_of_all(load: StepLoad, replicas: Ints) -> Floats:
+    """Tokens of a step of all attention replicas, each of which decodes as many sequences."""
+    prefill = replicas if load.prefill_ranks is None else load.prefill_ranks
+    tokens: Floats = load.decode_batch * load.decode_tokens * replicas + load.prefill_tokens * prefill
+    return tokens
+
+
+def _fullest_rank(item: Experts, tokens: Floats, cut: Split, skew: float) -> Split:
+    """The rank with most copies of `tokens`, and with most experts that have one, over the mean of all.
+
+    Source: `flopwise.ops.routing.busiest_rank`. Assumes: as there.
+    """
+    if np.all(np.asarray(cut.ep) == 1):
+        return cut
+    held = np.ceil(item.experts / np.asarray(cut.ep))
+    copies, touched = busiest_rank(item.experts, item.top_k, tokens, cut.ep, skew)
+    mean = touched_experts(item.experts, item.top_k, tokens, held)
+    return replace(
+        cut, expert_load=copies / np.maximum(tokens * item.top_k * held / item.experts, 1e-9),
+        touched_load=touched / np.maximum(mean, 1e-9),
+    )  # fmt: skip
 
 
 class KernelParts(NamedTuple):
