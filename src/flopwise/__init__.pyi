@@ -389,6 +389,7 @@ def plan(
     simulate: bool = ...,
     objective: str = ...,
     spot: str = ...,
+    reserved: str = ...,
     one_precision: str | None = ...,
     tokens: float | None | str = ...,
     samples: float | None | str = ...,
@@ -527,6 +528,7 @@ def plan(
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
         spot: Spot prices that are not known: left out, or assumed from the provider's published discounts.
+        reserved: Prices of reserved machines that are not known: left out, or assumed from the provider's published discounts.
         one_precision: One precision instead of all: of products in training, of weights in serving.
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
@@ -54,7 +54,8 @@ FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "offers.MARKETPLACES",
-    "spot_prices.DISCOUNTS", "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
+    "discounts.SPOT_DISCOUNTS", "discounts.RESERVED_DISCOUNTS",
+    "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
     "kubernetes.NODES", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
     "price_book.HARDWARE",
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
@@ -372,12 +373,18 @@ class Facts:
             and (region is None or o.serves(region))
         )
 
-    def with_assumed_spot(self) -> Facts:
-        """The same facts, with spot prices assumed where they are not known and the provider's discounts are."""
-        from flopwise.facts.spot_prices import with_assumed_spot  # noqa: PLC0415 - few ask for them
+    def with_assumed_prices(self, kinds: Collection[str]) -> Facts:
+        """The same facts, with unknown prices of `kinds` (spot, reserved) assumed from the provider's discounts."""
+        if not kinds:
+            return self
+        from flopwise.facts.discounts import with_assumed_prices  # noqa: PLC0415 - few ask for them
 
-        bands = _by_name(self.rows("spot_prices.DISCOUNTS"))
-        return self.with_tables(offers=with_assumed_spot(self.offers, bands))
+        bands: dict[tuple[str, str], Any] = {}
+        if "spot" in kinds:
+            bands |= {(row.provider, "spot"): row for row in self.rows("discounts.SPOT_DISCOUNTS").values()}
+        if "reserved" in kinds:
+            bands |= self.rows("discounts.RESERVED_DISCOUNTS")
+        return self.with_tables(offers=with_assumed_prices(self.offers, bands))
 
     def offered_accelerator(self, offer: Offer) -> Accelerator:
         """Return one accelerator as `offer` has it: whole, or its share.

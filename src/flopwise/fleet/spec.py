@@ -16,7 +16,16 @@ from flopwise.cost.spec import PURCHASES as RENTED
 from flopwise.errors import SpecError
 from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
-from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, RankingSpec, WorkloadSpec
+from flopwise.search.spec import (
+    SECTIONS,
+    SERVING,
+    TRAINING,
+    WORKLOAD_FILE,
+    ConstraintsSpec,
+    RankingSpec,
+    WorkloadSpec,
+    assumed_kinds,
+)
 from flopwise.serving.spec import AutoscaleSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
@@ -385,6 +394,7 @@ class Policies(Spec):
         repeated=True,
     )
     spot: str = options.same(RankingSpec, "spot", key=FIELD, section="")
+    reserved: str = options.same(RankingSpec, "reserved", key=FIELD, section="")
     max_spot_share: float = _key(options.FRACTION_OR_ZERO, "Of the monthly cost.", default=1.0)
     quotas: tuple[Quota, ...] = _key(record(Quota), "Instances that providers grant.", repeated=True)
     backup: Backup = _key(record(Backup), "Capacity in a second provider.", default=Backup())
@@ -405,6 +415,11 @@ class Policies(Spec):
     scenarios: MonthSpreads = _key(
         record(MonthSpreads), "How far drawn months stray from the plan.", default=MonthSpreads(),
     )
+
+    @property
+    def assumed_prices(self) -> frozenset[str]:
+        """The kinds of prices that are assumed where they are not known: spot, reserved."""
+        return assumed_kinds(spot=self.spot, reserved=self.reserved)
 
     @property
     def shares(self) -> Mapping[str, float]:

@@ -22,7 +22,7 @@ from flopwise.values import dataclass
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
 PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
 USUAL_PERCENTILE = "p95"
-SPOT_PRICES = ("known", "assume")
+UNKNOWN_PRICES = ("known", "assume")
 ANY = "any"
 """Stands for every precision that the training software has."""
 
@@ -88,8 +88,13 @@ class RankingSpec(Spec):
         "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key=FIELD,
     )
     spot: str = option(
-        "--spot", options.choice(*SPOT_PRICES),
+        "--spot", options.choice(*UNKNOWN_PRICES),
         "Spot prices that are not known: left out, or assumed from the provider's published discounts.",
+        default="known", section="Where it may run", key=FIELD,
+    )
+    reserved: str = option(
+        "--reserved", options.choice(*UNKNOWN_PRICES),
+        "Prices of reserved machines that are not known: left out, or assumed from the provider's published discounts.",
         default="known", section="Where it may run", key=FIELD,
     )
     one_precision: str | None = option(
@@ -231,8 +236,8 @@ WORKLOAD_FILE = FileFormat(
     sections=SECTIONS,
     order=(
         "model", "task", "name", "data", "method", "routing", "traffic", "techniques", "targets", "constraints",
-        "objective", "spot", "simulate", "optimizer", "precision", "attention", "grad_dtype", "master_weights",
-        "checkpoints",
+        "objective", "spot", "reserved", "simulate", "optimizer", "precision", "attention", "grad_dtype",
+        "master_weights", "checkpoints",
     ),
 )  # fmt: skip
 MEANING: dict[str, tuple[str, ...]] = {
@@ -246,6 +251,11 @@ MEANING: dict[str, tuple[str, ...]] = {
     "targets.deadline": (*TRAINING, "batch"), "traffic.requests": ("batch",),
 }  # fmt: skip
 """Tasks for which a section or a key of a workload means something, where that is not all of them."""
+
+
+def assumed_kinds(**said: str) -> frozenset[str]:
+    """The kinds of prices (spot, reserved) that are assumed where they are not known."""
+    return frozenset(kind for kind, choice in said.items() if choice == "assume")
 
 
 def keys_of(name: str) -> list[str]:
