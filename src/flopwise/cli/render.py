@@ -51,6 +51,10 @@ class Screen:
         """`text` in characters that the encoding has."""
         return text if self.unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
+    def wrap(self, text: str) -> str:
+        """A line of prose in lines that are no wider than this, each under the line's own indent."""
+        return _wrapped_prose(text, self.width)
+
     def verbatim(self, text: str) -> str:
         """What is drawn with characters, or typed: as it is, whatever the page makes of text."""
         return f"```\n{text}\n```" if self.markdown and text else text
@@ -84,7 +88,7 @@ def write(*blocks: str, to: Screen | None = None) -> None:
     """Write `blocks` to stdout, an empty line between them, prose wrapped to the terminal; without empty blocks."""
     paper = to or screen()
     lines = "\n\n".join(block for block in blocks if block).split("\n")
-    sys.stdout.write(paper.spell("\n".join(_wrapped_prose(line, paper.width) for line in lines)) + "\n")
+    sys.stdout.write(paper.spell("\n".join(map(paper.wrap, lines))) + "\n")
 
 
 def _wrapped_prose(line: str, width: int | None) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
 
 
-@options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report")
+@options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report", work="assessing")
 @options.argument("fleet", FILE)
 @add("-o --output", FILE, "Write the report into this folder.")
 @add("--compare", FILE, "Say what changed since an earlier report (folder or JSON).", field="old")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flopwise.fleet.check import Check, CheckedWorkload
 
 
-@options.command("check", "flopwise check examples/existing.yaml --existing examples/existing.csv")
+@options.command("check", "flopwise check examples/existing.yaml --existing examples/existing.csv", work="checking")
 @options.argument("fleet", FILE)
 @add("-o --output", FILE, "Write the judgement into this folder.")
 @add("--existing", FILE, "A table (CSV) of what workloads run on: name, instance, count, hours.")

@@ -69,6 +69,7 @@ API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrai
     "flopwise compare Llama-3.1-8B --tokens-per-month 500M --no-simulate",
     "flopwise compare Llama-3.1-8B --tokens-per-month 20B --api-price 0.15/0.60 --way api --way finetune --lora 16 "
     "--provider aws --no-simulate",
+    work="planning each way",
 )
 @options.argument("model")
 @add(

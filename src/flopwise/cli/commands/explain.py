@@ -75,6 +75,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
     "flopwise explain gpt2-xl --gpu a100-80gb --batch 8 --seq 1024",
     "flopwise explain Llama-3.1-70B --gpu h100 --tp 8 --precision fp8 --stack megatron --json",
     "flopwise explain Qwen3-30B-A3B --gpu h100 --task serve --batch 64 --seq 4096",
+    work="explaining",
 )
 @options.argument("model")
 @flags(MachineSpec, "gpu gpus_per_node", section="")

@@ -53,6 +53,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "flopwise plan Llama-3.1-70B --task serve --rate 20 --input 1k --output 250 --ttft p95=1s --tpot p95=50ms --top 5",
     most_used="task gpus providers regions tokens lora rate input_tokens output_tokens ttft "
     "tpot latency deadline budget purchase objective",
+    work="searching offers and layouts",
 )
 @options.argument("workload", required=False)
 @workload_options

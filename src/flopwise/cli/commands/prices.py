@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
+from flopwise.cli.progress import note
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
@@ -98,10 +97,10 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
 
 def _say(notes: Sequence[str]) -> None:
     """The first few on stderr, and how many more there are."""
-    for note in notes[:SAID]:
-        click.echo(f"note: {note}", err=True)
+    for text in notes[:SAID]:
+        note(text)
     if len(notes) > SAID:
-        click.echo(f"note: {len(notes) - SAID:,} more like these", err=True)
+        note(f"{len(notes) - SAID:,} more like these")
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:

@@ -67,6 +67,7 @@ NOT_QUEUED = {
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --rate 2 --draft eagle --acceptance 0.7 --shared-prefix 500",
     most_used="gpu replicas rate input_tokens output_tokens users duration_s ttft tpot "
     "latency weights engine replay autoscale",
+    work="simulating",
 )
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")

@@ -14,6 +14,7 @@ import click
 from flopwise.cli import options
 from flopwise.cli.app import app
 from flopwise.cli.options import Flag, add, usage_error
+from flopwise.cli.progress import clear
 from flopwise.errors import MissingFactError
 from flopwise.options import FILE, FLAG, name, whole
 
@@ -97,6 +98,7 @@ def run_server(
         raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
+    clear()
     with listen(host, port) as socket:
         shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{socket.getsockname()[1]}{path}"
