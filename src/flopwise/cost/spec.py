@@ -42,7 +42,7 @@ class MachineSpec(Spec):
         "Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there "
         "are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.")
     provider: str | None = _machine(
-        "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...")
+        "--provider", options.PROVIDER, "Offers of this provider only: aws, gcp, azure, lambda ...")
     instance: str | None = _machine(
         "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.")
     region: str | None = _machine(
