@@ -75,6 +75,8 @@ def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str
     for name in known:
         folded.setdefault(fold(name), {}).setdefault(name.lower(), name)
     key = fold(given)
+    if not key:
+        return ()
 
     def likeness(name: str, key: str) -> float:
         matcher = difflib.SequenceMatcher(None, name, key)
@@ -88,7 +90,7 @@ def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str
         if any(score >= NEAR for score in scores.values()):
             break
     close = sorted((name for name in scores if scores[name] >= NEAR), key=lambda name: -scores[name])[:limit]
-    inside = [k for k in folded if key and (key in k or k in key)]
+    inside = [k for k in folded if key in k or k in key]
     found: list[str] = []
     for near in dict.fromkeys([*close, *inside]):
         spelled = sorted(folded[near], key=lambda s: -difflib.SequenceMatcher(None, given, s).ratio())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options, units
+from flopwise.cli import render
 from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import COMMANDS, LazyGroup
 from flopwise.cli.progress import Progress, clear, note
@@ -453,7 +454,7 @@ def answer(
         context.meta["flopwise.emitted"] = True
         return
     paper = replace(screen(), width=None, color=False, markdown=True) if form == "markdown" else screen()
-    blocks = [] if verdict is None else [heading(verdict(value), paper)]
+    blocks = [] if verdict is None else [render.verdict(verdict(value), paper)]
     blocks += text(value, paper)
     if figure is not None:
         blocks += [heading("Where the figures come from", paper), tree(figure(value), paper)]

@@ -133,7 +133,7 @@ class TargetsSpec(Spec):
     """What the answer has to hold."""
 
     ttft: Latency | None = _target(
-        "--ttft", LATENCY, "Time to the first token: 500ms; in plans at a percentile: p95=1s.",
+        "--ttft", LATENCY, "Time to the first token: 500ms, or at a percentile: p95=1s.",
     )
     tpot: Latency | None = _target("--tpot", LATENCY, "Time per further output token, on average: 50ms, p95=50ms.")
     latency: Latency | None = _target("--latency", LATENCY, "Whole request, from arrival to last token: 5s, p99=5s.")

@@ -80,7 +80,7 @@ def _row(row: FormatFit) -> tuple[Any, ...]:
     user = None if each is None else f"{1 / each.value:,.1f}"
     usd = service.usd_per_million_output_tokens
     cells = (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value))
-    return (*head, *cells, None if usd is None else f"{units.in_currency(usd):,.3g}", kept)
+    return (*head, *cells, None if usd is None else f"{units.in_currency(usd):,.2f}", kept)
 
 
 def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:

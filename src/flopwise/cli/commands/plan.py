@@ -21,7 +21,7 @@ from flopwise.facts.offers import UNDATED, days_old
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.results import plain
-from flopwise.search.answer import LATENCIES
+from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
 def _first(plan: Plan, paper: Screen) -> Iterator[str]:
     """The best plan in full, the command that asks for it alone (or for the nearest miss), and what its links carry."""
     if plan.plans:
-        yield _best(plan.plans[0], paper)
+        yield _best(plan.plans[0], paper, runs=plan.task in RUNS)
     for one in (plan.plans or plan.misses)[:1]:
         if one.reproduce:
             yield f"Row 1 by itself, with the same figures:\n{one.reproduce}"
@@ -420,14 +420,14 @@ def _number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s'[: number != 1]}"
 
 
-def _best(best: Candidate, paper: Screen) -> str:
-    """The best plan in full."""
+def _best(best: Candidate, paper: Screen, *, runs: bool) -> str:
+    """The best plan in full; `runs`: of one run, else of a month of service."""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
         ("layout", _layout_text(best.layout)),
         ("price", _price(best)),
     ]
-    rows += _interval_rows(best)
+    rows += _interval_rows(best, runs=runs)
     if best.start_s:
         what = "machines that boot, image, weights, data, compilation"
         share = f"{units.format_usd(best.start_usd)} of the cost"
@@ -453,16 +453,16 @@ def _layout_text(layout: Mapping[str, Any]) -> str:
     )
 
 
-def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
-    """Time, cost and energy with their 80 % intervals, and what those rest on."""
-    shown = (("seconds", units.format_seconds), ("cost_usd", units.format_usd), ("energy_joules", units.format_joules))
-    for figure, text in shown:
+def _interval_rows(best: Candidate, *, runs: bool) -> Iterator[tuple[str, str]]:
+    """Time (of a run; a request's stands below), cost and energy with their 80 % intervals, and what those rest on."""
+    month = "" if runs else " a month"
+    shown = [("cost" + month, "cost_usd", units.format_usd), ("energy" + month, "energy_joules", units.format_joules)]
+    for title, figure, text in [*([("time", "seconds", units.format_seconds)] if runs else []), *shown]:
         value, ends = getattr(best, figure), best.ends(figure)
         if value is not None and ends is not None:
-            yield (
-                figure.partition("_")[0].replace("seconds", "time"),
-                f"{text(value)} {units.format_interval(*ends, text)}",
-            )
+            low, high = map(text, ends)
+            same = f"{text(value)}, the same at both ends of the 80 % interval"
+            yield title, same if low == high else f"{text(value)} {units.format_interval(*ends, text)}"
     if best.evidence:
         yield "rests on", best.evidence
 
