@@ -238,6 +238,8 @@ LABELS = {
     "usd_per_million_tokens": "per million tokens",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
+SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
+"""Latencies, and the targets that say at which percentile they are held."""
 UNMEASURED = "no measured run on this architecture"
 """How the evidence of such a candidate begins."""
 OLD_DAYS = 180
@@ -277,10 +279,11 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
 def _first(plan: Plan, paper: Screen) -> Iterator[str]:
     """The best plan in full, the command that asks for it alone (or for the nearest miss), and what its links carry."""
     if plan.plans:
-        yield _best(plan.plans[0], paper, runs=plan.task in RUNS)
+        yield _best(plan.plans[0], plan, paper)
     for one in (plan.plans or plan.misses)[:1]:
         if one.reproduce:
-            yield f"Row 1 by itself, with the same figures:\n{one.reproduce}"
+            same = "as estimated, before its simulation" if one.simulated else "with the same figures"
+            yield f"Row 1 by itself, {same}:\n{paper.verbatim(f'  {one.reproduce}')}"
     if plan.plans:
         yield from _network(plan.plans[0], paper)
 
@@ -420,23 +423,34 @@ def _number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s'[: number != 1]}"
 
 
-def _best(best: Candidate, paper: Screen, *, runs: bool) -> str:
-    """The best plan in full; `runs`: of one run, else of a month of service."""
+def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
+    """The best plan in full."""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
         ("layout", _layout_text(best.layout)),
         ("price", _price(best)),
     ]
-    rows += _interval_rows(best, runs=runs)
+    rows += _interval_rows(best, runs=plan.task in RUNS)
     if best.start_s:
         what = "machines that boot, image, weights, data, compilation"
         share = f"{units.format_usd(best.start_usd)} of the cost"
         rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
-    rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
+    figures = {name: value for name, value in best.figures.items() if value is not None}
+    if plan.task == "encode":  # which has no first token
+        figures.pop("ttft_s", None)
+    rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
+
+
+def _label(figure: str, plan: Plan) -> str:
+    """What a figure of a candidate is called; latencies under a rate with their percentile."""
+    target = SERVED.get(figure)
+    if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
+        return LABELS[figure]
+    return f"{LABELS[figure]} {_percentile(plan, target)}"
 
 
 def _layout_text(layout: Mapping[str, Any]) -> str:
@@ -491,11 +505,13 @@ def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
     return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
 
 
-def _figure(name: str, value: float) -> str:
+def _figure(name: str, value: float, task: str) -> str:
     if name.endswith("_frac"):
         return units.format_percent(value)
     if name.startswith("usd_per"):
-        return units.format_usd(value)
+        return (
+            f"{units.format_usd(value)} ({'input' if task == 'encode' else 'output, with the bill of their prompts'})"
+        )
     if "_per_s" in name:
         return decimal(value)
     return units.format_seconds(value) if name.endswith("_s") else decimal(value)
