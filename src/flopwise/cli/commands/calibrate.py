@@ -42,7 +42,8 @@ MACHINES = "gpu instance gpus_per_node network power_limit"
 @add("--remove", PROFILE, "Remove a profile: the shipped constants hold again.", section="Profiles")
 @add("--model", name("model", 4096), "What it serves; FILE is then what `flopwise observe` wrote.", section=DEPLOYMENT)
 @add(
-    "--users", DEGREE, "Clients who ask again once answered (default: as FILE says; else requests come at its times).",
+    "--users", DEGREE,
+        "Clients who ask again once they are answered (default: as FILE says; else requests come at its times).",
     section=DEPLOYMENT,
 )  # fmt: skip
 @flags(MachineSpec, MACHINES, section=DEPLOYMENT)

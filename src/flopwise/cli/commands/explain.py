@@ -52,7 +52,7 @@ NOT_EXPLAINED = ("compare", "weak", "sweep")
 )
 @options.argument("question", metavar="QUESTION|MODEL")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@add("--depth", whole(high=100), "How far down the tree is drawn (default: all of it).")
+@add("--depth", whole(high=100), "Levels of the tree to draw (default: all).")
 def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> None:
     """Where each figure comes from, and what would move it.
 

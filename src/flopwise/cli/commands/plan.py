@@ -74,9 +74,9 @@ def command(
 ) -> None:  # fmt: skip
     """Rank the ways of running a workload over all offers.
 
-    WORKLOAD is a YAML file, or a model with the workload in options; options given with a file override it. A file with
-    `sweep` or `workloads` holds many: each is planned, and the best of each shown; a second --engine, inline (where
-    none is given), processes or ray, says what runs them.
+    WORKLOAD is a YAML file, or a model with the workload in options; options override a file. A file with `sweep` or
+    `workloads` holds many: each is planned, and the best plan of each is shown; a second --engine (inline by default,
+    processes or ray) says what runs them.
     """
     from flopwise.api import plan as api
     from flopwise.api.export import check_targets

@@ -87,7 +87,7 @@ NOT_QUEUED = {
 @add(
     "--vertical",
     FLAG,
-    "The same accelerators as fewer, larger replicas or more, smaller.",
+    "Compare fewer, larger replicas with more, smaller ones on the same accelerators.",
     default=False,
     section=SCALING,
 )

@@ -44,7 +44,7 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")
 @flags(SharedSpec, "gpus")
-@add("--compare", FLAG, "Instead: how data, ZeRO, FSDP, tensor, pipeline ... layouts scale.", default=False)
+@add("--compare", FLAG, "Show how data, ZeRO, FSDP, tensor, pipeline ... layouts scale, instead.", default=False)
 @add("--weak", FLAG, "With --compare: the global batch grows with the accelerators.", default=False)
 @flags(DataSpec)
 @flags(ReadsSpec)
