@@ -107,29 +107,29 @@ def fit(
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def io(
@@ -198,23 +198,23 @@ def io(
 
     Keywords:
         seq: Tokens of a sequence: 8k (8,192).
-        batch: Samples of one accelerator and step.
+        batch: Samples per accelerator and step.
         precision: Of the matrix products (default: the workload's reference implementation, else bf16).
-        flops_per_sample: Forward and backward: 4.2T, 247Gi (base 2).
+        flops_per_sample: FLOPs of a sample, forward and backward: 4.2T, 247Gi (base 2).
         sample_bytes: Bytes of a sample as fed: 16MiB.
         token_bytes: Bytes of a stored token (default: 2, or 4 above 65,536 words).
         efficiency: Achieved share of the datasheet's rates: 0.4, 40% (default: estimated).
         achieved_flops_per_s (or achieved): FLOP/s that one accelerator achieves: 35TFLOP/s.
         records: Samples as fed to the network, or as the benchmark stores them.
-        record_bytes: Bytes of a stored sample, instead of either.
+        record_bytes: Bytes of a stored sample, instead of --records.
         dataset_bytes (or dataset): Bytes of the whole data set.
         cache_bytes (or cache): Bytes that a node can keep: page cache or local drives.
-        policy (or cache_policy): The page cache evicts what was used longest ago; staged data stay.
-        shuffle: Over all nodes, within a node's own part, or none.
+        policy (or cache_policy): lru: a page cache that evicts what was used longest ago; pinned: staged data, which stay.
+        shuffle: How samples are shuffled: over all nodes, within a node's shard, or not at all.
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bytes_per_s (or storage_bandwidth): What storage delivers to a node, as measured instead: 3GB/s.
         devices: Drives of a node.
-        connections: Of a node to an object store.
+        connections: Connections of a node to an object store.
         checkpoint_interval_s (or checkpoint_interval): Time between checkpoints: 30min.
         checkpoint_stall_frac (or checkpoint_stall): Share of the time that writing may take.
         restore_within_s (or restore_within): Time to read a checkpoint back: 5min.
@@ -224,17 +224,17 @@ def io(
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def memory(
@@ -320,30 +320,30 @@ def memory(
     Keywords:
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
-        epochs: How often tokens or samples are gone through.
+        epochs: Passes over the tokens or samples.
         seq: Tokens of a sequence: 8k (8,192).
         global_batch: Sequences of one optimizer step.
-        global_batch_tokens: The same in tokens: 4M.
-        padded: Share of each sequence that is padding, and no token of the run.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
         lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
-        precision: Of the matrix products in training.
+        precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software of before it).
-        grad_dtype: Of the accumulated gradients (default: the stack's).
-        master_weights: A separate fp32 copy of the weights (default: the stack's).
-        lora: Train adapters of this rank on a frozen base.
-        finetune: All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.
-        qlora: Adapters on a 4-bit base, of rank 16 unless --lora says another.
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
-        base_format: Of the frozen weights under adapters: nf4, int8 ... (default: bf16).
-        freeze: Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        capacity_factor: Experts compute this many times the mean load and drop what is more (default: nothing is dropped).
-        micro_batch: Sequences of one pass of a replica.
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -353,26 +353,26 @@ def memory(
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
-        recompute: Activations computed again.
+        recompute: Activation recomputation (checkpointing).
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
         schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
-        sequence_parallel: Cut norms and residuals inside a tp group.
+        sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def plan(
@@ -527,37 +527,37 @@ def plan(
         name: As results call it.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
-        spot: Spot prices that are not known: left out, or assumed from the provider's published discounts.
-        reserved: Prices of reserved machines that are not known: left out, or assumed from the provider's published discounts.
+        spot: Offers whose spot price is not known: leave them out, or assume the provider's published discounts.
+        reserved: Offers whose reserved price is not known: leave them out, or assume the provider's published discounts.
         one_precision: One precision instead of all: of products in training, of weights in serving.
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
-        epochs: How often tokens or samples are gone through.
+        epochs: Passes over the tokens or samples.
         seq: Tokens of a sequence: 8k (8,192).
         global_batch: Sequences of one optimizer step.
-        global_batch_tokens: The same in tokens: 4M.
-        padded: Share of each sequence that is padding, and no token of the run.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
         lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
         kind: All weights, adapters, or adapters on a quantised model.
-        rank: Of adapters.
-        precision: Of the matrix products in training.
+        rank: Rank of the adapters.
+        precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software of before it).
-        grad_dtype: Of the accumulated gradients (default: the stack's).
-        master_weights: A separate fp32 copy of the weights (default: the stack's).
-        lora: Train adapters of this rank on a frozen base.
-        finetune: All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.
-        qlora: Adapters on a 4-bit base, of rank 16 unless --lora says another.
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
-        base_format: Of the frozen weights under adapters: nf4, int8 ... (default: bf16).
-        freeze: Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        capacity_factor: Experts compute this many times the mean load and drop what is more (default: nothing is dropped).
-        micro_batch: Sequences of one pass of a replica.
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -567,74 +567,74 @@ def plan(
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
-        recompute: Activations computed again.
+        recompute: Activation recomputation (checkpointing).
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
         schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
-        sequence_parallel: Cut norms and residuals inside a tp group.
+        sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        rate: Requests that arrive a second, on average: 20, 500/min.
+        rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
+        requests: Total number of requests, of a batch job or instead of a duration.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
         peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        ttft: Time to the first token: 500ms; in plans at a percentile: p95=1s.
+        ttft: Time to the first token: 500ms, or at a percentile: p95=1s.
         tpot: Time per further output token, on average: 50ms, p95=50ms.
         latency: Whole request, from arrival to last token: 5s, p99=5s.
         throughput: Tokens per second, over all accelerators.
-        deadline: The run, or the queue, is done within this time: 6h, 30d.
-        budget: US dollars: the whole run for training and batch, a month for a service.
+        deadline: Time within which the run, or the queue, is done: 6h, 30d.
+        budget: Budget in US dollars: of the whole run for training and batch, of a month for a service.
         confidence: Probability with which each target has to be met.
         providers (or provider): Offers of this provider only: aws, gcp, azure, lambda ...
         regions (or region): Offers in this region only; patterns such as eu-* are fine.
         gpus (or gpu): Accelerators by name, vendor or family: h100, a100 (all variants), nvidia, hopper; 8xh100 for at most 8; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         vendors (or vendor): Devices of these vendors only: NVIDIA, AMD, Google ...
-        exclude: No device of these names, vendors or families: b200, amd, hopper.
-        software: What the project is written for; what needs a port is left out (default: cuda and cpu, what a project of PyTorch and CUDA runs on unchanged, and that of devices that are named).
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
+        exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
+        software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
         instances (or instance): Offers of this instance type only; they set price and network.
-        purchase: Way to buy.
-        max_gpus: At most so many accelerators.
-        min_gpus: At least so many accelerators.
+        purchase: Purchase option.
+        max_gpus: Maximum number of accelerators.
+        min_gpus: Minimum number of accelerators.
         weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
         inter_node_bandwidth: Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        max_usd_per_hour (or max_hourly): At most so many US dollars an hour, all machines together.
+        max_usd_per_hour (or max_hourly): Maximum US dollars per hour, of all machines together.
         mtbf: Time between failures of one GPU with its share of the node.
         node_mtbf: Time between failures of one node.
         failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
         restart: From a failure to full speed: 10min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_bandwidth: With which the whole cluster writes: 200GB/s.
-        checkpoint_per_gpu: With which each accelerator writes its part: 2GB/s.
-        checkpoint_storage: What each node writes to: lustre, nvme ...
-        async_checkpoints: Training waits for the copy to host memory only.
-        repair: A failed node is away so long (default: replaced at once).
-        spares: Nodes that stand by, with --repair.
-        interruptions: How often one spot instance is taken back: 0.1/day.
-        jitter: Of step times between GPUs: above 16 all wait for the slowest (default: 1.5%).
+        checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
+        checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
+        checkpoint_storage: Storage that checkpoints are written to: lustre, nvme ...
+        async_checkpoints: Write checkpoints in the background: training waits only for the copy to host memory.
+        repair: Time to repair a failed node (default: replaced at once).
+        spares: Standby nodes, with --repair.
+        interruptions: Interruptions of one spot instance: 0.1/day.
+        jitter: Spread of step times between GPUs; above 16 GPUs all wait for the slowest (default: 1.5%).
         validate_every: Steps between validations.
         validate_batches: Global batches of one validation (default: 1).
         loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
@@ -667,12 +667,12 @@ def probe(
         device: Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.
         only: Measure this kind only: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
         quick: Fewer sizes and repetitions: under 20 seconds instead of two minutes.
-        threads: Threads of the CPU that are used.
+        threads: CPU threads to use.
         disk: Folder whose disk is measured, in a temporary file (default: the current one).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def roofline(
@@ -719,17 +719,17 @@ def roofline(
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def runs(
@@ -832,52 +832,52 @@ def serve(
     Keywords:
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
-        rate: Requests that arrive a second, on average: 20, 500/min.
+        rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
+        requests: Total number of requests, of a batch job or instead of a duration.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
-        image_bandwidth: Rate of pulling and unpacking it: 200MB/s.
+        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def serve_sweep(
@@ -949,52 +949,52 @@ def serve_sweep(
     Keywords:
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
-        rate: Requests that arrive a second, on average: 20, 500/min.
+        rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
+        requests: Total number of requests, of a batch job or instead of a duration.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
-        image_bandwidth: Rate of pulling and unpacking it: 200MB/s.
+        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def advise(
@@ -1043,17 +1043,17 @@ def advise(
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def simulate(
@@ -1154,75 +1154,75 @@ def simulate(
 
     Keywords:
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        scale: Replay the trace so many times as fast.
-        rate: Requests that arrive a second, on average: 20, 500/min.
-        arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): Requests come this long (default: 10 min).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.
+        scale: Speed at which the trace is replayed: 2 is twice as fast.
+        rate: Requests per second, on average: 20, 500/min.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        duration_s (or duration): How long requests arrive (default: 10 min).
+        requests: Total number of requests, of a batch job or instead of a duration.
+        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
         peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
-        peak_hour: Of diurnal arrivals (default: 14).
-        weekend: Of diurnal arrivals: a weekend day over another.
+        peak_hour: Hour of the daily peak, of diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, of diurnal arrivals.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        users: Or so many users, who ask again after each answer.
+        users: A closed loop of this many users, who ask again after each answer.
         think_s (or think): Of users: the pause before they ask again; of sessions: on average.
-        turns: What comes are sessions of so many turns, as --input: each begins with all before it.
-        tool_share: Of the turns after the first: they follow a tool and no person (default: none).
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
-        together: Of users: all begin at one instant, even if they ask alike.
+        together: All users begin at the same instant, even if their requests are alike.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
-        prefixes: Prompts begin with one of so many texts,
-        prefix_tokens: of so many tokens, before their --input.
-        seed: Of the draws; the same seed, the same run.
-        policy: Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.
-        balancer: Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.
-        step_tokens: Tokens of an engine step (default: the engine's).
-        mix: Prompts and answers share steps, or prompts go first.
-        preempt: What becomes of a sequence when the cache is full.
-        prefix_cache: Keep shared prefixes (default: if any).
-        kv_stores: Where prefixes go that the cache has no room for, of each replica, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).
-        prefill_replicas: So many further replicas do prompts only and hand them over.
+        prefixes: Number of shared prefixes that prompts begin with.
+        prefix_tokens: Tokens of each shared prefix, before --input.
+        seed: Random seed: the same seed gives the same run.
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
+        step_tokens: Token budget of an engine step (default: the engine's).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        preempt: What happens to the sequence that is preempted when the cache is full.
+        prefix_cache: Cache shared prefixes (default: where there are any).
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        prefill_replicas: Further replicas that only run prefill and hand the cache over.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def autoscale(
@@ -1322,75 +1322,75 @@ def autoscale(
 
     Keywords:
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        scale: Replay the trace so many times as fast.
-        rate: Requests that arrive a second, on average: 20, 500/min.
-        arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): Requests come this long (default: 10 min).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.
+        scale: Speed at which the trace is replayed: 2 is twice as fast.
+        rate: Requests per second, on average: 20, 500/min.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        duration_s (or duration): How long requests arrive (default: 10 min).
+        requests: Total number of requests, of a batch job or instead of a duration.
+        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
         peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
-        peak_hour: Of diurnal arrivals (default: 14).
-        weekend: Of diurnal arrivals: a weekend day over another.
+        peak_hour: Hour of the daily peak, of diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, of diurnal arrivals.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        users: Or so many users, who ask again after each answer.
+        users: A closed loop of this many users, who ask again after each answer.
         think_s (or think): Of users: the pause before they ask again; of sessions: on average.
-        turns: What comes are sessions of so many turns, as --input: each begins with all before it.
-        tool_share: Of the turns after the first: they follow a tool and no person (default: none).
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
-        together: Of users: all begin at one instant, even if they ask alike.
+        together: All users begin at the same instant, even if their requests are alike.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
-        prefixes: Prompts begin with one of so many texts,
-        prefix_tokens: of so many tokens, before their --input.
-        seed: Of the draws; the same seed, the same run.
-        policy: Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.
-        balancer: Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.
-        step_tokens: Tokens of an engine step (default: the engine's).
-        mix: Prompts and answers share steps, or prompts go first.
-        preempt: What becomes of a sequence when the cache is full.
-        prefix_cache: Keep shared prefixes (default: if any).
-        kv_stores: Where prefixes go that the cache has no room for, of each replica, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).
-        prefill_replicas: So many further replicas do prompts only and hand them over.
+        prefixes: Number of shared prefixes that prompts begin with.
+        prefix_tokens: Tokens of each shared prefix, before --input.
+        seed: Random seed: the same seed gives the same run.
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
+        step_tokens: Token budget of an engine step (default: the engine's).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        preempt: What happens to the sequence that is preempted when the cache is full.
+        prefix_cache: Cache shared prefixes (default: where there are any).
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        prefill_replicas: Further replicas that only run prefill and hand the cache over.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def batch(
@@ -1468,60 +1468,60 @@ def batch(
             the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
 
     Keywords:
-        queue: Work off so many requests instead of traffic.
-        workers: Spot replicas for it.
-        deadline: The run, or the queue, is done within this time: 6h, 30d.
-        spot_interruptions: How often one spot instance is taken back: 0.1/day (default: as known of the provider).
+        queue: Requests of a queue to work off, instead of traffic.
+        workers: Spot replicas that work on the queue.
+        deadline: Time within which the run, or the queue, is done: 6h, 30d.
+        spot_interruptions: Interruptions of one spot instance: 0.1/day (default: as known of the provider).
         spot_price: US dollars for one spot accelerator and hour.
-        replace_s (or replace): Until another is found: 5min.
+        replace_s (or replace): Time until an interrupted spot instance is replaced: 5min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_time: A worker saves for so long.
-        fallback: On-demand replicas that save the deadline.
+        checkpoint_time: Time that a worker takes to write a checkpoint.
+        fallback: On-demand replicas that step in where the deadline is at risk.
         trials: Draws of interruptions.
-        cold_start: From the wish for a machine to its first request (default: a minute for the machine, then the engine).
+        cold_start: Time from asking for a machine until it takes requests (default: a minute for the machine, then the engine).
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
-        seed: Of the draws; the same seed, the same run.
+        seed: Random seed: the same seed gives the same run.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def train(
@@ -1624,30 +1624,30 @@ def train(
     Keywords:
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
-        epochs: How often tokens or samples are gone through.
+        epochs: Passes over the tokens or samples.
         seq: Tokens of a sequence: 8k (8,192).
         global_batch: Sequences of one optimizer step.
-        global_batch_tokens: The same in tokens: 4M.
-        padded: Share of each sequence that is padding, and no token of the run.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
         lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
-        precision: Of the matrix products in training.
+        precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software of before it).
-        grad_dtype: Of the accumulated gradients (default: the stack's).
-        master_weights: A separate fp32 copy of the weights (default: the stack's).
-        lora: Train adapters of this rank on a frozen base.
-        finetune: All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.
-        qlora: Adapters on a 4-bit base, of rank 16 unless --lora says another.
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
-        base_format: Of the frozen weights under adapters: nf4, int8 ... (default: bf16).
-        freeze: Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        capacity_factor: Experts compute this many times the mean load and drop what is more (default: nothing is dropped).
-        micro_batch: Sequences of one pass of a replica.
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -1657,38 +1657,38 @@ def train(
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
-        recompute: Activations computed again.
+        recompute: Activation recomputation (checkpointing).
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
         schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
-        sequence_parallel: Cut norms and residuals inside a tp group.
+        sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         mtbf: Time between failures of one GPU with its share of the node.
         node_mtbf: Time between failures of one node.
         failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
         restart: From a failure to full speed: 10min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_bandwidth: With which the whole cluster writes: 200GB/s.
-        checkpoint_per_gpu: With which each accelerator writes its part: 2GB/s.
-        checkpoint_storage: What each node writes to: lustre, nvme ...
-        async_checkpoints: Training waits for the copy to host memory only.
-        repair: A failed node is away so long (default: replaced at once).
-        spares: Nodes that stand by, with --repair.
-        interruptions: How often one spot instance is taken back: 0.1/day.
-        jitter: Of step times between GPUs: above 16 all wait for the slowest (default: 1.5%).
+        checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
+        checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
+        checkpoint_storage: Storage that checkpoints are written to: lustre, nvme ...
+        async_checkpoints: Write checkpoints in the background: training waits only for the copy to host memory.
+        repair: Time to repair a failed node (default: replaced at once).
+        spares: Standby nodes, with --repair.
+        interruptions: Interruptions of one spot instance: 0.1/day.
+        jitter: Spread of step times between GPUs; above 16 GPUs all wait for the slowest (default: 1.5%).
         validate_every: Steps between validations.
         validate_batches: Global batches of one validation (default: 1).
         loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
@@ -1697,8 +1697,8 @@ def train(
         token_bytes: Bytes of a stored token (default: 2, or 4 above 65,536 words).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
     """
 
 def watch(
@@ -1737,24 +1737,24 @@ def watch(
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it goes on, else played back.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
-        interval: Between two looks.
-        window: Over which a bound is judged.
+        interval: Time between two readings.
+        window: Time over which a bound is judged.
         plan: A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.
         rank: The candidate of the plan.
-        price: Price of all machines an hour.
+        price: Price of all machines per hour.
         started: How long ago the job began: cost counts from then, else from the first look.
-        budget: The job may cost this.
-        budget_per_day: 24 hours may cost this.
+        budget: The most that the job may cost.
+        budget_per_day: The most that 24 hours may cost.
         target_p95: 95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).
-        min_tokens_per_s: Least throughput.
-        utilisation: Most utilisation of a service's devices.
-        utilisation_for: How long it may be above.
-        memory: Most memory of a device in use.
-        memory_for: How long it may be above.
+        min_tokens_per_s: Minimum throughput.
+        utilisation: Maximum utilisation of a service's devices.
+        utilisation_for: How long it may stay above that.
+        memory: Maximum share of a device's memory in use.
+        memory_for: How long it may stay above that.
         webhook: Post every alert that fires or clears there, as JSON.
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
         state: File of this job that keeps when it began and that the command ran, for when watch is started again.
-        anew: Forget what is kept: the job begins now.
+        anew: Discard the state file: the job begins now.
     """
 
 def watch_live(
@@ -1789,22 +1789,22 @@ def watch_live(
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it goes on, else played back.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
-        interval: Between two looks.
-        window: Over which a bound is judged.
+        interval: Time between two readings.
+        window: Time over which a bound is judged.
         plan: A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.
         rank: The candidate of the plan.
-        price: Price of all machines an hour.
+        price: Price of all machines per hour.
         started: How long ago the job began: cost counts from then, else from the first look.
-        budget: The job may cost this.
-        budget_per_day: 24 hours may cost this.
+        budget: The most that the job may cost.
+        budget_per_day: The most that 24 hours may cost.
         target_p95: 95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).
-        min_tokens_per_s: Least throughput.
-        utilisation: Most utilisation of a service's devices.
-        utilisation_for: How long it may be above.
-        memory: Most memory of a device in use.
-        memory_for: How long it may be above.
+        min_tokens_per_s: Minimum throughput.
+        utilisation: Maximum utilisation of a service's devices.
+        utilisation_for: How long it may stay above that.
+        memory: Maximum share of a device's memory in use.
+        memory_for: How long it may stay above that.
         webhook: Post every alert that fires or clears there, as JSON.
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
         state: File of this job that keeps when it began and that the command ran, for when watch is started again.
-        anew: Forget what is kept: the job begins now.
+        anew: Discard the state file: the job begins now.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwise import units
-from flopwise.errors import SpecError, nearest_hint
+from flopwise.errors import SpecError, fold, nearest_hint
 from flopwise.values import dataclass
 
 JsonSchema = dict[str, Any]
@@ -79,6 +79,34 @@ def name(metavar: str, longest: int = 200) -> ValueKind:
         return text
 
     return ValueKind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
+
+
+PROVIDER_ALIASES = {
+    alias: provider
+    for provider, aliases in {
+        "aws": "amazon amazonwebservices ec2",
+        "azure": "microsoft microsoftazure msazure",
+        "gcp": "google googlecloud googlecloudplatform gce",
+        "lambda": "lambdalabs lambdacloud lambdaai",
+        "massedcompute": "massed",
+        "oci": "oracle oraclecloud",
+        "vast": "vastai",
+    }.items()
+    for alias in aliases.split()
+}
+"""Other names of providers, folded, and what offers call them."""
+
+
+def provider_name(given: str) -> str:
+    """What offers call the provider `given`, which may be one of `PROVIDER_ALIASES`; else as given."""
+    return PROVIDER_ALIASES.get(fold(given), given)
+
+
+def _provider(value: object, what: str) -> str:
+    return provider_name(name("provider").parse(value, what))
+
+
+PROVIDER = replace(name("provider"), parse=_provider)
 
 
 def choice(*allowed: str) -> ValueKind:

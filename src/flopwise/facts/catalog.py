@@ -35,6 +35,7 @@ from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_error
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
+from flopwise.options import PROVIDER_ALIASES, provider_name
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -355,7 +356,7 @@ class Facts:
         Raises:
             UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator.
         """
-        provider = one_of("provider", provider, (o.provider for o in self.offers))
+        provider = None if provider is None else self._provider(provider)
         types = dict.fromkeys(o.instance for o in self.offers)
         named = types if instance is None else {t for t in types if names_instance(instance, t)}
         if not named:
@@ -372,6 +373,19 @@ class Facts:
             and canonical in (None, o.accelerator)
             and (region is None or o.serves(region))
         )
+
+    def _provider(self, given: str) -> str:
+        """What offers call a provider, which may have other names."""
+        known = {o.provider.lower(): o.provider for o in self.offers}
+        meant = provider_name(str(given).strip()).lower()
+        if meant not in known:
+            import difflib  # noqa: PLC0415 - only a wrong name needs it
+
+            near = difflib.get_close_matches(fold(str(given)), PROVIDER_ALIASES, n=1, cutoff=0.75)
+            raise UnknownNameError(
+                "provider", str(given), known.values(), f"{near[0]} is {PROVIDER_ALIASES[near[0]]} here" if near else ""
+            )
+        return known[meant]
 
     def with_assumed_prices(self, kinds: Collection[str]) -> Facts:
         """The same facts, with unknown prices of `kinds` (spot, reserved) assumed from the provider's discounts."""

@@ -136,10 +136,10 @@ class SiteFigures(Spec):
     """What a room and its people take; what is not given is as `flopwise.fleet.onprem.Site` has it."""
 
     colocation: bool = _key(
-        options.FLAG, "In somebody's data centre: rent for the power reserved in place of a building.",
+        options.FLAG, "In colocation: rent for reserved power in place of a building.",
         flags="--colocation", default=False,
     )
-    years: float | None = _key(options.COUNT, "Until the machines are written off (default: 4).", flags="--years")
+    years: float | None = _key(options.COUNT, "Years until the machines are written off (default: 4).", flags="--years")
     residual_frac: float | None = _key(options.FRACTION_OR_ZERO, "What is left of the price then: 10%.")
     interest_per_year: float | None = _key(_SHARE, "On what the machines have cost and is not written off: 5%.")
     support_frac_per_year: float | None = _key(_SHARE, "Maker's support and spares, of the price.")

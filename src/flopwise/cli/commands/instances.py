@@ -39,8 +39,8 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any) -> None:
     """Cloud offers: what they hold and what they cost.
 
-    NAME is an instance type, or a part of its name. Prices are per instance and hour, of the day shown; `-` is unknown.
-    A --purchase that is given leaves offers out whose price is not known.
+    NAME is an instance type, or a part of its name. Prices are per instance and hour, of the day shown; `-` means
+    unknown. With --purchase, offers without such a price are left out.
     """
     from flopwise.api import facts as known
 

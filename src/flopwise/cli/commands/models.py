@@ -32,7 +32,7 @@ def command(*, name: str | None, family: str | None, kind: str | None, facts: Pa
     """What is known of a model: parameters, FLOPs, operations.
 
     NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B; with --batch or --seq the
-    operations of a pass. Without NAME: the catalog; with a part of a name: all models that have it.
+    operations of a pass. Without NAME: the catalog; with part of a name: all models that contain it.
     """
     from flopwise.api import facts as known
 
