@@ -25,6 +25,8 @@ LENGTH = struct.Struct(">I")
 PROGRAM = "flopwise.cli.answering"
 STOP_S = 3.0
 """How long an interrupted process may take before it is replaced."""
+SEARCHES = ("assess", "check", "plan")
+"""Nouns that a process answers sooner after another of the kind."""
 MOMENT_S = 0.05
 """How long a question waits for the process that answered its noun last: what it takes to notice a changed question."""
 Progress = Callable[[str, float, float | None, str], None]
@@ -65,6 +67,12 @@ class Worker:
         self.stopping = False
         self.idle = asyncio.Event()
         self.idle.set()
+
+    def merit(self, noun: str) -> tuple[int, bool, bool, int]:
+        """How well it suits a question: the latest search of the kind first, then what keeps no other search."""
+        latest = self.answered.get(noun, 0)
+        searched = not self.answered.keys().isdisjoint(SEARCHES)
+        return latest if noun in SEARCHES else 0, not searched, self.process is not None, latest
 
     async def ready(self) -> None:
         """Start it where it does not run; returns once it takes questions."""
@@ -196,9 +204,7 @@ class Pool:
                     async with asyncio.timeout(most_s):
                         await last.idle.wait()
         await self._places.acquire()
-        worker = max(
-            self._free, key=lambda one: (one.answered.get(noun, 0), one.process is not None, -len(one.answered))
-        )
+        worker = max(self._free, key=lambda one: one.merit(noun))
         self._free.remove(worker)
         worker.idle.clear()
         self._number += 1
