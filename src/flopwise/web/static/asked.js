@@ -30,13 +30,17 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
     if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
     else state[key] = value;
     toAddress(state);
+    if (fields.find((field) => field.key === key)?.redraws) {
+      drawForm();
+      form.elements[key]?.focus();
+    }
     clearTimeout(timer);
     if (!button) running?.abort();
     if (!button) timer = setTimeout(answer, PAUSE_MS);
   }
 
   function drawForm() {
-    fill(form, before?.({ state, change, files, drawForm, answer }), fields.map((field) => input(field, state, change)), button && el("button", {}, button),
+    fill(form, before?.({ state, change, files, drawForm, answer }), fields.filter((field) => field.when?.(state) ?? true).map((field) => input(field, state, change)), button && el("button", {}, button),
       others(declared, new Set([...fields.map((field) => field.key), "fleet", "trace", "explain"]), state, change));
   }
 

@@ -13,8 +13,8 @@ function colour(name) {
 export const palette = () => Array.from({ length: 8 }, (_, index) => colour(`--hue-${index}`));
 
 /** A chart; `option()` gives what the library draws, `click` is told the datum. `label` says what it shows. */
-export function chart(label, option, { low = false, click } = {}) {
-  const place = el("div", { class: low ? "chart low" : "chart", role: "img", "aria-label": label });
+export function chart(label, option, { low = false, tall = false, click } = {}) {
+  const place = el("div", { class: low ? "chart low" : tall ? "chart tall" : "chart", role: "img", "aria-label": label });
   library ??= import("./vendor/echarts.js");
   library.then((echarts) => {
     let one = null;

@@ -54,7 +54,7 @@ function months(row, plan) {
       legend: {}, tooltip: { trigger: "axis", formatter: (all) => [`after ${all[0].value[0]} months`, ...all.map((p) => `${p.seriesName}: ${format.usd(p.value[1])}`)].join("\n") },
       xAxis: { type: "value", name: "months", max: 12 }, yAxis: { type: "value", axisLabel: { formatter: (v) => `$${format.count(v).replace(" ", "")}` } },
       series: [{ name: "paid", type: "line", symbol: "none", data: line(row.cost_usd) }, ...(ends ? [bound("10 % pay less", row.cost_usd_low), bound("10 % pay more", row.cost_usd_high)] : [])],
-    }), { low: true }),
+    })),
     el("p", { class: "note" }, `${format.usd(row.cost_usd)} a month, ${format.usd(12 * row.cost_usd)} a year, at the list price of today.`));
 }
 
