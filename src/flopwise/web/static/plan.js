@@ -1,7 +1,7 @@
 // Plan: a model and a workload in, ranked machines and layouts out, and everything behind the one that is chosen.
 
-import { ask, facts, options } from "./api.js";
-import { band, el, fill, table, tiles } from "./dom.js";
+import { ask, facts, job, options } from "./api.js";
+import { band, el, fill, skeleton, statusLine, table, tiles } from "./dom.js";
 import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers } from "./planned.js";
@@ -62,9 +62,9 @@ export async function show(main) {
   let running = null;
   let timer = 0;
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
-  const status = el("p", { class: "status", role: "status", "aria-live": "polite" });
+  const status = statusLine();
   const results = el("div", { id: "results" });
-  fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status, results)));
+  fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status.line, results)));
 
   const remember = () => toAddress(pick > 1 ? { ...state, pick } : state);
 
@@ -73,6 +73,7 @@ export async function show(main) {
     else state[key] = value;
     pick = 1;
     remember();
+    running?.abort();
     clearTimeout(timer);
     timer = setTimeout(answer, PAUSE_MS);
   }
@@ -113,31 +114,41 @@ export async function show(main) {
   async function answer() {
     running?.abort();
     if (!state.workload || !state.task) {
-      status.textContent = "";
+      status.quiet("");
       fill(results, el("div", { class: "empty" }, el("h2", {}, "What do you want to run?"),
         el("p", {}, "Choose a model and a workload: the ways of running it are ranked over all offers, with what each costs and how sure that is."),
-        el("ul", {}, EXAMPLES.map(([text, query]) => el("li", {}, el("a", { href: `/plan?${query}` }, text))))));
+        el("div", { class: "choices" }, EXAMPLES.map(([title, text, address]) => el("a", { href: address }, el("b", {}, title), text)))));
       return;
     }
     const mine = (running = new AbortController());
     const question = { ...state };
     if (state.workload === "config.json" && files["config.json"]) question.files = files;
     const begun = performance.now();
-    status.classList.add("busy");
-    status.textContent = "Planning …";
+    const stop = () => {
+      mine.abort();
+      status.quiet("Stopped.");
+      settle();
+    };
+    const told = (text, fraction) => status.told(text, fraction, stop);
+    told("Planning …");
+    if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
     try {
-      const plan = await ask("plan", question, { signal: mine.signal });
+      const plan = await job("plan", question, { signal: mine.signal, progress: told });
       draw(plan, question, null);
-      status.textContent = `${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`;
+      status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
       if (problem.name === "AbortError") return;
       if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem);
       else fill(results, failed(problem));
-      status.textContent = problem.infeasible ? "No plan meets every target." : "No answer.";
+      status.quiet(problem.infeasible ? "No plan meets every target." : "No answer.");
     }
-    status.classList.remove("busy");
+    settle();
+  }
+
+  function settle() {
+    results.querySelector(".skeleton")?.remove();
     results.classList.remove("stale");
     results.removeAttribute("aria-busy");
   }
@@ -150,7 +161,7 @@ export async function show(main) {
       remember();
       for (const line of results.querySelectorAll("tr[data-rank]")) line.classList.toggle("chosen", line.dataset.rank === String(pick));
       for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === String(pick);
-      detail(place, row, plan, question, rows);
+      detail(place, row, plan, question, { rows, signal: running.signal });
     };
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
@@ -168,9 +179,10 @@ export async function show(main) {
 }
 
 const EXAMPLES = [
-  ["A chat service: Llama-3.1-8B, two requests a second, first token within a second", "workload=Llama-3.1-8B&task=serve&rate=2&input=1024&output=256&ttft=1s&simulate=false"],
-  ["A fine-tuning: Llama-3.1-8B with LoRA on 20M tokens", "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M"],
-  ["A pre-training: 7B on 100B tokens within 30 days", "workload=7B&task=pretrain&tokens=100B&deadline=30d"],
+  ["A chat service", "Llama-3.1-8B, two requests a second, the first token within a second", "/plan?workload=Llama-3.1-8B&task=serve&rate=2&input=1024&output=256&ttft=1s&simulate=false"],
+  ["A fine-tuning", "Llama-3.1-8B with LoRA on 20M tokens", "/plan?workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M"],
+  ["A pre-training", "7B parameters on 100B tokens within 30 days", "/plan?workload=7B&task=pretrain&tokens=100B&deadline=30d"],
+  ["A fleet", "many workloads, several clouds and one budget, from a file", "/fleet"],
 ];
 
 /** How a problem is shown: its title, its message, and what to do. */
@@ -201,11 +213,8 @@ function headline(best, plan, meets) {
 
 const COLUMNS = [
   { key: "rank", title: "#", number: true, of: (c) => c.rank, text: (c) => String(c.rank) },
-  { key: "provider", title: "provider", of: (c) => c.provider },
-  { key: "instance", title: "instance", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}` },
-  { key: "region", title: "region", of: (c) => c.region },
-  { key: "gpus", title: "GPUs", number: true, of: (c) => c.num_gpus, text: (c) => String(c.num_gpus) },
-  { key: "gpu", title: "GPU", of: (c) => c.gpu },
+  { key: "instance", title: "instance", name: true, of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
+  { key: "gpu", title: "GPUs", name: true, of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
   { key: "layout", title: "layout", of: (c) => format.layout(c.layout) },
   { key: "memory", title: "memory", number: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s) },
@@ -231,7 +240,7 @@ function ranked(rows, plan, pick, select) {
     const before = chosen();
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const column = columns.find((c) => c.key === sort.key);
-    const found = rows.filter((row) => wanted.every((word) => columns.some((c) => text(c, row).toLowerCase().includes(word))));
+    const found = rows.filter((row) => wanted.every((word) => columns.some((c) => `${text(c, row)} ${c.note?.(row) ?? ""}`.toLowerCase().includes(word))));
     found.sort((a, b) => {
       const [x, y] = [column.of(a), column.of(b)];
       return (x < y ? -1 : x > y ? 1 : 0) * (sort.up ? 1 : -1);
@@ -239,11 +248,11 @@ function ranked(rows, plan, pick, select) {
     const shown = all ? found : found.slice(0, FIRST);
     fill(place,
       table(`${plan.plans.length ? "Plans that meet every target" : "Nearest misses"}: ${shown.length} of ${rows.length}`, [
-        { title: "show", cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === before, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(row) }) },
+        { title: el("span", { class: "unseen" }, "show"), cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === before, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(row) }) },
         ...columns.map((c) => ({
           number: c.number, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
           title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
-          cell: (row) => text(c, row),
+          name: c.name, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === before && "chosen" })),
       found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
