@@ -235,6 +235,10 @@ class Engine(Software):
     gaudi_image: str = ""
     cpu_image: str = ""
     custom_all_reduce: bool  # kernels of its own for small messages
+    dispatch_kernels: bool = (
+        False  # that send tokens to their experts' ranks between nodes (DeepEP); else all are gathered
+    )
+    overlaps_batches: bool = False  # can have two micro-batches hide each other's messages
     offload: Literal["none", "stream", "host"]  # layers in host memory: not at all, brought each step, computed there
     bootstrap_s: float  # process, imports, configuration, communicators
     warmup_s: float  # profiling, cache allocation, first request

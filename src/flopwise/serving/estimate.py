@@ -36,20 +36,20 @@ def check(job: ServeJob) -> None:
         raise SpecError(
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
-    check_layout(model, job.layout)
+    check_layout(model, job.layout, job.techniques.redundant_experts)
     if job.decodes and not job.engine.answers:
         raise SpecError(f"{job.engine.name} reads inputs and generates no text: give --encode, or another engine")
     check_request(model, job.input_tokens, job.output_tokens)
     check_techniques(job)
 
 
-def check_layout(model: Model, layout: ServingLayout) -> None:
-    """Refuse a layout that the model's heads, experts or layers do not allow.
+def check_layout(model: Model, layout: ServingLayout, redundant_experts: int = 0) -> None:
+    """Refuse a layout that the model's heads, experts (and copies of them) or layers do not allow.
 
     Raises: SpecError: says which degree and what is allowed.
     """
     check_tensor_parallel(model, int(layout.tp))
-    check_expert_parallel(model, int(layout.ep))
+    check_expert_parallel(model, int(layout.ep), redundant_experts)
     check_pipeline(model, int(layout.pp))
     check_expert_ranks(int(layout.ep), int(layout.tp) * int(layout.dp), "tp x dp")
 

@@ -200,6 +200,10 @@ class TechniqueRequest(Spec):
     host: str | None = _technique(
         "--host", options.name("cpu"), "Processor that computes offloaded layers (llama.cpp).")
     expert_skew: float | None = same(SharedSpec, "expert_skew", section=_TECHNIQUES, key="techniques.expert_skew")
+    redundant_experts: int | None = _technique("--redundant-experts", options.whole(low=0, high=100_000),
+        "Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.")
+    overlap: bool | None = _technique("--overlap/--no-overlap", options.FLAG,
+        "Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.")
 
     @property
     def any(self) -> bool:
