@@ -12,6 +12,7 @@ from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, take
+from flopwise.results import Rows
 from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def gpus(
     matching: str | None = None,
     facts: Path | str | None = None,
     calibration: str | None = None,
-) -> tuple[Accelerator, ...]:
+) -> Rows[Accelerator]:
     """The accelerators that pass every filter, in the order of the catalog.
 
     Args:
@@ -75,7 +76,7 @@ def gpus(
     vendor = one_of("vendor", vendor, (a.vendor for a in rows))
     architecture = one_of("architecture", architecture, (a.architecture for a in rows))
     kind = one_of("kind of accelerator", kind, KINDS)
-    return tuple(
+    passing = (
         a
         for a in rows
         if vendor in (None, a.vendor)
@@ -84,6 +85,7 @@ def gpus(
         and a.hbm_bytes >= least_bytes
         and _matches(matching, a.name)
     )
+    return Rows(passing, "accelerators")
 
 
 def largest_models(*names: str, facts: Path | str | None = None, calibration: str | None = None) -> list[LargestModels]:
@@ -122,7 +124,7 @@ def instances(
     purchase: str | None = None,
     max_usd_per_hour: float | None = None,
     facts: Path | str | None = None,
-) -> tuple[Offer, ...]:
+) -> Rows[Offer]:
     """The cloud offers that pass every filter, in the order of the catalog.
 
     Args:
@@ -156,7 +158,7 @@ def instances(
     vendor = one_of("vendor", vendor, (a.vendor for a in chips.values()))
     priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
     limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
-    return tuple(
+    passing = (
         o
         for o in offers
         if (count is None or o.count >= count)
@@ -165,6 +167,7 @@ def instances(
         and vendor in (None, chips[o.accelerator].vendor)
         and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
     )
+    return Rows(passing, "offers")
 
 
 def models(
@@ -174,7 +177,7 @@ def models(
     kind: str | None = None,
     matching: str | None = None,
     facts: Path | None = None,
-) -> tuple[Mapping[str, Any], ...]:
+) -> Rows[Mapping[str, Any]]:
     """The rows of the catalog of models that pass every filter: name, model_type, kind, parameters ...
 
     Args:
@@ -204,7 +207,7 @@ def models(
             if given.lower() not in known:
                 raise UnknownNameError(what, given, known.values())
             rows = [row for row in rows if row[column] == known[given.lower()]]
-    return tuple(row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"])))
+    return Rows((row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"]))), "models")
 
 
 def _matches(part: str | None, *names: str) -> bool:

@@ -49,8 +49,7 @@ def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any)
     try:
         offers = known.instances(name, **wanted)
     except UnknownNameError as unknown:
-        offers = known.instances(matching=name, **wanted) if unknown.kind == "instance" else ()
-        if not offers:
+        if unknown.kind != "instance" or not (offers := known.instances(matching=name, **wanted)):
             raise
         name = None
     options.answer(offers, lambda found, paper: _listing(found, name, paper))
