@@ -91,18 +91,16 @@ def fit(
     calibration: str | None = ...,
     **specs: MachineSpec | ServingSpec | SourceSpec,
 ) -> FitAnswer:
-    """What fits in which weight format, on all GPUs that are given as one replica: `fit("...", gpu="2xa100-80gb")`.
+    """What fits in which weight format: longest context, requests at once, tokens/s and price.
 
-    Requests have `context` tokens (8k where none are given, or what the model is made for), of them `output` answered.
-    `formats` None: the checkpoint's own, 16 bits, and the usual smaller ones that engine and device run. `options` are
-    those of `ServingSpec` (`engine="sglang", kv_dtype="fp8", tp=2 ...`), `MachineSpec` and `SourceSpec`, or whole
-    specs.
+    All accelerators that are given make one replica: `gpu="2xa100-80gb"`.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        context: tokens of a request, answer included: 32768 or "32k" (default: 8k, or the model's own).
+        output: tokens of the answer among them.
+        formats: weight formats to compare, such as "bf16,fp8" (default: the checkpoint's, 16 bits, and the usual
+            smaller ones that engine and device run).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -130,6 +128,16 @@ def fit(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
+        >>> [row.weights for row in found.formats]
+        ['bf16', 'fp8']
     """
 
 def io(
@@ -185,18 +193,15 @@ def io(
     load_within: float | None | str = ...,
     **specs: SampleSpec | StorageRequest | MachineSpec | SourceSpec,
 ) -> StorageAnswer:
-    """Storage bandwidth that training `model` needs, on `gpus` accelerators (one whole node where not given).
+    """Storage bandwidth that training needs, and which storage keeps up.
 
-    `model` is a benchmark workload (`cosmoflow`, `deepcam`, `resnet50`, `unet3d`, `tiramisu`, `bert`), any model, or
-    None with `flops_per_sample` and `sample_bytes`. The achieved rate is our estimate, unless `efficiency` (a share of
-    the peak of `precision`) or `achieved_flops_per_s` of a device is given. `options` are those of `SampleSpec`,
-    `StorageRequest`, `MachineSpec` and `SourceSpec`, or whole specs.
+    The achieved rate is our estimate, unless `efficiency` or `achieved_flops_per_s` is given. Bandwidths are in
+    bytes/s.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-
-    Keywords:
+    Args:
+        model: a benchmark workload (cosmoflow, deepcam, resnet50, unet3d, tiramisu, bert), any model, or None with
+            `flops_per_sample` and `sample_bytes`.
+        gpus: number of accelerators (default: one whole node).
         seq: Tokens of a sequence: 8k (8,192).
         batch: Samples per accelerator and step.
         precision: Of the matrix products (default: the workload's reference implementation, else bf16).
@@ -235,6 +240,16 @@ def io(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.io("resnet50", gpu="a100", gpus=64)
+        >>> found.num_nodes
+        8
     """
 
 def memory(
@@ -303,21 +318,19 @@ def memory(
     hsdp: int | None | str = ...,
     **specs: DataSpec | TrainingSpec | ServingSpec | SourceSpec,
 ) -> MemoryAnswer:
-    """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
+    """Memory per accelerator of a training step, or of serving, item by item in bytes.
 
-    `gpu`: what it has to fit; `grad_accum`: micro-batches of a training step of `micro_batch` sequences.
-    Without a `task` options of serving alone, such as `context`, mean serving; else it is training.
+    Without a `task`, options of serving alone, such as `context`, mean serving; else it is training. Of several
+    accelerators (`gpu="8xh100"`) without a degree, training shards everything over all of them (FSDP) and serving
+    is one replica over all of them.
 
-    Of several GPUs (`gpu="8xh100"`), where no degree is given, training shards everything over all of them (FSDP), and
-    serving is one replica over all of them. `options` are those of `DataSpec` and `TrainingSpec` in training
-    (`seq="8k", zero=3, lora=16 ...`), of `ServingSpec` in serving (`weights="fp8", tp=8 ...`), and of `SourceSpec`; or
-    whole specs.
-
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: only published figures of the model are known.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        task: "train" or "serve".
+        gpu: what it has to fit: "h100", "2xa100-80gb".
+        grad_accum: micro-batches of a training step.
+        concurrency: sequences in the cache at once, in serving.
+        context: tokens of each of them: 32768 or "32k".
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
         epochs: Passes over the tokens or samples.
@@ -373,6 +386,16 @@ def memory(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: only published figures of the model are known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
+        >>> print(found.fits, found.task)
+        True serve
     """
 
 def plan(
@@ -511,19 +534,21 @@ def plan(
     max_hourly: float | None | str = ...,
     **specs: WorkloadSpec | RankingSpec | DataSpec | AdaptersSpec | TrainingSpec | TrafficSpec | TechniqueRequest | TargetsSpec | ConstraintsSpec | RunConditionsSpec,
 ) -> Plan:
-    """Plan a workload over all offers: a file, plain data, one already read, or a model with the workload in `options`.
+    """Rank the ways of running a workload over all offers: machines, layout, time, cost, energy.
 
-    `task` and `options` are those of the command line by name: `plan("Llama-3.1-8B", task="finetune", lora=16,
-    tokens="50M", gpu="8xh100")`, `plan("Llama-3.1-8B", task="serve", rate="2/s", ttft="1s")`; over a file they change
-    what it says, `model` its model.
-    The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done,
-    whole)` is called as the search goes, `on_compile` before the simulator is compiled for the first time.
+    Costs are in US dollars: of the run in training and batch, of a month for a service. Where nothing meets the
+    targets `plans` is empty and `misses` has the nearest.
 
-    Raises:
-        SpecError, UnknownNameError: something in the workload is wrong.
-        InfeasibleError: the constraints leave no offer at all.
-
-    Keywords:
+    Args:
+        source: a model with the workload in keywords, a workload file, plain data with its keys, or a workload
+            already read.
+        model: instead of that of a file.
+        task: pretrain, finetune, serve, batch or encode.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        assume_family: read an unknown model_type as this known family.
+        advance: called with (units of work done, units in all) as it goes.
+        on_compile: called before the simulator is compiled for the first time.
         name: As results call it.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
@@ -638,6 +663,16 @@ def plan(
         validate_every: Steps between validations.
         validate_batches: Global batches of one validation (default: 1).
         loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
+
+    Raises:
+        SpecError, UnknownNameError: something in the workload is wrong.
+        InfeasibleError: the constraints leave no offer at all.
+
+    Examples:
+        >>> import flopwise
+        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
+        >>> print(plan.plans[0].gpu, plan.plans[0].num_gpus)
+        A100-... 1
     """
 
 def probe(
@@ -656,14 +691,10 @@ def probe(
 ) -> Probe:
     """Measure this machine: through PyTorch where it is installed, else the processor through NumPy.
 
-    `options` are those of `ProbeSpec` and `SourceSpec`, or whole specs. An operation that fails is an entry with its
-    reason. `progress(seconds, of, what)` is called before each.
+    An operation that fails is an entry with its reason.
 
-    Raises:
-        SpecError: there is no such device, or a value cannot be.
-        InfeasibleError: nothing could be measured.
-
-    Keywords:
+    Args:
+        progress: called with (seconds done, seconds in all, what comes next).
         device: Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.
         only: Measure this kind only: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
         quick: Fewer sizes and repetitions: under 20 seconds instead of two minutes.
@@ -673,6 +704,16 @@ def probe(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: there is no such device, or a value cannot be.
+        InfeasibleError: nothing could be measured.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.probe(quick=True, only=["launch"], device=["cpu"])
+        >>> len(found.measurements) > 0
+        True
     """
 
 def roofline(
@@ -703,18 +744,20 @@ def roofline(
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> RooflineAnswer:
-    """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` devices.
+    """Time of a piece of work by the roofline: operations against bytes moved, in seconds.
 
-    A pass is over `seq` tokens of each sample, forward alone, or backward, too, with `training`; `dtype` is the format
-    that is multiplied.
-    `efficiency` is the achieved fraction of the datasheet's rates, for both; without it the calibrated fractions hold.
-    `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
+    The work is `flops` and `bytes`, or one pass of `model` over `batch` samples of `seq` tokens.
 
-    Raises:
-        SpecError: neither work nor model is given, or both, or a value cannot be.
-        MissingFactError: the accelerator has no such rate, or nobody published the model's figures.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        flops: floating-point operations: 1e15, "1PFLOP".
+        bytes: moved to and from memory: "2TB".
+        dtype: format that is multiplied.
+        efficiency: achieved share of the datasheet's rates, of both (default: as calibrated).
+        gpus: number of accelerators.
+        batch: samples of a pass.
+        seq: tokens of each sample.
+        training: forward and backward pass.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -730,6 +773,15 @@ def roofline(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: neither work nor model is given, or both, or a value cannot be.
+        MissingFactError: the accelerator has no such rate, or nobody published the model's figures.
+
+    Examples:
+        >>> import flopwise
+        >>> flopwise.roofline(flops=1e15, bytes="2TB", gpu="h100").bound
+        'compute'
     """
 
 def runs(
@@ -741,19 +793,23 @@ def runs(
     since: str | None = ...,
     **specs: RunFilter,
 ) -> list[RecordedRun]:
-    """The runs in a store with the summaries of their metrics, without events; the one that began last first.
+    """The runs in a store with the summaries of their metrics, without events; the latest first.
 
-    `store`: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in the user's data folder). `which`:
-    `task`, `model` (a part of its name), `status`, `since` ("7d", "2026-11-01"), as `RunFilter` has them.
-
-    Raises:
-        SpecError: the store cannot be read, or one that was named is not there.
-
-    Keywords:
+    Args:
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         task: Runs of this task.
         model: Runs whose model has this in its name.
         status: Runs of this status; one that was killed stays running.
         since: Runs that began within this time, or since this day.
+
+    Raises:
+        SpecError: the store cannot be read, or one that was named is not there.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.runs(task="serve")[0].run.task
+        'serve'
     """
 
 def serve(
@@ -814,22 +870,16 @@ def serve(
     output: int | str | None = ...,
     **specs: RequestSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeAnswer:
-    """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
+    """Latency, throughput, memory, energy and price of serving a model.
 
-    `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
-    load, too; with `requests` a run with an end, simulated. With `encode` each request is one pass over its input,
-    without an answer. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context
-    holds. `static`: a fixed batch, all prompts first, then all answers.
-    `options` are those of `RequestSpec` (`rate="5/s" ...`), `MachineSpec` (`gpu="h100", provider="aws" ...`),
-    `ServingSpec` (`tp=8, weights="fp8" ...`), `TechniqueRequest` (`draft="Llama-3.2-1B" ...`), `StartSpec` and
-    `SourceSpec`, or whole specs.
+    Times are in seconds, rates per second, money in US dollars. `gpus` accelerators hold gpus / (tp x pp x dp)
+    replicas. With `rate` there are percentiles under that load; with `requests` a run with an end, simulated.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-        InfeasibleError: no offer satisfies what was asked.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one replica).
+        static: a fixed batch: all prompts first, then all answers.
+        encode: one pass over each input, without an answer.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         rate: Requests per second, on average: 20, 500/min.
@@ -878,6 +928,17 @@ def serve(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+        InfeasibleError: no offer satisfies what was asked.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
+        >>> found.estimate.tpot_s.low < found.estimate.tpot_s.value < found.estimate.tpot_s.high
+        True
     """
 
 def serve_sweep(
@@ -937,16 +998,12 @@ def serve_sweep(
     output: int | str | None = ...,
     **specs: RequestSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeSweep:
-    """Estimates along `axis`: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
+    """Estimates of serving along an axis, with the point from which more load only waits.
 
-    `values` None: powers of two as far as memory holds (for tp: that divide the heads, within a node of eight). All
-    other keywords as `flopwise.serve`.
-
-    Raises:
-        UnknownNameError: no such axis.
-        SpecError: a value that cannot be, or an axis whose value is fixed as well.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
+        values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         rate: Requests per second, on average: 20, 500/min.
@@ -995,6 +1052,15 @@ def serve_sweep(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        UnknownNameError: no such axis.
+        SpecError: a value that cannot be, or an axis whose value is fixed as well.
+
+    Examples:
+        >>> import flopwise
+        >>> [point.value for point in flopwise.serve_sweep("Llama-3.1-8B", "batch", values=(1, 8), gpu="h100").points]
+        [1, 8]
     """
 
 def advise(
@@ -1029,16 +1095,24 @@ def advise(
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> ShapeAnswer:
-    """Shapes of `model` on `tp` accelerators: `batch` sequences of `seq` tokens in training, as many cached in serving.
+    """Judge the shapes of a model on an accelerator, and say which changes would be faster.
 
-    `precision`, `stack`, `attention`, `offload` (the optimizer to host memory) and `ep` go with training; `weights`,
-    `kv_dtype` and `engine` with serving. `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
+    In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
 
-    Raises:
-        SpecError: a value cannot be, or does not go with the task.
-        MissingFactError: only published figures of the model are known, or the device lacks a rate.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        task: "train" or "serve".
+        tp: tensor-parallel degree.
+        batch: sequences.
+        seq: tokens of each.
+        ep: expert-parallel degree, in training.
+        precision: format of the products, in training.
+        stack: training software.
+        attention: its implementation, in training.
+        offload: keep the optimizer in host memory.
+        weights: weight format, in serving.
+        kv_dtype: format of the KV cache, in serving.
+        engine: serving engine.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1054,6 +1128,16 @@ def advise(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value cannot be, or does not go with the task.
+        MissingFactError: only published figures of the model are known, or the device lacks a rate.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
+        >>> 0 < found.memory_bound_frac < 1
+        True
     """
 
 def simulate(
@@ -1140,19 +1224,17 @@ def simulate(
     output: int | str | None = ...,
     **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> SimulateAnswer:
-    """Run requests through `replicas` of a deployment, step by step, and say what their users see.
+    """Run requests through a deployment, step by step, and say what their users see.
 
-    Further keywords are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
-    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs. `slo`:
-    what a request must hold to count into the goodput. `cache`: answers that are given again; the replicas that it
-    saves are those that `attain` of the requests need to hold the objective.
+    Times are in seconds.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        InfeasibleError: weights and one request do not fit the memory.
-        MissingFactError: a fact that the answer needs is not known.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json or a size such as "7B".
+        replicas: behind the balancer.
+        slo: what a request must hold to count into the goodput.
+        cache: answers that are given again.
+        attain: share of requests in time that decides how many replicas a cache saves.
+        on_compile: called before the simulator is compiled for the first time.
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         scale: Speed at which the trace is replayed: 2 is twice as fast.
         rate: Requests per second, on average: 20, 500/min.
@@ -1223,6 +1305,17 @@ def simulate(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        InfeasibleError: weights and one request do not fit the memory.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
+        >>> found.summary.completed
+        20
     """
 
 def autoscale(
@@ -1311,16 +1404,17 @@ def autoscale(
     output: int | str | None = ...,
     **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> AutoscaleAnswer:
-    """Run requests through replicas that an autoscaler starts and drains; further keywords as `simulate`.
+    """Run requests through replicas that an autoscaler starts and drains.
 
-    With an objective, `compare` finds the fewest fixed replicas that hold it for as many requests as the autoscaler's
-    do, or for a share `attain`; without one, a fixed peak is the most replicas that the autoscaler had.
-
-    Raises:
-        SpecError: a value or a name that cannot be, or traffic that follows its answers; InfeasibleError and
-            MissingFactError as `simulate`.
-
-    Keywords:
+    Args:
+        model: as of `simulate`.
+        rule: the autoscaler (default: by concurrency).
+        slo: what a request must hold.
+        attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
+        compare: find the fewest fixed replicas that do as well.
+        cache: answers that are given again.
+        on_compile: called before the simulator is compiled for the first time.
+        report: called with (steps done, steps in all).
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         scale: Speed at which the trace is replayed: 2 is twice as fast.
         rate: Requests per second, on average: 20, 500/min.
@@ -1391,6 +1485,16 @@ def autoscale(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be, or traffic that follows its answers.
+        InfeasibleError, MissingFactError: as `simulate`.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
+        >>> found.answer.summary.completed
+        20
     """
 
 def batch(
@@ -1458,16 +1562,13 @@ def batch(
     output: int | str | None = ...,
     **specs: BatchRequest | MachineSpec | ServingSpec | TechniqueRequest | SourceSpec,
 ) -> BatchAnswer:
-    """Work off `requests` on spot workers.
+    """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.
 
-    `options` are those of `BatchRequest`, `ServingSpec`, `MachineSpec`, `TechniqueRequest` and `SourceSpec`, or whole
-    specs.
-
-    Raises:
-        SpecError: a value or a name that cannot be; InfeasibleError: the model does not fit, or interruptions undo
-            the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
-
-    Keywords:
+    Args:
+        model: as of `simulate`.
+        requests: in the queue.
+        concurrency: requests in flight at each worker (default: as many as memory holds).
+        report: called with (trials done, trials in all).
         queue: Requests of a queue to work off, instead of traffic.
         workers: Spot replicas that work on the queue.
         deadline: Time within which the run, or the queue, is done: 6h, 30d.
@@ -1522,6 +1623,17 @@ def batch(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be.
+        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
+        >>> found.queue.workers
+        2
     """
 
 def train(
@@ -1608,20 +1720,14 @@ def train(
     hsdp: int | None | str = ...,
     **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | SourceSpec,
 ) -> TrainAnswer:
-    """Training `model` on `gpus` accelerators (default: one): sequences of `seq` tokens, `global_batch` a step.
+    """Step time, throughput, memory, time and cost of training a model.
 
-    The run is `tokens` long, or `samples` sequences, each `epochs` times. `options` are those of `DataSpec` (`seq="8k",
-    tokens="1T" ...`), `TrainingSpec` (`tp=8, zero=1, recompute="full" ...`), `MachineSpec` (`gpu="h100", provider="aws"
-    ...`), `RunConditionsSpec` (`spares=2 ...`), `ReadsSpec` (`storage="nfs" ...`) and `SourceSpec`, or whole specs.
-    Without any degree the best layout that fits is looked for. A layout that doesn't fit is estimated all the same:
-    `fits` says so.
+    Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
+    found; a layout that does not fit is estimated all the same: `fits` says so.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-        InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one).
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
         epochs: Passes over the tokens or samples.
@@ -1699,6 +1805,17 @@ def train(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+        InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
+        >>> found.estimate.low < found.estimate.tokens_per_s / found.estimate.num_gpus < found.estimate.high
+        True
     """
 
 def watch(
@@ -1727,12 +1844,11 @@ def watch(
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> WatchStatus:
-    """One look at what the options name (see `WatchSpec`): this machine's GPUs, `prometheus=URL` or `run=NAME`.
+    """Look once at a job: what bounds it, whether it is on plan, what it costs.
 
-    Raises:
-        SpecError: no source, or options that cannot be; says what to install or to give.
+    Reads this machine's GPUs, a Prometheus server (`prometheus=URL`) or a recorded run (`run=NAME`).
 
-    Keywords:
+    Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it goes on, else played back.
@@ -1755,6 +1871,15 @@ def watch(
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
         state: File of this job that keeps when it began and that the command ran, for when watch is started again.
         anew: Discard the state file: the job begins now.
+
+    Raises:
+        SpecError: no source, or options that cannot be; says what to install or to give.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.watch(run=one.run.run_id).source
+        'run ...'
     """
 
 def watch_live(
@@ -1783,8 +1908,9 @@ def watch_live(
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> Iterator[WatchStatus]:
-    """A status for each reading, for as long as the source has some; options and errors as of `watch`.
-    Keywords:
+    """A status for each reading of a job, for as long as the source has some.
+
+    Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it goes on, else played back.
@@ -1807,4 +1933,13 @@ def watch_live(
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
         state: File of this job that keeps when it began and that the command ran, for when watch is started again.
         anew: Discard the state file: the job begins now.
+
+    Raises:
+        SpecError: as `watch`.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> next(flopwise.watch_live(run=one.run.run_id)).source
+        'run ...'
     """

@@ -166,7 +166,7 @@ def test_a_cpu_offer_never_has_more_cores_than_its_vcpus() -> None:
 
 
 def test_filters_agree_with_a_plain_scan() -> None:
-    found = instances(provider="AWS", region="us-east-1", accelerator="h100", purchase="spot", max_usd_per_hour=30)
+    found = instances(provider="AWS", region="us-east-1", gpu="h100", purchase="spot", max_usd_per_hour=30)
     assert found == tuple(
         o
         for o in OFFERS
@@ -185,7 +185,7 @@ def test_filters_agree_with_a_plain_scan() -> None:
     [
         ({"provider": "awz"}, "unknown provider 'awz'; nearest: aws"),
         ({"region": "westeurop"}, "unknown region 'westeurop'; nearest: westeurope"),
-        ({"accelerator": "h1000"}, "unknown accelerator 'h1000'; nearest"),
+        ({"gpu": "h1000"}, "unknown accelerator 'h1000'; nearest"),
         ({"name": "p5.48xlarg"}, "unknown instance 'p5.48xlarg'; nearest: p5.48xlarge"),
         ({"kind": "fpga"}, "unknown kind of accelerator 'fpga'"),
     ],

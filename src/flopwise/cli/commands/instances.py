@@ -45,12 +45,11 @@ def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any)
     from flopwise.api import facts as known
 
     bought = purchase if "purchase" in options.spellings(click.get_current_context(), settings=True) else None
-    wanted = {"accelerator": gpu, "purchase": bought, **options.values(filters)}
+    wanted = {"gpu": gpu, "purchase": bought, **options.values(filters)}
     try:
         offers = known.instances(name, **wanted)
     except UnknownNameError as unknown:
-        offers = known.instances(matching=name, **wanted) if unknown.kind == "instance" else ()
-        if not offers:
+        if unknown.kind != "instance" or not (offers := known.instances(matching=name, **wanted)):
             raise
         name = None
     options.answer(offers, lambda found, paper: _listing(found, name, paper))
