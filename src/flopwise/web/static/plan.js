@@ -96,7 +96,7 @@ export async function show(main) {
 
   function drawForm() {
     const task = state.task;
-    const shown = [...(OF_TASK[task] ?? []), ...(task ? WHERE : [])];
+    const shown = OF_TASK[task] ?? [];
     const picker = el("input", { type: "file", accept: ".json", class: "noprint", "aria-label": "A config.json", onchange: () => upload(picker.files[0]) });
     const drop = el("div", {
       class: "drop", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
@@ -107,8 +107,9 @@ export async function show(main) {
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
         el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)))),
       shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
+      task && el("details", { open: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, el("summary", {}, "Where it may run"), WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && input({ key: "objective", label: "Rank by", choices: [["", "cost"], ["time", "time"], ["energy", "energy"]] }, state, change),
-      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown]), state, change));
+      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown, ...WHERE]), state, change));
   }
 
   async function answer() {
@@ -165,7 +166,7 @@ export async function show(main) {
     };
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
-        el("ul", {}, problem.details.reasons.map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
+        el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
       rows.length ? ranked(rows, plan, pick, select) : null,
       el("div", { class: "cards" }, front(plan, select), levers(plan)),
@@ -197,7 +198,15 @@ const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
 const likely = (row) => (Object.keys(row.meets).length ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
 const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
-const ends = (row, name, text) => (row[`${name}_low`] === null ? null : `80 % interval: ${text(row[`${name}_low`])} to ${text(row[`${name}_high`])}`);
+const ends = (row, name, text) => {
+  const [low, high] = [row[`${name}_low`], row[`${name}_high`]];
+  return low === null || text(low) === text(high) ? null : `80 % interval: ${text(low)} to ${text(high)}`;
+};
+
+const at = (plan, name) => {
+  const percentile = format.percentileOf(plan, name);
+  return percentile && (percentile === "mean" ? "on average" : `at ${percentile} of requests`);
+};
 
 function headline(best, plan, meets) {
   const figures = [
@@ -205,7 +214,7 @@ function headline(best, plan, meets) {
     [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd")],
   ];
   if (service(plan)) {
-    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s)], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s)]);
+    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft")], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot")]);
   }
   figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds")], ["Meets its targets", likely(best)]);
   return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
@@ -213,9 +222,9 @@ function headline(best, plan, meets) {
 
 const COLUMNS = [
   { key: "rank", title: "#", number: true, of: (c) => c.rank, text: (c) => String(c.rank) },
-  { key: "instance", title: "instance", name: true, of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
-  { key: "gpu", title: "GPUs", name: true, of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
-  { key: "layout", title: "layout", of: (c) => format.layout(c.layout) },
+  { key: "instance", title: "instance", kind: "name", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
+  { key: "gpu", title: "GPUs", kind: "name", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
+  { key: "layout", title: "layout", kind: "words", of: (c) => format.layout(c.layout) },
   { key: "memory", title: "memory", number: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s) },
   { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s) },
@@ -252,7 +261,7 @@ function ranked(rows, plan, pick, select) {
         ...columns.map((c) => ({
           number: c.number, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
           title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
-          name: c.name, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
+          kind: c.kind, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === before && "chosen" })),
       found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
