@@ -286,6 +286,19 @@ def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pyte
     expect(page.locator("section", has_text="Roofline").last).to_contain_text(units.format_seconds(found["pass_s"]))
 
 
+def test_a_first_look_holds_rows_of_the_whole_answer(page: Page) -> None:
+    """An offer costs what it costs alone: what is shown while all are searched stays true."""
+    page.goto("/plan?workload=Llama-3.1-8B&task=finetune&lora=16&tokens=21M")
+    expect(page.locator(".first-look")).to_be_visible()
+    expect(page.locator("#results[aria-busy]")).to_have_count(1)
+    first = page.locator("tr[data-rank='1'] td").all_inner_texts()
+    _settled(page)
+    expect(page.locator(".first-look")).to_have_count(0)
+    page.get_by_label("Filter the plans").fill(first[2].split()[2])  # the instance
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr[data-rank]").all()]
+    assert first[2:] in [row[2:] for row in rows]
+
+
 def test_a_long_plan_tells_its_progress_and_is_stopped(page: Page) -> None:
     page.goto("/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1T&deadline=90d")
     expect(page.get_by_role("progressbar")).to_be_visible()

@@ -46,6 +46,11 @@ const FIELDS = {
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
 
+/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer. */
+const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
+const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
+const LONG_MS = 1500; // from here on a first look is worth it
+
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
 export async function show(main) {
@@ -61,6 +66,7 @@ export async function show(main) {
   delete state.pick;
   let running = null;
   let timer = 0;
+  let took = Infinity; // ms of the last answer
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
   const status = statusLine();
   const results = el("div", { id: "results" });
@@ -135,11 +141,18 @@ export async function show(main) {
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
+    let whole = false;
+    if (took > LONG_MS && !PLACES.some((key) => key in question)) {
+      ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!whole) draw(plan, question, null, true); }, () => {});
+    }
     try {
       const plan = await job("plan", question, { signal: mine.signal, progress: told });
+      whole = true;
+      took = performance.now() - begun;
       draw(plan, question, null);
       status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
+      whole = true;
       if (problem.name === "AbortError") return;
       if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem);
       else fill(results, failed(problem));
@@ -154,7 +167,8 @@ export async function show(main) {
     results.removeAttribute("aria-busy");
   }
 
-  function draw(plan, question, problem) {
+  /** Draw an answer; `first`: it is a first look, of which nothing is chosen yet. */
+  function draw(plan, question, problem, first = false) {
     const rows = plan.plans.length ? plan.plans : plan.misses;
     const place = el("div", { id: "chosen" });
     const select = (row) => {
@@ -164,6 +178,12 @@ export async function show(main) {
       for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === String(pick);
       detail(place, row, plan, question, { rows, signal: running.signal });
     };
+    results.classList.toggle("stale", false);
+    if (first) {
+      fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
+        headline(rows[0], plan, true), ranked(rows, plan, 0, () => {}), front(plan, () => {}));
+      return;
+    }
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
         el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
