@@ -46,9 +46,7 @@ def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **fi
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog(
-            "instances", {"name": name, "gpu": gpu, "provider": filters["provider"], "region": filters["region"]}
-        )
+        show_catalog("instances", "name", "gpu", "provider", "region")
         return
     from flopwise.api import facts as known
 

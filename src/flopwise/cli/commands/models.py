@@ -40,7 +40,7 @@ def command(
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog("models", {"name": name, "family": family, "kind": kind})
+        show_catalog("models", "name", "family", "kind")
         return
     from flopwise.api import facts as known
 
