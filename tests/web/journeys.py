@@ -38,6 +38,7 @@ class Journey:
 
     page: Page
     steps: list[Step] = field(default_factory=list)
+    shown: str | None = None  # the status before a change that is answered by itself
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
@@ -63,6 +64,8 @@ class Journey:
         """Write into a field, in place of what it holds."""
         with self.step(f"type {text!r} as {label}") as one:
             one.person_s = THINK_S + POINT_S + 2 * HAND_S + (len(text) + 3) * KEY_S
+            status = self.page.locator(".status").first
+            self.shown = status.inner_text() if status.count() else None
             self.page.get_by_label(label, exact=True).fill(text)
 
     def click(self, role: str, name: str) -> None:
@@ -75,6 +78,9 @@ class Journey:
         """Until the answer is there, and is read."""
         with self.step(name) as one:
             one.person_s = 3 * THINK_S
+            if self.shown:
+                expect(self.page.locator(".status").first).not_to_have_text(self.shown)
+                self.shown = None
             expect(self.page.locator("#results[aria-busy]")).to_have_count(0)
             expect(self.page.locator("#results table").first).to_be_visible()
             if text is not None:

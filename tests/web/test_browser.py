@@ -286,6 +286,19 @@ def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pyte
     expect(page.locator("section", has_text="Roofline").last).to_contain_text(units.format_seconds(found["pass_s"]))
 
 
+def test_a_first_look_holds_rows_of_the_whole_answer(page: Page) -> None:
+    """An offer costs what it costs alone: what is shown while all are searched stays true."""
+    page.goto("/plan?workload=Llama-3.1-8B&task=finetune&lora=16&tokens=21M")
+    expect(page.locator(".first-look")).to_be_visible()
+    expect(page.locator("#results[aria-busy]")).to_have_count(1)
+    first = page.locator("tr[data-rank='1'] td").all_inner_texts()
+    _settled(page)
+    expect(page.locator(".first-look")).to_have_count(0)
+    page.get_by_label("Filter the plans").fill(first[2].split()[2])  # the instance
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr[data-rank]").all()]
+    assert first[2:] in [row[2:] for row in rows]
+
+
 def test_a_long_plan_tells_its_progress_and_is_stopped(page: Page) -> None:
     page.goto("/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1T&deadline=90d")
     expect(page.get_by_role("progressbar")).to_be_visible()
@@ -352,7 +365,7 @@ def test_the_catalog_holds_the_facts(page: Page) -> None:
     expect(row).to_contain_text("3.35 TB/s")
     expect(row).to_contain_text("989 TFLOP/s")
     page.get_by_role("link", name="Offers").click()
-    expect(page.locator(".chart[data-drawn]")).to_have_count(1)
+    expect(page.locator(".chart[data-drawn]")).to_have_count(2)
     page.get_by_label("Find among Offers").fill("nothing like this")
     expect(page.get_by_text("Nothing of the Offers")).to_be_visible()
 
@@ -374,12 +387,29 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
     assert not _serious(page)
 
 
+def test_replicas_come_and_go_as_the_command_line_says(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=8&duration=10min&ttft=1s&replicas=1")
+    _settled(page)
+    page.get_by_label("Autoscaling").select_option("concurrency")
+    expect(page.get_by_label("Replicas", exact=True)).to_have_count(0)
+    page.get_by_label("Of that, for each replica", exact=True).fill("16")
+    page.get_by_label("Replicas, at most", exact=True).fill("4")
+    expect(page.get_by_role("heading", name="Replicas", exact=True)).to_be_visible()
+    _settled(page)
+    line = "simulate Llama-3.1-8B --gpu l40s --rate 8 --duration 10min --ttft 1s"
+    run = _printed(f"{line} --autoscale concurrency --target 16 --max-replicas 4", capsys)
+    expect(page.get_by_role("heading", name=run["verdict"])).to_be_visible()
+    most = max(run["timeline"]["replicas"])
+    expect(page.locator("section", has_text="replica-hours").last).to_contain_text(f"and {most};")
+    expect(page.locator("#results")).to_contain_text(units.format_usd(run["cost_usd"]))
+
+
 def test_a_fleet_is_assessed_as_on_the_command_line(
     page: Page, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     begun = time.monotonic()
     page.goto("/")
-    page.get_by_role("link", name="Fleet").click()
+    page.get_by_role("link", name="Fleet", exact=True).click()
     page.get_by_label("Fleet file (YAML)").fill(FLEET)
     page.get_by_label("Draws of demand").fill("5")
     page.get_by_role("button", name="Assess").click()
@@ -393,6 +423,13 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     expect(page.locator("dl.figures")).to_contain_text(units.format_usd(total))
     for one in found["allocation"]:
         expect(page.locator("#results")).to_contain_text(units.format_usd(one["usd_per_month"]))
+    for one in found["whatif"]:  # each can be switched on
+        page.get_by_label(one["name"], exact=True).check()
+        told = page.locator("section", has_text="What if").get_by_role("status")
+        expect(told).to_contain_text(one["text"])
+        expect(told).to_contain_text(
+            units.format_usd(one["usd_per_month"]) if one["feasible"] else "nothing runs it all"
+        )
     assert "#fleet=name" in page.url
     with page.expect_download() as download:
         page.get_by_role("button", name="Download the report").click()

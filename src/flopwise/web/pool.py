@@ -193,7 +193,14 @@ class Pool:
             await asyncio.shield(worker.stop())
             raise
         finally:
+            if worker.process is not None:
+                worker.answered[question.noun] = self._next()  # of two at once the longer one kept more
             self._give_back(worker)
+
+    def _next(self) -> int:
+        """The number of a question, later ones larger."""
+        self._number += 1
+        return self._number
 
     async def _taken(self, noun: str) -> Worker:
         """A free process, the one that answered `noun` last if that is about to be free."""
@@ -207,8 +214,7 @@ class Pool:
         worker = max(self._free, key=lambda one: one.merit(noun))
         self._free.remove(worker)
         worker.idle.clear()
-        self._number += 1
-        worker.answered[noun] = self._number
+        worker.answered[noun] = self._next()
         return worker
 
     def _give_back(self, worker: Worker) -> None:

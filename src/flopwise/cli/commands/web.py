@@ -78,13 +78,26 @@ def _said_in_address(without_argument: bool = False) -> str:
     return urlencode([(key, text) for key, text in found if key != "web"])
 
 
+def show_catalog(kind: str, *fields: str) -> None:
+    """Serve the page Catalog with facts of a kind: those that hold the words of `fields`, the only options it takes.
+
+    Raises: SpecError: an option that the page has not, and as `run_server`.
+    """
+    from urllib.parse import urlencode
+
+    context = click.get_current_context()
+    options.refuse({param.name or "" for param in context.command.params} - {*fields, "web"}, "not with --web")
+    find = " ".join(context.params[field] for field in fields if context.params[field] is not None)
+    run_server("catalog", query=urlencode({"kind": kind} | ({"find": find} if find else {})))
+
+
 def run_server(
     page: str = "", *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True,
-    text: str | None = None,
+    text: str | None = None, query: str | None = None,
 ) -> None:  # fmt: skip
     """Serve until interrupted; the start page is printed and opened, or `page` with what the running command says.
 
-    `text`: the fleet file that stands on the page.
+    `text`: the fleet file that stands on the page. `query`: of its address, instead of what the command says.
 
     Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
     """
@@ -94,7 +107,7 @@ def run_server(
     from flopwise.web.guard import Access, is_loopback
     from flopwise.web.server import listen, serve
 
-    said = _said_in_address(text is not None) if page else ""
+    said = query if query is not None else _said_in_address(text is not None) if page else ""
     path = f"/{page}{f'?{said}' if said else ''}"
     token = token or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):

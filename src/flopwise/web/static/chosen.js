@@ -17,6 +17,8 @@ const ORIGINS = {
   step_s: "lower bound of the step", tokens_per_s: "throughput", tokens_per_s_per_gpu: "throughput per GPU", gpu_hours: "GPU-hours", ttft_s: "TTFT", tpot_s: "TPOT", e2e_s: "whole request",
   output_tokens_per_s: "throughput", usd_per_million_tokens: "cost per million output tokens", energy_joules: "energy", cost_usd: "cost",
 };
+const LATENCIES = { ttft_s: "ttft", tpot_s: "tpot", e2e_s: "latency" };
+const at = (percentile) => percentile && (percentile === "mean" ? "on average" : `at ${percentile} of requests`);
 let picking = new AbortController();
 
 /** Show a candidate below the table; what its own estimate holds follows as soon as it is there, unless `signal` is aborted. */
@@ -24,7 +26,7 @@ export function detail(place, row, plan, question, { rows, signal }) {
   picking.abort();
   picking = new AbortController();
   const more = el("div", {});
-  const figures = Object.entries(row.figures).filter(([, value]) => value !== null).map(([name, value]) => [LABELS[name] ?? name, format.figure(name, value), null, null, ORIGINS[name]]);
+  const figures = Object.entries(row.figures).filter(([, value]) => value !== null).map(([name, value]) => [LABELS[name] ?? name, format.figure(name, value), LATENCIES[name] && at(format.percentileOf(plan, LATENCIES[name])), null, ORIGINS[name]]);
   const price = `${format.usd(row.usd_per_hour)}/h, ${row.price_date === "undated" ? "undated" : `of ${row.price_date}`}${row.price_note ? `, ${row.price_note}` : ""}`;
   fill(place, el("section", { class: "card", "aria-label": `Plan ${row.rank}` },
     el("h2", {}, `Plan ${row.rank}: ${row.num_instances} x ${row.provider} ${row.instance}, ${row.region}`),
@@ -81,8 +83,8 @@ function intervals(found) {
   const known = [
     ["throughput per GPU", "tokens_per_s", found.tokens_per_s_per_gpu, found.low, found.high], ["time of the run", "seconds", run.seconds, run.seconds_low, run.seconds_high],
     ["cost of the run", "cost_usd", run.cost_usd, run.cost_usd_low, run.cost_usd_high], ["energy of the run", "energy_joules", run.energy_joules, run.energy_joules_low, run.energy_joules_high],
-    ["TTFT", "ttft_s", found.ttft_s, found.ttft_s_low, found.ttft_s_high], ["TPOT", "tpot_s", found.tpot_s, found.tpot_s_low, found.tpot_s_high],
-    ["whole request", "e2e_s", found.e2e_s, found.e2e_s_low, found.e2e_s_high], ["output tokens/s", "output_tokens_per_s", found.output_tokens_per_s, found.output_tokens_per_s_low, found.output_tokens_per_s_high],
+    ["TTFT, on average", "ttft_s", found.ttft_s, found.ttft_s_low, found.ttft_s_high], ["TPOT, on average", "tpot_s", found.tpot_s, found.tpot_s_low, found.tpot_s_high],
+    ["whole request, on average", "e2e_s", found.e2e_s, found.e2e_s_low, found.e2e_s_high], ["output tokens/s", "output_tokens_per_s", found.output_tokens_per_s, found.output_tokens_per_s_low, found.output_tokens_per_s_high],
     ["memory per GPU", "per_gpu_bytes", found.memory.per_gpu_bytes, found.memory.low_bytes, found.memory.high_bytes],
   ].filter(([, , value, low, high]) => Number.isFinite(value) && Number.isFinite(low) && high > low);
   const text = (name, value) => (name === "per_gpu_bytes" ? format.gib(value) : format.figure(name, value));
@@ -140,7 +142,7 @@ async function roofline(place, noun, own, gpu, files, signal) {
   const ridge = peak / gpu.hbm_bytes_per_s;
   const xs = [Math.min(...rows.map((r) => r.x), ridge / 4), ridge, Math.max(...rows.map((r) => r.x), ridge * 4)];
   const points = (bound) => rows.filter((r) => (r.bound === "memory") === (bound === "memory")).map((r) => ({ name: r.whole, value: [r.x, r.y], row: r }));
-  const pass = `${found.settings.pass}, ${found.settings.recipe ?? ""}`;
+  const pass = [found.settings.pass, found.settings.recipe].filter(Boolean).join(", ");
   fill(place, title,
     chart("Rate of each operation against its FLOP per byte, under the roof of the GPU; the table holds the same figures", () => ({
       legend: {}, tooltip: { formatter: (p) => (p.data.row ? `${p.name}\n${format.rate(p.data.row.y, "FLOP/s")} at ${format.fixed(p.data.row.x, 1)} FLOP/byte\n${format.percent(p.data.row.share_frac)} of the pass` : "") },

@@ -50,7 +50,7 @@ export function table(caption, columns, rows, row = () => ({})) {
     el("table", {},
       el("caption", {}, caption),
       el("thead", {}, el("tr", {}, columns.map((c) => el("th", { scope: "col", class: c.number && "n", "aria-sort": c.sorted }, c.title)))),
-      el("tbody", {}, rows.map((one) => el("tr", row(one), columns.map((c) => el("td", { class: c.number ? "n" : c.name && "name" }, c.cell(one)))))),
+      el("tbody", {}, rows.map((one) => el("tr", row(one), columns.map((c) => el("td", { class: c.number ? "n" : c.kind }, c.cell(one)))))),
     ));
 }
 

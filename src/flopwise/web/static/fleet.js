@@ -78,12 +78,12 @@ function drawFleet(found, place, question) {
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
     ]), found.optimality && el("p", { class: "note" }, found.optimality), download(question)),
-    el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
     el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
       { title: "workload", cell: (a) => a.workload }, { title: "environment", cell: (a) => a.environment }, { title: "runs on", cell: bought },
       { title: "bought", cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
     ], found.allocation)),
     whatIf(found, expected),
+    el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => format.usd(s.usd_per_month), true], ["how", (s) => s.how]]),
     listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => format.percent(r.probability, 0), true], ["impact", (r) => format.percent(r.impact, 0), true], ["kind", (r) => r.kind], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
     listed("Assumed", found.assumptions, [["", (text) => text]]),

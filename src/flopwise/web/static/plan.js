@@ -46,6 +46,11 @@ const FIELDS = {
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
 
+/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer. */
+const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
+const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
+const LONG_MS = 1500; // from here on a first look is worth it
+
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
 export async function show(main) {
@@ -61,6 +66,7 @@ export async function show(main) {
   delete state.pick;
   let running = null;
   let timer = 0;
+  let took = Infinity; // ms of the last answer
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
   const status = statusLine();
   const results = el("div", { id: "results" });
@@ -96,7 +102,7 @@ export async function show(main) {
 
   function drawForm() {
     const task = state.task;
-    const shown = [...(OF_TASK[task] ?? []), ...(task ? WHERE : [])];
+    const shown = OF_TASK[task] ?? [];
     const picker = el("input", { type: "file", accept: ".json", class: "noprint", "aria-label": "A config.json", onchange: () => upload(picker.files[0]) });
     const drop = el("div", {
       class: "drop", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
@@ -107,8 +113,9 @@ export async function show(main) {
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
         el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)))),
       shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
+      task && el("details", { open: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, el("summary", {}, "Where it may run"), WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && input({ key: "objective", label: "Rank by", choices: [["", "cost"], ["time", "time"], ["energy", "energy"]] }, state, change),
-      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown]), state, change));
+      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown, ...WHERE]), state, change));
   }
 
   async function answer() {
@@ -134,11 +141,18 @@ export async function show(main) {
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
+    let whole = false;
+    if (took > LONG_MS && !PLACES.some((key) => key in question)) {
+      ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!whole) draw(plan, question, null, true); }, () => {});
+    }
     try {
       const plan = await job("plan", question, { signal: mine.signal, progress: told });
+      whole = true;
+      took = performance.now() - begun;
       draw(plan, question, null);
       status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
+      whole = true;
       if (problem.name === "AbortError") return;
       if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem);
       else fill(results, failed(problem));
@@ -153,7 +167,8 @@ export async function show(main) {
     results.removeAttribute("aria-busy");
   }
 
-  function draw(plan, question, problem) {
+  /** Draw an answer; `first`: it is a first look, of which nothing is chosen yet. */
+  function draw(plan, question, problem, first = false) {
     const rows = plan.plans.length ? plan.plans : plan.misses;
     const place = el("div", { id: "chosen" });
     const select = (row) => {
@@ -163,9 +178,15 @@ export async function show(main) {
       for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === String(pick);
       detail(place, row, plan, question, { rows, signal: running.signal });
     };
+    results.classList.toggle("stale", false);
+    if (first) {
+      fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
+        headline(rows[0], plan, true), ranked(rows, plan, 0, () => {}), front(plan, () => {}));
+      return;
+    }
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
-        el("ul", {}, problem.details.reasons.map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
+        el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
       rows.length ? ranked(rows, plan, pick, select) : null,
       el("div", { class: "cards" }, front(plan, select), levers(plan)),
@@ -197,7 +218,15 @@ const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
 const likely = (row) => (Object.keys(row.meets).length ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
 const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
-const ends = (row, name, text) => (row[`${name}_low`] === null ? null : `80 % interval: ${text(row[`${name}_low`])} to ${text(row[`${name}_high`])}`);
+const ends = (row, name, text) => {
+  const [low, high] = [row[`${name}_low`], row[`${name}_high`]];
+  return low === null || text(low) === text(high) ? null : `80 % interval: ${text(low)} to ${text(high)}`;
+};
+
+const at = (plan, name) => {
+  const percentile = format.percentileOf(plan, name);
+  return percentile && (percentile === "mean" ? "on average" : `at ${percentile} of requests`);
+};
 
 function headline(best, plan, meets) {
   const figures = [
@@ -205,7 +234,7 @@ function headline(best, plan, meets) {
     [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd")],
   ];
   if (service(plan)) {
-    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s)], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s)]);
+    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft")], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot")]);
   }
   figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds")], ["Meets its targets", likely(best)]);
   return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
@@ -213,9 +242,9 @@ function headline(best, plan, meets) {
 
 const COLUMNS = [
   { key: "rank", title: "#", number: true, of: (c) => c.rank, text: (c) => String(c.rank) },
-  { key: "instance", title: "instance", name: true, of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
-  { key: "gpu", title: "GPUs", name: true, of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
-  { key: "layout", title: "layout", of: (c) => format.layout(c.layout) },
+  { key: "instance", title: "instance", kind: "name", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
+  { key: "gpu", title: "GPUs", kind: "name", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
+  { key: "layout", title: "layout", kind: "words", of: (c) => format.layout(c.layout) },
   { key: "memory", title: "memory", number: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s) },
   { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s) },
@@ -252,7 +281,7 @@ function ranked(rows, plan, pick, select) {
         ...columns.map((c) => ({
           number: c.number, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
           title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
-          name: c.name, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
+          kind: c.kind, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === before && "chosen" })),
       found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
