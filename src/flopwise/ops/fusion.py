@@ -53,31 +53,6 @@ def single_groups(items: Sequence[Item]) -> list[Group]:
     return [(item,) for item in items]
 
 
-EAGER_BYTES = {
-    "rmsnorm": ((36.0, 96.0), (4.0, 6.0)),
-    "rope": ((20.75, 28.5), (4.0, 6.0)),
-    "gated": ((10.0, 18.0), (6.0, 10.0)),
-}
-"""Bytes that an operation moves an element in 16 bits: forward and backward in eager PyTorch, then as one kernel."""
-
-
-def eager_passes(item: Item) -> tuple[float, float]:
-    """Bytes that eager PyTorch moves over those that `item_work` counts for one kernel, forward and backward.
-
-    RMSNorm casts to fp32, squares, averages, multiplies, casts back and multiplies by its weight; rope turns halves,
-    joins them, multiplies twice and adds; a gated activation writes its result before the product. Anything else is one
-    kernel (LayerNorm, GELU, a residual).
-
-    Source: counting the kernels of the modules of Llama in transformers, and of their derivatives (tests/ops); PyTorch
-    before 2.9, which has no fused RMSNorm. Assumes: no tensor stays in a cache; weights and sines are narrow.
-    """
-    kind: str = item.kind if isinstance(item, Norm | Pointwise) else ""
-    if isinstance(item, Pointwise) and item.gated:
-        kind = "gated"
-    (forward, backward), (one, one_back) = EAGER_BYTES.get(kind, ((1.0, 1.0), (1.0, 1.0)))
-    return forward / one, backward / one_back
-
-
 def merge_works(works: Sequence[Work]) -> Work:
     """The works of one group as one: products side by side share their input, elementwise passes add their bytes.
 

@@ -18,9 +18,9 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import Timing, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
-from flopwise.facts.architecture import Attend, Experts, Item, Linear, Pointwise
+from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
-from flopwise.ops.fusion import Group, eager_passes, fused_groups, merge_works, single_groups
+from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.work import item_work, linear_dims
 from flopwise.training.adapters import adapted_products
@@ -288,6 +288,31 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 )
                 seconds, memory_s, *floors = _seconds(work, "bf16", context)
                 yield BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, *floors)  # noqa: FBT003
+
+
+EAGER_BYTES = {
+    "rmsnorm": ((36.0, 96.0), (4.0, 6.0)),
+    "rope": ((20.75, 28.5), (4.0, 6.0)),
+    "gated": ((10.0, 18.0), (6.0, 10.0)),
+}
+"""Bytes that an operation moves an element in 16 bits: forward and backward in eager PyTorch, then as one kernel."""
+
+
+def eager_passes(item: Item) -> tuple[float, float]:
+    """Bytes that eager PyTorch moves over those that `item_work` counts for one kernel, forward and backward.
+
+    RMSNorm casts to fp32, squares, averages, multiplies, casts back and multiplies by its weight; rope turns halves,
+    joins them, multiplies twice and adds; a gated activation writes its result before the product. Anything else is one
+    kernel (LayerNorm, GELU, a residual).
+
+    Source: counting the kernels of Llama's modules in transformers, and of their derivatives (tests/training); PyTorch
+    before 2.9, which has no fused RMSNorm. Assumes: no tensor stays in a cache; weights and sines are narrow.
+    """
+    kind: str = item.kind if isinstance(item, Norm | Pointwise) else ""
+    if isinstance(item, Pointwise) and item.gated:
+        kind = "gated"
+    (forward, backward), (one, one_back) = EAGER_BYTES.get(kind, ((1.0, 1.0), (1.0, 1.0)))
+    return forward / one, backward / one_back
 
 
 def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:

@@ -8,9 +8,9 @@ import pytest
 
 from flopwise.facts.architecture import Norm, Pointwise
 from flopwise.ops.backward import backward_works
-from flopwise.ops.fusion import EAGER_BYTES, eager_passes
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
+from flopwise.training.blocks import EAGER_BYTES, eager_passes
 from moved_bytes import meta_tensor, moved_bytes
 
 torch = pytest.importorskip("torch", reason="PyTorch counts the bytes: `make oracle` installs it")
