@@ -173,7 +173,7 @@ class BlockContext:
         return self.recipe.stack
 
     @property
-    def fused(self) -> bool:
+    def fuses(self) -> bool:
         """Whether neighbouring elementwise operations are one kernel: by the software, or the device's compiler."""
         return self.software.activations == "fused" or self.rates.compiles
 
@@ -244,7 +244,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             attends = isinstance(group[0], Attend)
             sinks = isinstance(group[0], Attend) and group[0].sinks
             eager = sinks and not context.software.fused_sinks
-            passes = 1.0 if context.fused else eager_passes(group[0])[part is not work]
+            passes = 1.0 if context.fuses else eager_passes(group[0])[part is not work]
             seconds, memory_s, *floors = _seconds(part, dtype, context, eager=eager, passes=passes)
             yield BlockKernel(part, dtype, part is work, attends, seconds + unpack_s, memory_s + unpack_s, *floors)
         yield from expert_kernels(group, context)
@@ -318,7 +318,7 @@ def eager_passes(item: Item) -> tuple[float, float]:
 def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:
     """What runs as one kernel, and whether its weights are trained; adapters follow the projections that carry them."""
     recipe = context.recipe
-    groups = fused_groups(items) if context.fused else single_groups(items)
+    groups = fused_groups(items) if context.fuses else single_groups(items)
     if recipe.lora is None:
         return [(group, all(context.block.trains(item) for item in group)) for group in groups]
     carriers = {id(item) for item in adapted_products(items, recipe.lora)}
@@ -423,7 +423,7 @@ def _seconds(
     """
     rates, software, wide = context.rates, context.software, context.act_bytes
     eager = eager or context.recipe.attention == "eager"
-    traffic = (1.0 if context.fused else EAGER_SCORES) if eager else None
+    traffic = (1.0 if context.fuses else EAGER_SCORES) if eager else None
     timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide, score_traffic=traffic)
     scale = passes * software.pointwise_traffic if work.kind in LIGHT else 1.0
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
