@@ -66,7 +66,9 @@ def test_what_policies_have_a_plan_pay_is_taken_off_and_shown() -> None:
     found = assessment(savings=rows)
     assert sum(savings_by_kind(found).values()) == pytest.approx(9 * 1000 + 36 + 964 - 2000)
     blocks = list(savings(found))
-    assert any(isinstance(b, Text) and "saves $8,000 a month, after $2,000 that the policies cost" in b.text for b in blocks)
+    assert any(
+        isinstance(b, Text) and "saves $8,000 a month, after $2,000 that the policies cost" in b.text for b in blocks
+    )
     assert next(r[2] for b in blocks if isinstance(b, Table) for r in b.rows) == "-$2,000"
     (told,) = [b.text for b in savings(assessment(savings=[saving("reserved", -2000.0)])) if isinstance(b, Text)]
     assert told.startswith("The plan costs $2,000 a month more than its baseline")

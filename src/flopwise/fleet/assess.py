@@ -286,10 +286,10 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
     """What is assumed: of the fleet and its schedules, then of each workload's plan."""
     rules, spreads, jobs = fleet.platform.rules, fleet.platform.rules.scenarios, [chosen.job for chosen in fleet.chosen]
     yield "a month has 730 hours; a run without a deadline has its share of its environment's hours"
-    yield "machines of a kind are there when they are needed, at the listed price, up to the quotas"
+    yield "machines are available when they are needed, at list prices, up to the quotas"
     if drawn:
         yield (
-            f"drawn months: demand varies by {100 * spreads.demand:.3g} %, spot prices by "
+            f"simulated months: demand varies by {100 * spreads.demand:.3g} %, spot prices by "
             f"{100 * spreads.spot_price:.3g} %, others by {100 * spreads.list_price:.3g} % (standard deviations; "
             f"policies.scenarios sets them), an interruption costs {spreads.rework_hours:g} h, predictions vary by "
             "their measured errors"

@@ -256,7 +256,7 @@ def what_ifs(assessment: Assessment) -> Iterator[Block]:
               ("90 % stay below", drawn.p90), ("95 % stay below", drawn.p95)]  # fmt: skip
     mark = assessment.budget_per_month
     yield Bars(
-        f"The bill over {drawn.runs:,} drawn months of demand, prices and interruptions (seed {drawn.seed})",
+        f"The bill over {drawn.runs:,} simulated months of demand, prices and interruptions (seed {drawn.seed})",
         [Bar(name, value, usd(value)) for name, value in points], mark, "" if mark is None else f"budget {usd(mark)}",
     )  # fmt: skip
     if drawn.over_budget is not None:
