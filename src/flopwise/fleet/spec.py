@@ -209,8 +209,8 @@ class ExistingMachines(Spec):
     provider: str | None = _key(_NAME, "Provider, where several offer such a type.")
     region: str | None = _key(_NAME, "Region (default: the cheapest that is known).")
     price: float | None = _key(
-        options.quantity("usd", units.parse_usd, high=1e6), "US dollars per hour of one instance, instead of the list "
-                                                            "price.",
+        options.quantity("usd", units.parse_usd, high=1e6),
+        "US dollars per hour of one instance, instead of the list price.",
     )
     weights: str | None = _key(
         options.name("format"), "Weight format in use: fp16, awq ... (default: the best).",
