@@ -148,8 +148,8 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     """What the comparison takes for granted."""
     own = [kind for kind in request.kinds if kind != "api"]
     notes = [
-        "every way answers well enough; only cost is compared",
-        "machines that serve are on all month, whole",
+        "all ways are assumed to answer well enough: only cost is compared",
+        "whole machines serve, all month",
         "80 % intervals come from the measured errors of training and serving; prices are as listed",
     ]
     if "api" in request.kinds:

@@ -354,7 +354,7 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
         f"{_machines(near, near.num_instances)} {BOUGHT[near.purchase]} {_shortfall(near, chosen.planned)}"
         for near in misses[: 2 - len(reasons)]
     ]
-    return "; ".join(reasons) or "it is the cheapest on offer that does the work"
+    return "; ".join(reasons) or "nothing cheaper does the work"
 
 
 BOUGHT = {

@@ -110,7 +110,7 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
             )
             for c in rows
         ],
-        "Chance: that the target least likely to be met is met.",
+        "Chance: the probability that the hardest target is met.",
     )  # fmt: skip
 
 

@@ -281,7 +281,7 @@ def _nodes_for_smaller_caches(
     if fronts:
         points = (_front(options, workload, name) for name in (WHOLE, "ttft", "tpot"))
         single -= {id(option.node) for front_points in points for option, _ in front_points}
-    draft.ruled_out.add("one machine does it with the larger KV cache, too", len(single), unit="machines")
+    draft.ruled_out.add("one machine suffices even with the larger KV cache", len(single), unit="machines")
     return [node for key, node in nodes.items() if key not in single]
 
 

@@ -44,7 +44,8 @@ class DataSpec(Spec):
     samples: float | None = _data(
         "--samples", options.COUNT, "Sequences of the whole run, instead of tokens.", key="data.samples")
     epochs: float = _data(
-        "--epochs", options.COUNT, "Passes over the tokens or samples.", default=1.0, key="data.epochs")
+        "--epochs", options.quantity("count", units.parse_count, high=1e6), "Passes over the tokens or samples.",
+        default=1.0, key="data.epochs")
     seq: int | None = _data("--seq", options.CONTEXT, "Tokens of a sequence: 8k (8,192).", key="data.seq_len")
     global_batch: int | None = _data(
         "--global-batch", options.BATCH, "Sequences of one optimizer step.", key="data.global_batch")

@@ -144,8 +144,8 @@ def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
             paper,
         )  # fmt: skip
         yield (
-            "'now' is of the very rows that were fitted; 'left out' of each model, row or stretch of traffic under "
-            "constants that have not seen it: what to expect of new ones."
+            "'now' covers the rows that were fitted; 'left out' predicts each model, row or stretch of traffic with "
+            "constants fitted without it, as is to be expected of new ones."
         )
     reasons = [f"{rows:,} x {why}" for why, rows in profile.skipped[:MOST_REASONS]]
     if profile.notes or reasons:

@@ -247,7 +247,7 @@ def check_option_groups(purchase: str) -> None:
 
 TITLES = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "between tokens", "e2e_s": "whole request",
-    "wait_s": "wait for the batch",
+    "wait_s": "wait for admission",
 }  # fmt: skip
 HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99", ">replica-hours", ">cost"]
 SPARE = (">at most", ">replica-hours")
@@ -346,7 +346,7 @@ def _session_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
         rows.append(("stores", f"{units.format_cost(report.stores_usd)} for this run"))
     if report.usd_per_session is not None:
         rows.append(("a session", units.format_usd(report.usd_per_session)))
-    yield heading("Beginnings that prompts share", paper)
+    yield heading("Shared prefixes", paper)
     yield pairs(rows, paper)
 
 

@@ -42,7 +42,7 @@ class Traffic(Spec):
         default=DEFAULT_ARRIVALS)
     duration_s: float | None = _traffic("--duration", options.SECONDS, "How long requests arrive (default: 10 min).")
     requests: int | None = same(RequestSpec, "requests")
-    burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, high=100.0),
+    burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, low=1e-3, high=100.0),
         "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.")
     peak: float | None = _traffic("--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
         "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.")
