@@ -45,7 +45,7 @@ FIRST_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0].s
 ANSWERED = "#results:not([aria-busy]) table"
 CHANGED = "(before) => document.querySelector('.status').textContent !== before"
 SERVICE = "workload=Llama-3.1-8B&task=serve&simulate=false&input=1024&output=256&ttft=1s"
-FOLLOWED = (
+CHANGES = (
     (
         "a service on two GPUs of one provider", f"{SERVICE}&gpu=l4&gpu=l40s&provider=aws&rate=1", "Requests a second",
         [f"{rate}.5" for rate in range(2, 9)],
@@ -174,7 +174,7 @@ def first_paints(new_page: Callable[[], Page]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ChangeTimes:
     """How a page follows its fields, in seconds."""
 
     first_s: float  # until the first plans are there
@@ -182,7 +182,7 @@ class Followed:
     server_s: float  # processor time of the server and its processes for each, details of the best plan included
 
 
-def followed(page: Page, query: str, field: str, values: Iterable[str], pid: int) -> Followed:
+def change_times(page: Page, query: str, field: str, values: Iterable[str], pid: int) -> ChangeTimes:
     """Open a plan, and change one field of it again and again."""
     begin = time.perf_counter()
     page.goto(f"/plan?{query}")
@@ -198,7 +198,7 @@ def followed(page: Page, query: str, field: str, values: Iterable[str], pid: int
         page.wait_for_selector(ANSWERED, timeout=SLOWEST_MS)
         seconds.append(time.perf_counter() - begin)
         page.wait_for_selector("text=operations", timeout=SLOWEST_MS)
-    return Followed(first, seconds, (processor_s(pid) - spent) / len(seconds))
+    return ChangeTimes(first, seconds, (processor_s(pid) - spent) / len(seconds))
 
 
 def table(count: int = 1000) -> list[str]:
@@ -218,9 +218,9 @@ def table(count: int = 1000) -> list[str]:
             with pages(address) as new_page:
                 for path, seconds in first_paints(new_page).items():
                     rows.append((f"first paint of {path}", "300 ms", f"{1000 * seconds:.0f} ms", ""))
-                for what, query, field, values in FOLLOWED:
+                for what, query, field, values in CHANGES:
                     page = new_page()
-                    found = followed(page, query, field, values, pid)
+                    found = change_times(page, query, field, values, pid)
                     page.close()
                     median = statistics.median(found.changes_s)
                     rows.append((f"{what}: first plans", "", f"{found.first_s:.2f} s", ""))

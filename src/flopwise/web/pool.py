@@ -178,7 +178,7 @@ class Pool:
             raise BusyError
         self._waiting += 1
         try:
-            worker = await self._taken(question.noun)
+            worker = await self._worker_for(question.noun)
         finally:
             self._waiting -= 1
         try:
@@ -202,7 +202,7 @@ class Pool:
         self._number += 1
         return self._number
 
-    async def _taken(self, noun: str) -> Worker:
+    async def _worker_for(self, noun: str) -> Worker:
         """A free process, the one that answered `noun` last if that is about to be free."""
         last = max(self._workers, key=lambda one: one.answered.get(noun, 0))
         for most_s in (MOMENT_S, STOP_S):

@@ -1,7 +1,7 @@
 // Plan: a model and a workload in, ranked machines and layouts out, and everything behind the one that is chosen.
 
 import { ask, facts, job, options } from "./api.js";
-import { band, el, fill, skeleton, statusLine, table, tiles } from "./dom.js";
+import { band, el, fill, fresh, skeleton, statusLine, table, tiles } from "./dom.js";
 import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers } from "./planned.js";
@@ -293,7 +293,11 @@ function ranked(rows, plan, pick, select) {
 /** What was ruled out and why; any instance or GPU can be asked for. */
 function ruledOut(plan, question) {
   const place = el("div", { role: "status", "aria-live": "polite" });
-  const field = el("input", { type: "text", "aria-label": "Instance or GPU", placeholder: "p5.48xlarge, h100 …" });
+  const known = el("datalist", { id: fresh("offers") });
+  const suggest = () => {
+    if (!known.children.length) Promise.all([names("instances", "instance"), names("gpus", "name")]).then((lists) => fill(known, lists.flat().map((name) => el("option", { value: name }))), () => {});
+  };
+  const field = el("input", { type: "text", "aria-label": "Instance or GPU", placeholder: "p5.48xlarge, h100 …", list: known.id, onfocus: suggest });
   async function why() {
     const name = field.value.trim();
     if (!name) return;
@@ -310,7 +314,7 @@ function ruledOut(plan, question) {
     }
   }
   return el("section", { class: "card" }, el("h2", {}, "Why not …?"),
-    el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, el("button", {}, "Ask")), place,
+    el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, known, el("button", {}, "Ask")), place,
     plan.ruled_out.length ? table("Ruled out", [
       { title: "count", number: true, cell: (r) => format.fixed(r.count, 0) }, { title: "of", cell: (r) => r.unit },
       { title: "reason", cell: (r) => r.reason }, { title: "example", cell: (r) => r.example || "-" },
