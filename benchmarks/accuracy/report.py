@@ -363,10 +363,9 @@ each GPU from the others), the few memory constants to the memory file (`benchma
 are those of rows that they have seen. Training has 31 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
 Serving has 24 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
-messages and documented engine behaviour add up to. The files have grown since: the constants have not seen the rows
-that were added on 2026-11-22 (51 of memory, 20 of kernels, 76 of training, 336 of serving) and on 2026-11-26 (72 of
-memory, 77 of training, 182 of serving), apart from `steps_ahead` and the host's time a request, which all rows with
-times to a first token gave."""
+messages and documented engine behaviour add up to. Constants of training and serving were fitted on all rows of their
+files on 2026-11-26; those of memory and kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20
+of kernels) and on 2026-11-26 (72 of memory)."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
