@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
+from flopwise.search.joined import JoinedReplicas
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.space import powers_of_two
@@ -172,14 +176,8 @@ def deployments(
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
     """
-    alike = (
-        model, node.cluster, node.count, node.networked, weights, kv_dtype, workload.engine, workload.task,
-        workload.input_tokens, workload.output_tokens, workload.max_gpus,
-    )  # fmt: skip
-    start = (workload.facts.start_s("machine", "image"), workload.facts.storage(OBJECT_STORE))
-    users = workload.concurrency is not None and workload.requests_per_s is None  # who are shared among replicas
-    asked = ReplicaQuestion(alike, start, model, workload, node, weights, kv_dtype, least)
-    sized = sized_replicas.__wrapped__(asked) if users or workload.techniques.any else sized_replicas(asked)
+    asked = ReplicaQuestion.of(model, workload, node, weights, kv_dtype, least)
+    sized = sized_replicas(asked)
     if sized is None or isinstance(sized, Deployments):
         return sized
     batch, layout = sized.batch, sized.job.layout
@@ -208,6 +206,32 @@ class ReplicaQuestion:
     kv_dtype: CacheFormat = field(compare=False)
     least: float | Floats = field(compare=False)
 
+    @classmethod
+    def of(
+        cls, model: Model, workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat,
+        least: float | Floats = 1.0,
+    ) -> ReplicaQuestion:  # fmt: skip
+        """The question that `deployments` asks."""
+        key = (
+            model, node.cluster, node.count, node.networked, weights, kv_dtype, workload.engine, workload.task,
+            workload.input_tokens, workload.output_tokens, workload.max_gpus,
+        )  # fmt: skip
+        start = (workload.facts.start_s("machine", "image"), workload.facts.storage(OBJECT_STORE))
+        return cls(key, start, model, workload, node, weights, kv_dtype, least)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether other workloads may have the same answer: not where users are shared among the replicas."""
+        users = self.workload.concurrency is not None and self.workload.requests_per_s is None
+        return not users and not self.workload.techniques.any
+
+    @property
+    def devices(self) -> tuple[object, ...]:
+        """What is the same in questions that are answered together: all but the links and the devices of a node."""
+        model, cluster, _, _, *others = self.key
+        assert isinstance(cluster, Cluster)
+        return model, cluster.rates.key, *others
+
 
 @dataclass(frozen=True)
 class SizedReplicas:
@@ -219,13 +243,19 @@ class SizedReplicas:
     steady: Steady | None  # None: answers in one pass
     known: dict[str, Any]
     start: tuple[float, Storage]  # seconds until a rented machine runs the image, and what weights are read from
+    ready: dict[bytes, tuple[Steady, dict[str, Percentile]]] = field(default_factory=dict)  # by arrivals, until asked
 
     @cached_property
     def curves(self) -> SteadyCurves:
         """What arrives at any rate is read from."""
+        return self.curves_of(None)
+
+    def curves_of(self, full_s: Floats | None) -> SteadyCurves:
+        """The curves; `full_s`: the steps with a full prefill budget, where they are at hand."""
         assert self.steady is not None, "only models that generate are in closed loops"
         sizes = self.batch.reshape(-1, self.num_layouts)
-        return SteadyCurves.of(runner(self.job), self.job.layout, sizes, self.steady, *request_work(self.job))
+        work = request_work(self.job)
+        return SteadyCurves.of(runner(self.job), self.job.layout, sizes, self.steady, *work, full_s)
 
     @cached_property
     def start_s(self) -> Floats:
@@ -243,12 +273,130 @@ class SizedReplicas:
         return np.broadcast_to(start_s, self.batch.shape)
 
 
-@lru_cache(maxsize=KEPT_SIZED)
-def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None:
+Answer = SizedReplicas | Deployments | None
+
+
+class KeptAnswers:
+    """The last `most` answers of `sized_replicas`; `hits`: questions that were answered from them."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.hits, self._answers = most, 0, OrderedDict[ReplicaQuestion, Answer]()
+
+    def __contains__(self, asked: ReplicaQuestion) -> bool:
+        return asked in self._answers
+
+    def __getitem__(self, asked: ReplicaQuestion) -> Answer:
+        self.hits += 1
+        return self._answers[asked]
+
+    def __setitem__(self, asked: ReplicaQuestion, answer: Answer) -> None:
+        self._answers[asked] = answer
+        while len(self._answers) > self.most:
+            self._answers.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self.hits = 0
+        self._answers.clear()
+
+
+SIZED = KeptAnswers(KEPT_SIZED)
+
+
+def sized_replicas(asked: ReplicaQuestion) -> Answer:
     """What fits, and how fast it is in a closed loop at every batch; deployments without rows where nothing fits.
 
     The same for services that differ in their rate, their targets or their budget alone.
     """
+    if not asked.is_kept:
+        return _timed([_sizing(asked)])[0]
+    if asked not in SIZED:
+        SIZED[asked] = _timed([_sizing(asked)])[0]
+    return SIZED[asked]
+
+
+def size_together(questions: Iterable[ReplicaQuestion], *, exact: bool) -> None:
+    """Answer questions of nodes with the same devices together, so that `deployments` has the answers at hand.
+
+    `exact`: those for the workloads' own rates, too. A question without an answer (a format that the device lacks) is
+    left to `deployments`, which says why.
+    """
+    groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
+    for asked in questions:
+        if asked.is_kept:
+            groups[asked.devices][asked] = None
+    for group in groups.values():
+        try:
+            fresh = [asked for asked in group if asked not in SIZED]
+            for asked, answer in zip(fresh, _timed([_sizing(asked) for asked in fresh]), strict=True):
+                SIZED[asked] = answer
+        except (MissingFactError, SpecError):
+            continue
+        if not exact:
+            _curves_together([SIZED[asked] for asked in group if asked.workload.requests_per_s is not None])
+        else:
+            _open_loops_together([(asked.workload, SIZED[asked], asked.least) for asked in group])
+
+
+def _curves_together(answers: Sequence[Answer]) -> None:
+    """Lay the curves of replicas down that have none so far."""
+    members = [(one, one.steady) for one in answers if isinstance(one, SizedReplicas) and "curves" not in vars(one)]
+    some = [(one, np.broadcast_to(steady.batch, one.batch.shape)) for one, steady in members if steady is not None]
+    if len(some) < 2:
+        return
+    full_s = JoinedReplicas([one.job for one, _ in some]).full_steps_s([batch for _, batch in some])
+    for (one, _), seconds in zip(some, full_s, strict=True):
+        vars(one)["curves"] = one.curves_of(seconds)
+
+
+def _open_loops_together(asked: Sequence[tuple[Resolved, Answer, float | Floats]]) -> None:
+    """Answer what each service's own rate makes of its replicas, for `_open_loop` to take."""
+    members = [
+        (workload, sized, _arrivals(workload, sized, sized.steady, least))
+        for workload, sized, least in asked
+        if isinstance(sized, SizedReplicas) and sized.steady is not None and workload.requests_per_s is not None
+    ]
+    if len(members) < 2:
+        return
+    names = list(dict.fromkeys(name for workload, *_ in members for name in _wanted_percentiles(workload)))
+    in_flight = [_in_flight_of(sized, arrivals) for _, sized, arrivals in members]
+    joined = JoinedReplicas([sized.job for _, sized, _ in members])
+    loops = joined.open_loops(in_flight, [arrivals for *_, arrivals in members], names)
+    for (_, sized, arrivals), loop in zip(members, loops, strict=True):
+        sized.ready[arrivals.tobytes()] = loop
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizing:
+    """Replicas at every batch before their steps are timed: the fields of `SizedReplicas`."""
+
+    job: ServeJob
+    batch: Floats
+    num_layouts: int
+    one_pass: bool
+    known: dict[str, Any]
+    start: tuple[float, Storage]
+
+
+def _timed(sizings: Sequence[_Sizing | Deployments | None]) -> list[Answer]:
+    """The sizings, of the same devices, with closed loops of each."""
+    some = [one for one in sizings if isinstance(one, _Sizing) and not one.one_pass]
+    if len(some) == 1:
+        (one,) = some
+        loops = [closed_loop(runner(one.job), one.job.layout, one.batch, *request_work(one.job))]
+    else:
+        loops = JoinedReplicas([one.job for one in some]).closed_loops([one.batch for one in some]) if some else []
+    steady = {id(one): loop for one, loop in zip(some, loops, strict=True)}
+    return [
+        SizedReplicas(one.job, one.batch, one.num_layouts, steady.get(id(one)), one.known, one.start)
+        if isinstance(one, _Sizing)
+        else one
+        for one in sizings
+    ]
+
+
+def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
+    """What fits of a question's replicas, at every batch; deployments without rows where nothing does."""
     workload, model, node, weights, kv_dtype = asked.workload, asked.model, asked.node, asked.weights, asked.kv_dtype
     one_pass = answers_in_one_pass(model, workload)
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
@@ -288,8 +436,7 @@ def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None
         "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
         "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
     }
-    steady = None if one_pass else closed_loop(runner(job), job.layout, batch, *request_work(job))
-    return SizedReplicas(job, batch, fit.size, steady, known, asked.start)
+    return _Sizing(job, batch, fit.size, one_pass, known, asked.start)
 
 
 def _room_text(
@@ -350,20 +497,38 @@ def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
 
 def _open_loop(sized: SizedReplicas, arrivals_per_s: Floats) -> tuple[Steady, Callable[[str], Percentile]]:
     """Replicas with as many sequences in flight as arrive, and what a percentile of requests sees."""
+    ready = sized.ready.pop(arrivals_per_s.tobytes(), None)
+    if ready is not None:
+        steady, seen = ready
+        return steady, seen.__getitem__
     machine, layout, shape = runner(sized.job), sized.job.layout, request_work(sized.job)
+    there = closed_loop(machine, layout, _in_flight_of(sized, arrivals_per_s), *shape)
+    return there, lambda name: open_loop_percentile(machine, layout, there, arrivals_per_s, *shape, name)
+
+
+def _in_flight_of(sized: SizedReplicas, arrivals_per_s: Floats) -> Floats:
+    """Sequences in flight at an arrival rate at one attention replica of each row."""
     assert sized.steady is not None, "only models that generate are in closed loops"
     table = (
         np.broadcast_to(v, sized.batch.shape).reshape(-1, sized.num_layouts)
         for v in (sized.batch, sized.steady.requests_per_s, arrivals_per_s)
     )
-    there = closed_loop(machine, layout, in_flight_at(*table).ravel(), *shape)
-    return there, lambda name: open_loop_percentile(machine, layout, there, arrivals_per_s, *shape, name)
+    return in_flight_at(*table).ravel()
 
 
 def _read_open_loop(sized: SizedReplicas, arrivals_per_s: Floats) -> tuple[Steady, Callable[[str], Percentile]]:
     """The same, read between the batches that are there already."""
     loop = sized.curves.at(arrivals_per_s.reshape(-1, sized.num_layouts))
     return loop.steady, lambda name: Percentile(*map(np.ravel, loop.percentile(name)))
+
+
+def _arrivals(workload: Resolved, sized: SizedReplicas, steady: Steady, least: float | Floats) -> Floats:
+    """Requests a second at one attention replica of each row, of a service at its rate."""
+    assert workload.requests_per_s is not None, "a service"
+    ranks = np.asarray(sized.job.layout.dp)
+    start_s = np.zeros(sized.batch.size)  # of no consequence for a service
+    replicas = _replicas(np.asarray(steady.requests_per_s) * ranks, sized.batch * ranks, workload, least, start_s)
+    return np.asarray(workload.requests_per_s / replicas / ranks)
 
 
 def _decoding_columns(
@@ -386,11 +551,10 @@ def _decoding_columns(
         busy = np.ones(batch.size)
         total = replicas * capacity * outputs
     else:
-        arrivals = workload.requests_per_s / replicas / ranks
+        arrivals = _arrivals(workload, sized, steady, least)
         there, at_percentile = (_read_open_loop if interpolates else _open_loop)(sized, arrivals)
         wanted = _percentiles(workload)
-        names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
-        seen = {p: at_percentile(p) for p in names}
+        seen = {p: at_percentile(p) for p in [*_wanted_percentiles(workload), *(["mean"] if each > 1 else [])]}
         middle = seen.get("mean", seen[wanted["tpot"]])
         token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
         behind = np.where(arrivals * ranks < capacity, 0.0, np.inf)  # where the number of instances is given
@@ -440,6 +604,10 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float 
         left_s = np.where(start_s < workload.deadline_s, workload.deadline_s - start_s, workload.deadline_s)
         needed = np.ceil(workload.requests / left_s / capacity)
     return np.maximum(needed, least)
+
+
+def _wanted_percentiles(workload: Resolved) -> list[str]:
+    return list(dict.fromkeys(_percentiles(workload).values()))
 
 
 def _percentiles(workload: Resolved) -> dict[str, str]:

@@ -301,7 +301,7 @@ def open_loop_percentile(
     batch = np.maximum(_percentile_batch(steady.batch, percentile) / parts, 1.0)
     alone = StepLoad(decode_batch=batch, decode_context=one.own + output_tokens / 2, encoder=one.encoder)
     busy_s = _pipeline_step(runner, runner.step(alone, layout), parts).seconds
-    full_s = _full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
+    full_s = full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
     return _percentile_latency(runner, layout, steady, arrivals_per_s, input_tokens, full_s, busy_s, percentile)
 
 
@@ -313,7 +313,7 @@ def _percentile_batch(mean: Floats, percentile: str) -> Floats:
     return mean + PERCENTILES[percentile] * np.sqrt(mean)
 
 
-def _full_step_s(
+def full_step_s(
     runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Floats, output_tokens: Floats
 ) -> Floats:
     """Seconds of a step that uses all of its prefill budget while `batch` sequences decode."""
@@ -381,10 +381,14 @@ class SteadyCurves(NamedTuple):
     @classmethod
     def of(
         cls, runner: Runner, layout: ServingLayout, sizes: Array, steady: Steady, input_tokens: Floats,
-        output_tokens: Floats,
+        output_tokens: Floats, full_s: Floats | None = None,
     ) -> SteadyCurves:  # fmt: skip
-        """The curves of `steady`, closed loops of `sizes`; `layout` and `steady` in columns: all sizes in turn."""
-        full_s = _full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
+        """The curves of `steady`, closed loops of `sizes`; `layout` and `steady` in columns: all sizes in turn.
+
+        `full_s`: those of `full_step_s`, where they are at hand.
+        """
+        if full_s is None:
+            full_s = full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
         shape = sizes.shape
         degrees = {
             name: np.broadcast_to(getattr(layout, name), sizes.size).reshape(shape)[:1]
