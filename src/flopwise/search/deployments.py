@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise import values
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.architecture import Model
+from flopwise.facts.architecture import Item, Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
-from flopwise.search.joined import JoinedReplicas
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
-from flopwise.serving.iteration import StepTime, whole_prompts
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, whole_prompts
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
@@ -35,6 +35,7 @@ from flopwise.serving.steady import (
     SteadyCurves,
     batch_sizes,
     closed_loop,
+    full_step_s,
     in_flight_at,
     one_pass_latency_s,
     open_loop_percentile,
@@ -309,9 +310,9 @@ def sized_replicas(asked: ReplicaQuestion) -> Answer:
     The same for services that differ in their rate, their targets or their budget alone.
     """
     if not asked.is_kept:
-        return _timed([_sizing(asked)])[0]
+        return _answers([_sizing(asked)])[0]
     if asked not in SIZED:
-        SIZED[asked] = _timed([_sizing(asked)])[0]
+        SIZED[asked] = _answers([_sizing(asked)])[0]
     return SIZED[asked]
 
 
@@ -328,7 +329,7 @@ def size_together(questions: Iterable[ReplicaQuestion], *, exact: bool) -> None:
     for group in groups.values():
         try:
             fresh = [asked for asked in group if asked not in SIZED]
-            for asked, answer in zip(fresh, _timed([_sizing(asked) for asked in fresh]), strict=True):
+            for asked, answer in zip(fresh, _answers([_sizing(asked) for asked in fresh]), strict=True):
                 SIZED[asked] = answer
         except (MissingFactError, SpecError):
             continue
@@ -378,7 +379,7 @@ class _Sizing:
     start: tuple[float, Storage]
 
 
-def _timed(sizings: Sequence[_Sizing | Deployments | None]) -> list[Answer]:
+def _answers(sizings: Sequence[_Sizing | Deployments | None]) -> list[Answer]:
     """The sizings, of the same devices, with closed loops of each."""
     some = [one for one in sizings if isinstance(one, _Sizing) and not one.one_pass]
     if len(some) == 1:
@@ -651,3 +652,92 @@ def _one_pass_columns(
         "busy_frac": busy,
         "watts_frac": _watts_frac(step, busy / workload.peak),
     }
+
+
+# Replicas on several kinds of nodes with the same devices, timed together: what a step costs is mostly its calls
+
+T = TypeVar("T", Steady, Percentile)
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRunner(Runner):
+    """A runner of the rows of several: their kernels are the same, messages go over the links of each.
+
+    `parts`: the rows of each, and its own runner.
+    """
+
+    parts: tuple[tuple[slice, Runner], ...] = ()
+
+    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
+        """As each has them; shape of the rows."""
+        return self._each(
+            split, lambda one, rows: np.asarray(one.messages_s(items, _rows(load, rows), _rows(split, rows), width))
+        )
+
+    def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
+        """As each has it; shape of the rows."""
+        return self._each(
+            split, lambda one, rows: np.asarray(one.pipeline_s(_rows(load, rows), _rows(split, rows), width))
+        )
+
+    def _each(self, split: ServingLayout, seconds: Callable[[Runner, slice], Floats]) -> Floats:
+        found = np.empty(np.size(split.tp))
+        for rows, one in self.parts:
+            found[rows] = seconds(one, rows)
+        return found
+
+
+class JoinedReplicas:
+    """Replicas of several jobs that differ in their links and layouts alone; `sizes` of each: sequences in flight."""
+
+    def __init__(self, jobs: Sequence[ServeJob]) -> None:
+        machines = [runner(job) for job in jobs]
+        ends = np.cumsum([np.size(job.layout.tp) for job in jobs]).tolist()
+        self.rows = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
+        self.machine = JoinedRunner(**plain, parts=tuple(zip(self.rows, machines, strict=True)))
+        self.layout = ServingLayout(**{
+            name: np.concatenate([np.asarray(getattr(job.layout, name)) for job in jobs]) for name in DEGREES
+        })  # fmt: skip
+        self.work = request_work(jobs[0])
+
+    def closed_loops(self, in_flight: Sequence[Floats]) -> list[Steady]:
+        """Each job's replicas with so many in flight: `closed_loop`."""
+        return list(self._split(self._closed_loop(in_flight)))
+
+    def open_loops(
+        self, in_flight: Sequence[Floats], arrivals_per_s: Sequence[Floats], percentiles: Sequence[str]
+    ) -> list[tuple[Steady, dict[str, Percentile]]]:
+        """Each job's replicas with as many in flight as arrive, and what the percentiles of requests see."""
+        steady, arrivals = self._closed_loop(in_flight), np.concatenate(arrivals_per_s)
+        seen = {
+            name: list(self._split(open_loop_percentile(self.machine, self.layout, steady, arrivals, *self.work, name)))
+            for name in percentiles
+        }
+        each = self._split(steady)
+        return [(one, {name: columns[n] for name, columns in seen.items()}) for n, one in enumerate(each)]
+
+    def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:
+        """Seconds of each job's steps that use all of their prefill budget while `batches` decode."""
+        whole: Floats = np.asarray(full_step_s(self.machine, self.layout, np.concatenate(batches), *self.work))
+        return [whole[rows] for rows in self.rows]
+
+    def _closed_loop(self, in_flight: Sequence[Floats]) -> Steady:
+        return closed_loop(self.machine, self.layout, np.concatenate(in_flight), *self.work)
+
+    def _split(self, columns: T) -> Iterator[T]:
+        return (_rows_of(columns, rows) for rows in self.rows)
+
+
+def _rows(value: Any, rows: slice) -> Any:
+    """A load or a layout of only these rows."""
+    columns = {f.name: getattr(value, f.name) for f in fields(value)}
+    return replace(value, **{name: column[rows] for name, column in columns.items() if np.ndim(column)})
+
+
+def _rows_of(columns: Any, rows: slice) -> Any:
+    """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
+    if isinstance(columns, StepTime | Steady | Percentile):
+        return type(columns)(*(_rows_of(column, rows) for column in columns))
+    column: Floats = columns
+    return column[rows] if np.ndim(column) else column

@@ -10,8 +10,15 @@ import pytest
 from flopwise.errors import MissingFactError
 from flopwise.facts.catalog import load_facts
 from flopwise.search.answer import RejectionLog
-from flopwise.search.deployments import SIZED, KeptAnswers, ReplicaQuestion, SizedReplicas, deployments, size_together
-from flopwise.search.joined import JoinedReplicas
+from flopwise.search.deployments import (
+    SIZED,
+    JoinedReplicas,
+    KeptAnswers,
+    ReplicaQuestion,
+    SizedReplicas,
+    deployments,
+    size_together,
+)
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_serving import nodes_with_engine
 from flopwise.search.replica import with_facts
