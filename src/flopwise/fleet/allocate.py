@@ -43,6 +43,8 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
+ROUNDS = 4
+"""Solutions with redundant machines after which no workload may have one."""
 HALF = 0.5
 """A column of whole numbers above it is not zero."""
 
@@ -139,11 +141,12 @@ def _lean_solution(
 ) -> tuple[ThriftyProgram, Solution]:
     """A solution in which no machine is redundant, and the program that forbids those that would be.
 
-    Few workloads ever have one, so each is forbidden them only where a solution has one.
+    Few workloads ever have one, so each is forbidden them only where a solution has one; after `ROUNDS` all are.
     """
-    solution = solve(made.program, gap, seconds, start)
+    solution, rounds = solve(made.program, gap, seconds, start), 0
     while solution.columns is not None and (more := made.redundant(solution.columns)):
-        made = made.without_redundant(more)
+        rounds += 1
+        made = made.without_redundant(more if rounds < ROUNDS else frozenset(made.of))
         solution = solve(made.program, gap, seconds)
     return made, solution
 
