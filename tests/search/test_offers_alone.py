@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.search.deployments import sized_replicas
+from flopwise.search.deployments import SIZED
 from flopwise.search.layout_search import timed_layouts
 from flopwise.search.plan import plan
 from flopwise.search.plan_training import _kept_layouts
@@ -101,11 +101,11 @@ def test_an_answer_is_the_same_after_others_of_another_rate() -> None:
     ]  # fmt: skip
     alone = []
     for change in changes:
-        sized_replicas.cache_clear()
+        SIZED.clear()
         alone.append(plan(workload_from(SERVICE | change), facts(), alone=False).plans)
     again = [plan(workload_from(SERVICE | change), facts(), alone=False).plans for change in changes]
     assert again == alone
-    assert sized_replicas.cache_info().hits
+    assert SIZED.hits
 
 
 TUNING: dict[str, Any] = {

@@ -43,6 +43,8 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
+ROUNDS = 4
+"""Solutions with redundant machines after which no workload may have one."""
 HALF = 0.5
 """A column of whole numbers above it is not zero."""
 
@@ -120,12 +122,12 @@ def allocate(
     made = ThriftyProgram(replace(problem, options=some), without)
     columns = None if start is None or start.columns is None else start.columns[: len(made.program.costs)]
     fits = columns is not None and len(columns) == len(made.program.costs)
-    made, solution = _solved(made, gap, seconds, columns if fits else None)
+    made, solution = _lean_solution(made, gap, seconds, columns if fits else None)
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
-        made, solution = _solved(ThriftyProgram(problem, without), gap, seconds)
+        made, solution = _lean_solution(ThriftyProgram(problem, without), gap, seconds)
     if solution.columns is None:
         made, columns = _nearest(made, seconds * STEP_FRAC)
-        made, solution = _solved(made, gap, seconds * LATER_FRAC, columns)
+        made, solution = _lean_solution(made, gap, seconds * LATER_FRAC, columns)
     if solution.columns is None:
         raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
     found = _read_solution(made, solution.columns, solution.gap)
@@ -134,16 +136,17 @@ def allocate(
     return found
 
 
-def _solved(
+def _lean_solution(
     made: ThriftyProgram, gap: float, seconds: float, start: Array | None = None
 ) -> tuple[ThriftyProgram, Solution]:
     """A solution in which no machine is redundant, and the program that forbids those that would be.
 
-    Few workloads ever have one, so each is forbidden them only where a solution has one.
+    Few workloads ever have one, so each is forbidden them only where a solution has one; after `ROUNDS` all are.
     """
-    solution = solve(made.program, gap, seconds, start)
+    solution, rounds = solve(made.program, gap, seconds, start), 0
     while solution.columns is not None and (more := made.redundant(solution.columns)):
-        made = made.without_redundant(more)
+        rounds += 1
+        made = made.without_redundant(more if rounds < ROUNDS else frozenset(made.of))
         solution = solve(made.program, gap, seconds)
     return made, solution
 
@@ -373,7 +376,7 @@ def _check_budget(made: ThriftyProgram, seconds: float) -> None:
     budget = next((policy for policy in made.policies if isinstance(policy, Budget)), None)
     if budget is None:
         return
-    free, solution = _solved(made.relaxed_by(frozenset({budget})), FLOOR_GAP, seconds)
+    free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, seconds)
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns)
     if floor > budget.usd:
         raise InfeasibleError(
