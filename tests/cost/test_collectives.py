@@ -12,7 +12,6 @@ from flopwise.cost.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
-    dispatch_s,
     groups_reached,
     level_groups,
     p2p_s,
@@ -180,8 +179,10 @@ def test_tokens_reach_their_experts_as_fast_as_deepep_sends_them(
 ) -> None:
     """DeepEP, docs/legacy.md, low-latency kernels: 128 tokens of 7,168, top 8, fp8 there and 16 bits back, CX7."""
     nbytes = 128 * 8 * 7168.0
-    assert float(dispatch_s(FABRICS["hgx"], nbytes, ranks)) * 1e6 == pytest.approx(dispatch_us, rel=0.1)
-    assert float(dispatch_s(FABRICS["hgx"], 2 * nbytes, ranks)) * 1e6 == pytest.approx(combine_us, rel=0.1)
+    assert float(all_to_all_s(FABRICS["hgx"], nbytes, ranks, direct=True)) * 1e6 == pytest.approx(dispatch_us, rel=0.1)
+    assert float(all_to_all_s(FABRICS["hgx"], 2 * nbytes, ranks, direct=True)) * 1e6 == pytest.approx(
+        combine_us, rel=0.1
+    )
 
 
 def test_a_token_crosses_the_network_once_for_each_node_that_wants_it() -> None:
@@ -189,5 +190,5 @@ def test_a_token_crosses_the_network_once_for_each_node_that_wants_it() -> None:
     nbytes = 4096 * 8 * 7168.0
     for ranks, rate in ((32, 58e9), (64, 51e9)):
         nodes = float(groups_reached(np.asarray(ranks / 8), 8, 8, 4))
-        seconds = float(dispatch_s(FABRICS["hgx"], nbytes, ranks, copies=8, pools=8, top_pools=4))
+        seconds = float(all_to_all_s(FABRICS["hgx"], nbytes, ranks, copies=8, pools=8, top_pools=4, direct=True))
         assert nodes * nbytes / 8 / seconds == pytest.approx(rate, rel=0.15)

@@ -24,7 +24,6 @@ from flopwise.serving.steady import (
     in_flight_at,
     least_prompt_s,
     one_pass_latency_s,
-    open_loop,
 )
 from named import FACTS
 
@@ -219,18 +218,22 @@ def test_pieces_of_a_prompt_are_served_one_after_another() -> None:
 
 
 def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
-    """Little's law: at the rate that 20 users reach, 20 are in flight; below what one reaches, a share of one."""
+    """Little's law: as many decode as come while one decodes; below what one user reaches, a share of one."""
+    curves = SteadyCurves.up_to(MACHINE, ONE, 200.0, INPUT, OUTPUT)
+    for per_s in (2.0, 10.0):
+        found = curves.at(np.array([[per_s]])).steady
+        mean_s = found.decode.seconds + found.prefill_share * (found.mixed.seconds - found.decode.seconds)
+        assert found.batch.item() == pytest.approx(per_s * OUTPUT * mean_s.item(), rel=0.02)
     twenty = closed_loop(MACHINE, ONE, 20.0, INPUT, OUTPUT)
-    found = open_loop(MACHINE, ONE, float(twenty.requests_per_s), 200.0, INPUT, OUTPUT)
-    assert float(found.batch) == pytest.approx(float(twenty.batch), rel=0.02)
-    assert found.requests_per_s == twenty.requests_per_s
-    assert found.output_tokens_per_s == twenty.requests_per_s * OUTPUT
-    alone = 1 / float(closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT).requests_per_s)
-    calm = open_loop(MACHINE, ONE, 0.5 / alone, 200.0, INPUT, OUTPUT)
+    found = estimate(plain_job(arrivals_per_s=float(twenty.requests_per_s), max_batch=200))
+    assert found.concurrency == pytest.approx(float(twenty.batch), rel=0.05)
+    assert found.requests_per_s == float(twenty.requests_per_s)
+    per_s = 0.5 * float(closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT).requests_per_s)
+    calm = estimate(plain_job(arrivals_per_s=per_s, max_batch=200))
     mixed_s = step_s(1, HALF_WAY, INPUT, INPUT)
     wait_s = (1 - math.exp(-0.5)) * ENGINE.steps_ahead * step_s(1, HALF_WAY)  # if an answer is under way
-    assert float(calm.ttft_s) == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.02)
-    assert float(calm.batch) == pytest.approx(0.5, rel=0.02)
+    assert calm.ttft_s.value == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.02)
+    assert calm.concurrency == pytest.approx(0.5, rel=0.02)
 
 
 def test_the_closed_forms_have_the_same_terms() -> None:

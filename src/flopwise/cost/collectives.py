@@ -167,14 +167,18 @@ def _miss_probability(size: int, copies: int, pools: int, top_pools: int) -> flo
 
 
 def all_to_all_s(
-    fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, copies: Ints = 1, pools: int = 1, top_pools: int = 1
-) -> Floats:
+    fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, copies: Ints = 1, pools: int = 1, top_pools: int = 1,
+    direct: bool = False,
+) -> Floats:  # fmt: skip
     """Every rank sends 1 / n of its `nbytes` to each rank; levels work at the same time, the slowest decides.
 
     `copies`: how often each row stands in `nbytes`, for as many random ranks; a row crosses an outer level once for
-    each group that has at least one of them. `pools`, `top_pools`: as `groups_reached` has them.
+    each group that has at least one of them. `pools`, `top_pools`: as `groups_reached` has them. `direct`: by kernels
+    that write each row straight into the memory of its rank, over NVLink and RDMA, without a library's steps.
 
-    Source: counting; rates calibrated. Assumes: even shares; a rank's traffic outwards uses its own share of the link.
+    Source: counting; rates calibrated; for direct ones DeepEP, docs/legacy.md, performance, whose figures between nodes
+    one start and the bytes at the rate of large messages meet within 10 %.
+    Assumes: even shares; a rank's traffic outwards uses its own share of the link.
     """
     slowest: Floats = 0.0
     inside: Floats = 1.0
@@ -183,34 +187,13 @@ def all_to_all_s(
         if np.any(np.asarray(copies) > 1):
             crossing = groups_reached(n / inside, copies, pools, top_pools) / copies
             outwards = outwards * np.where(inside > 1.0, crossing, 1.0)
-        gain = level.exchange * np.where(joined > PAIR, 1.0, level.pair)
-        rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
-        fixed = level.launch_s + 0.5 * level.hop_s * _steps(joined)
-        seconds = ramped_s(level, fixed, outwards / rate)
-        slowest = np.maximum(slowest, np.where(joined > 1.0, seconds, 0.0))
-        inside = inside * joined
-    return slowest
-
-
-def dispatch_s(
-    fabric: Fabric, nbytes: Floats, n: Ints, *, copies: Ints = 1, pools: int = 1, top_pools: int = 1
-) -> Floats:
-    """An all-to-all by kernels that write each row straight into the memory of its rank, over NVLink and RDMA.
-
-    `nbytes`, `copies`, `pools`, `top_pools` as in `all_to_all_s`, whose steps and pieces it does without: one start,
-    and the bytes at the rate of large messages.
-
-    Source: DeepEP, docs/legacy.md, performance (within 10 % of its twenty figures between nodes; tests/cost).
-    Assumes: even shares; levels work at the same time, the slowest decides.
-    """
-    slowest: Floats = 0.0
-    inside: Floats = 1.0
-    for level, joined in level_groups(fabric, n, 1):
-        outwards = nbytes * (joined - 1.0) * inside / n
-        if np.any(np.asarray(copies) > 1):
-            crossing = groups_reached(n / inside, copies, pools, top_pools) / copies
-            outwards = outwards * np.where(inside > 1.0, crossing, 1.0)
-        seconds = level.launch_s + outwards / (level.bytes_per_s * np.minimum(level.frac, 1.0))
+        if direct:
+            seconds = level.launch_s + outwards / (level.bytes_per_s * np.minimum(level.frac, 1.0))
+        else:
+            gain = level.exchange * np.where(joined > PAIR, 1.0, level.pair)
+            rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
+            fixed = level.launch_s + 0.5 * level.hop_s * _steps(joined)
+            seconds = ramped_s(level, fixed, outwards / rate)
         slowest = np.maximum(slowest, np.where(joined > 1.0, seconds, 0.0))
         inside = inside * joined
     return slowest

@@ -31,7 +31,7 @@ def check_expert_parallel(model: Model, ep: int, redundant: int = 0) -> None:
     """Refuse `ep` ranks that cannot share the model's experts, and `redundant` copies of them.
 
     Source: Megatron-LM and vLLM: whole experts, as many on each rank; SGLang, --ep-num-redundant-experts.
-    Assumes: copies are of any experts.
+    Assumes: each copy takes the place of an expert.
     Raises: SpecError: says which degrees divide the experts.
     """
     _, experts = heads_and_experts(model)

@@ -411,12 +411,14 @@ def percentiles(
     if job.techniques.prefill_gpus:
         return disaggregated_percentiles(job, machine, most_in_flight, arrivals_per_s, names)
     curves = SteadyCurves.up_to(machine, job.layout, most_in_flight, *shape)
-    sustained = float(curves.steady.requests_per_s[-1, 0])
+    sustained = float(np.ravel(curves.steady.requests_per_s)[-1])
     loop = curves.at(np.array([[min(arrivals_per_s, sustained)]]))._replace(arrivals_per_s=np.array([[arrivals_per_s]]))
     seen = {name: loop.percentile(name) for name in dict.fromkeys((*names, "mean"))}
     middle_s = seen["mean"].tpot_s
     tpot_s = {name: percentile_tpot_s(job, seen[name].tpot_s, middle_s, name) for name in names}
-    return sustained, {name: Percentile(*(one.item() for one in (seen[name].ttft_s, tpot_s[name]))) for name in names}
+    return sustained, {
+        name: Percentile(*(np.ravel(one)[0] for one in (seen[name].ttft_s, tpot_s[name]))) for name in names
+    }
 
 
 def _draft_gain(job: ServeJob, estimate: ServeEstimate) -> DraftGain | None:

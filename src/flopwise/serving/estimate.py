@@ -18,7 +18,14 @@ from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, 
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, one_pass_latency_s, open_loop
+from flopwise.serving.steady import (
+    Steady,
+    SteadyCurves,
+    closed_loop,
+    fixed_batch,
+    least_prompt_s,
+    one_pass_latency_s,
+)
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import memory_changes, per_token, request_work, runner, tokens_a_round
 
@@ -153,7 +160,7 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
         return disaggregated_steady(job, machine, max(in_flight, 1.0)), 0.0
     if job.arrivals_per_s is not None:
         arrivals = job.arrivals_per_s / int(job.layout.dp)
-        return per_token(job, open_loop(machine, job.layout, arrivals, in_flight, *shape)), 0.0
+        return per_token(job, _open_loop(machine, job.layout, arrivals, in_flight, shape)), 0.0
     if job.static:
         steady = fixed_batch(machine, job.layout, max(in_flight, 1.0), *shape)
     else:
@@ -162,6 +169,24 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
     most, wanted = int(memory.max_concurrency), _replica_concurrency(job)
     waiting = (wanted - most) / _number(steady.requests_per_s) if wanted and 0 < most < wanted else 0.0
     return steady, waiting
+
+
+def _open_loop(
+    machine: Runner, layout: ServingLayout, arrivals_per_s: float, most_in_flight: float, shape: tuple[float, float]
+) -> Steady:
+    """Requests that arrive at random at one replica; where it cannot keep up, what it does with all its memory full.
+
+    Source: `SteadyCurves.at`; mean waits as `OpenLoop.percentile`. Assumes: Poisson arrivals of requests of one length.
+    """
+    curves = SteadyCurves.up_to(machine, layout, most_in_flight, *shape)
+    if arrivals_per_s >= curves.most_per_s:
+        return closed_loop(machine, layout, max(most_in_flight, 1.0), *shape)
+    loop = curves.at(np.array([[arrivals_per_s]]))
+    mean = loop.percentile("mean")
+    return loop.steady._replace(
+        ttft_s=mean.ttft_s, tpot_s=mean.tpot_s, requests_per_s=arrivals_per_s,
+        output_tokens_per_s=arrivals_per_s * shape[1],
+    )  # fmt: skip
 
 
 def _figure(

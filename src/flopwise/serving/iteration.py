@@ -17,7 +17,6 @@ from flopwise.cost.collectives import (
     all_reduce_s,
     all_to_all_s,
     chain_s,
-    dispatch_s,
     reduce_scatter_s,
 )
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
@@ -178,7 +177,7 @@ class Runner:
         operation takes the host as long to launch as any other.
         """
         stack = self.model.stacks[0]
-        total = self._overlapped(load, split) if self.overlaps else self._stack(stack, load, split)
+        total = self._step_of_halves(load, split) if self.overlaps else self._stack(stack, load, split)
         hops = self.pipeline_s(load, split, stack.width)
         layers_s: Floats = self.engine.layer_s * stack.num_layers + self.engine.sequence_s * load.decode_batch
         for tower in self.model.stacks[1:]:
@@ -201,7 +200,7 @@ class Runner:
             total = total.plus(self._block(kind.items, load, split, inside=True, width=stack.width), count)
         return total
 
-    def _overlapped(self, load: StepLoad, split: ServingLayout) -> StepTime:
+    def _step_of_halves(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """All layers for two halves of a step, one of which computes while the other's messages are under way.
 
         Messages of prompts keep `DISPATCH_CORES` busy, which compute nothing meanwhile. Those of decoding are written
@@ -400,14 +399,27 @@ class Runner:
     def _spread_s(self, experts: Experts, nbytes: Floats, thin: float, load: StepLoad, ep: Ints) -> Floats:
         """Tokens of `nbytes` of one rank to their experts, `thin` of it each, and back."""
         copies = experts.top_k
+        if self.expert_skew > 1:
+            nbytes = nbytes * self._fuller(experts, load, ep)
         routed = nbytes * ep * (1.0 - (1.0 - 1.0 / np.asarray(ep)) ** copies)
         inside = all_to_all_s(self.fabric, routed * thin, ep) + all_to_all_s(self.fabric, routed, ep)
         if np.all(np.asarray(ep) <= self.fabric.domain):
             return inside
         reading = np.any(np.asarray(load.prefill_tokens) > 0)
         once = {"copies": copies, "pools": experts.groups, "top_pools": experts.top_groups} if reading else {}
-        across = (dispatch_s(self.fabric, nbytes * copies * part, ep, **once) for part in (thin, 1.0))
+        across = (all_to_all_s(self.fabric, nbytes * copies * part, ep, direct=True, **once) for part in (thin, 1.0))
         return np.where(np.asarray(ep) <= self.fabric.domain, inside, sum(across, start=0.0))
+
+    def _fuller(self, experts: Experts, load: StepLoad, ep: Ints) -> Floats:
+        """What the rank with the most popular experts is sent, over what it would be sent if all were as popular.
+
+        Source: `busiest_rank`. Assumes: the rank that is sent most sets the time, and so it does with even experts.
+        """
+        tokens = _tokens_of_all(load, ep)
+        even, _ = busiest_rank(experts.experts, experts.top_k, tokens, ep)
+        skewed, _ = busiest_rank(experts.experts, experts.top_k, tokens, ep, self.expert_skew, self.redundant_experts)
+        fuller: Floats = skewed / np.maximum(even, 1e-9)
+        return fuller
 
     def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """What stages of a pipeline hand on from one to the next in a step."""
@@ -452,7 +464,9 @@ def _own_rates(rates: Rates, engine: Engine) -> Rates:
     return rates if value == rates.value else replace(rates, value=value)
 
 
-def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool, skew: float = 1.0) -> list[Work]:
+def _works(
+    group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool, skew: tuple[float, int]
+) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
     What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Embeddings are looked up

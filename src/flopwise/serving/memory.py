@@ -144,11 +144,11 @@ def weights_per_gpu(model: Model, form: WeightFormat, layout: ServingLayout) -> 
 def _with_copies(model: Model, redundant: int) -> Model:
     """The model as it is stored with so many copies of experts in each layer."""
 
-    def stored(item: Item) -> Item:
+    def with_places(item: Item) -> Item:
         return replace(item, experts=item.experts + redundant) if isinstance(item, Experts) else item
 
     stack = model.stacks[0]
-    kinds = tuple(replace(kind, items=tuple(map(stored, kind.items))) for kind in stack.kinds)
+    kinds = tuple(replace(kind, items=tuple(map(with_places, kind.items))) for kind in stack.kinds)
     return replace(model, stacks=(replace(stack, kinds=kinds), *model.stacks[1:]))
 
 

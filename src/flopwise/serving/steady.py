@@ -265,32 +265,6 @@ def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
     return found
 
 
-def open_loop(
-    runner: Runner,
-    layout: ServingLayout,
-    arrivals_per_s: float,
-    most_in_flight: float,
-    input_tokens: Floats,
-    output_tokens: Floats,
-) -> Steady:
-    """Requests that arrive at random at one replica: in flight as their rate asks for, at most `most_in_flight`.
-
-    Where the replica cannot keep up, what it does with all its memory full.
-
-    Source: Little's law, with the response times of `closed_loop`; mean waits as `OpenLoop.percentile`.
-    Assumes: Poisson arrivals of requests of one length.
-    """
-    curves = SteadyCurves.up_to(runner, layout, most_in_flight, input_tokens, output_tokens)
-    if arrivals_per_s >= curves.most_per_s:
-        return closed_loop(runner, layout, max(most_in_flight, 1.0), input_tokens, output_tokens)
-    loop = curves.at(np.array([[arrivals_per_s]]))
-    mean, tokens_per_s = loop.percentile("mean"), np.array([[arrivals_per_s * output_tokens]])
-    steady = loop.steady._replace(
-        ttft_s=mean.ttft_s, tpot_s=mean.tpot_s, requests_per_s=loop.arrivals_per_s, output_tokens_per_s=tokens_per_s
-    )
-    return _each(steady, lambda column: np.asarray(column)[0, 0])
-
-
 def one_pass_latency_s(
     step_s: Floats, request_s: Floats, batch: Floats, arrivals_per_s: Floats, percentile: str
 ) -> Floats:
@@ -431,13 +405,14 @@ class SteadyCurves(NamedTuple):
     @property
     def most_per_s(self) -> float:
         """Requests per second that the best of all sizes and layouts sustains."""
-        return float(self.steady.requests_per_s.max())
+        return float(np.max(self.steady.requests_per_s))
 
     def at(self, arrivals_per_s: Array) -> OpenLoop:
         """Replicas at an arrival rate each: shape (any, layouts)."""
         table = self.steady
         mean_s = table.decode.seconds + table.prefill_share * (table.mixed.seconds - table.decode.seconds)
-        batch = in_flight_at(np.asarray(table.batch), table.batch / (self.output_tokens * mean_s), arrivals_per_s)
+        rates = np.asarray(table.batch / (self.output_tokens * mean_s))
+        batch = in_flight_at(np.asarray(table.batch), rates, arrivals_per_s)
         points, apart = np.asarray(table.batch), np.sqrt(batch)
         below, above = (straight_lines(points, np.maximum(batch + way * apart, points[:1])) for way in (-1.0, 1.0))
         steady = _each(table, lambda column: (below(column) + above(column)) / 2.0)

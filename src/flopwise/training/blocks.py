@@ -478,8 +478,13 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISIONS
     elems, widths = copies * width / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
     together = first.top_k if context.software.node_dispatch else 1
-    routed = {"copies": together, "pools": first.groups, "top_pools": first.top_groups}
-    each = {w: all_to_all_s(context.fabric, elems * w, ep, stride=context.split.tp, **routed) for w in set(widths)}
+    each = {
+        w: all_to_all_s(
+            context.fabric, elems * w, ep, context.split.tp, copies=together, pools=first.groups,
+            top_pools=first.top_groups,
+        )
+        for w in set(widths)
+    }  # fmt: skip
     seconds = sum((each[w] for w in widths), start=0.0)
     wire = elems * sum(widths) * (ep - 1) / ep / context.fabric.link_bytes_per_s
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)

@@ -1,4 +1,4 @@
-"""The closed form and the simulator of the same deployment, side by side: a part of benchmarks/serve_and_simulate.py."""
+"""The closed form and the simulator of the same deployment: a part of benchmarks/serve_and_simulate.py."""
 
 from __future__ import annotations
 

@@ -415,9 +415,8 @@ def leave(p, a, place, own):
     p.free = place
     p.running -= 1
     p.used -= own
-    if SHARED:
-        if s.at >= 0:
-            release(p, a, s.at)
+    if SHARED and s.at >= 0:
+        release(p, a, s.at)
 
 
 @hot
@@ -437,11 +436,10 @@ def finish(w, p, a, place, own):
     """A request has its last token of this replica."""
     s = a.slots[p.first + place]
     row = s.row
-    if SHARED:
-        if w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, row]:
-            before = s.shared
-            cache(p, a, place, a.q[KEEP, row])
-            own -= s.shared - before
+    if SHARED and w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, row]:
+        before = s.shared
+        cache(p, a, place, a.q[KEEP, row])
+        own -= s.shared - before
     leave(p, a, place, own)
     made = target(p, a, row)
     a.q[LAST, row], a.q[MADE, row] = p.now if made < a.q[OUTPUT, row] else p.stream - w.stream_ps, made
@@ -453,12 +451,11 @@ def finish(w, p, a, place, own):
         w.moving = meld(a.q, BY_TIME, w.moving, single(a.q, row))
         return
     w.done += 1
-    if SHARED:
-        if a.q[NEXT, row] > 0:
-            turn = a.q[NEXT, row]
-            a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
-            a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
-            w.turns = meld(a.q, BY_TIME, w.turns, single(a.q, turn))
+    if SHARED and a.q[NEXT, row] > 0:
+        turn = a.q[NEXT, row]
+        a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
+        a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
+        w.turns = meld(a.q, BY_TIME, w.turns, single(a.q, turn))
     if w.closed and w.issued < a.q.shape[1]:
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
@@ -479,9 +476,8 @@ def join(w, p, a, place):
         else:
             note(a.k, p.now - a.q[LAST, row], NONE, SINGLE, SINGLE)
         a.q[LAST, row] = p.now
-        if SHARED:
-            if w.nodes:
-                cache(p, a, place, a.q[PREFIX, row])
+        if SHARED and w.nodes:
+            cache(p, a, place, a.q[PREFIX, row])
         if a.q[MADE, row] == most:
             finish(w, p, a, place, s.hold)
             return
@@ -785,14 +781,13 @@ def send(w, p, a, row, when):
     """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
     p.requests += 1
     p.tokens += a.q[PROMPT, row] + target(p, a, row)
-    if SHARED:
-        if w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
-            advance(w, p, a, when)
-            ready = fetch(w, p, a, row, when)
-            if ready >= 0:
-                a.q[COME, row] = ready
-                w.fetching = meld(a.q, BY_TIME, w.fetching, single(a.q, row))
-                return
+    if SHARED and w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
+        advance(w, p, a, when)
+        ready = fetch(w, p, a, row, when)
+        if ready >= 0:
+            a.q[COME, row] = ready
+            w.fetching = meld(a.q, BY_TIME, w.fetching, single(a.q, row))
+            return
     post(w, p, a, row, when)
 
 
@@ -800,10 +795,9 @@ def send(w, p, a, row, when):
 def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
     a.q[LEFT, row] = -1
-    if SHARED:
-        if w.sessions and p.plain:
-            a.q[RANK, row] = w.sent
-            w.sent += 1
+    if SHARED and w.sessions and p.plain:
+        a.q[RANK, row] = w.sent
+        w.sent += 1
     if p.role != DECODE:
         a.q[COME, row] = max(when, p.desk) + a.q[PROMPT, row] * w.front_token_ps
         p.desk = a.q[COME, row] + w.front_ps
