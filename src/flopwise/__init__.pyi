@@ -112,7 +112,7 @@ def fit(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -374,7 +374,7 @@ def memory(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -637,7 +637,7 @@ def plan(
         purchase: Purchase option.
         max_gpus: Maximum number of accelerators.
         min_gpus: Minimum number of accelerators.
-        weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -894,7 +894,7 @@ def serve(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1018,7 +1018,7 @@ def serve_sweep(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1264,7 +1264,7 @@ def simulate(
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         prefill_replicas: Further replicas that only run prefill and hand the cache over.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1444,7 +1444,7 @@ def autoscale(
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         prefill_replicas: Further replicas that only run prefill and hand the cache over.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1593,7 +1593,7 @@ def batch(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
