@@ -90,10 +90,10 @@ def test_levers_name_formats_that_the_device_runs(gpu: str, model: str, offered:
 
 
 def test_any_searches_the_usual_formats_that_the_engine_runs() -> None:
-    asked = {"model": "Llama-3.1-8B", "task": "serve", "traffic": {"requests_per_s": 2}, "simulate": False}
     where = {"gpus": ["l4", "l40s"], "providers": ["runpod"]}
     found, narrow = (
-        plan({**asked, "constraints": {**where, "weight_formats": formats}}) for formats in (["any"], ["bf16", "awq"])
+        planned("Llama-3.1-8B", constraints={**where, "weight_formats": formats}, simulate=False)
+        for formats in (["any"], ["bf16", "awq"])
     )
     assert found.plans[0].cost_usd <= narrow.plans[0].cost_usd
     assert any(text.startswith("weights in bf16, fp8, int8, awq, ") for text in found.assumptions)
