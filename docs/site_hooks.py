@@ -1,8 +1,8 @@
 """Hooks of the documentation's site, `make site`: what the pages have that a site needs otherwise.
 
 Links to files of the repository name the file, formulas become MathML, which browsers draw by themselves, abbreviations
-have their line of the glossary, and two parts of the navigation are listed from the project: the export targets, and the
-Python functions with their docstrings.
+have their line of the glossary, and two parts of the navigation are listed from the project: the export targets and
+the Python functions with their docstrings.
 """
 
 from __future__ import annotations

@@ -91,45 +91,53 @@ def fit(
     calibration: str | None = ...,
     **specs: MachineSpec | ServingSpec | SourceSpec,
 ) -> FitAnswer:
-    """What fits in which weight format, on all GPUs that are given as one replica: `fit("...", gpu="2xa100-80gb")`.
+    """What fits in which weight format: longest context, requests at once, tokens/s and price.
 
-    Requests have `context` tokens (8k where none are given, or what the model is made for), of them `output` answered.
-    `formats` None: the checkpoint's own, 16 bits, and the usual smaller ones that engine and device run. `options` are
-    those of `ServingSpec` (`engine="sglang", kv_dtype="fp8", tp=2 ...`), `MachineSpec` and `SourceSpec`, or whole
-    specs.
+    All accelerators that are given make one replica: `gpu="2xa100-80gb"`.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        context: tokens of a request, answer included: 32768 or "32k" (default: 8k, or the model's own).
+        output: tokens of the answer among them.
+        formats: weight formats to compare, such as "bf16,fp8" (default: the checkpoint's, 16 bits, and the usual
+            smaller ones that engine and device run).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
+        >>> [row.weights for row in found.formats]
+        ['bf16', 'fp8']
     """
 
 def io(
@@ -185,36 +193,33 @@ def io(
     load_within: float | None | str = ...,
     **specs: SampleSpec | StorageRequest | MachineSpec | SourceSpec,
 ) -> StorageAnswer:
-    """Storage bandwidth that training `model` needs, on `gpus` accelerators (one whole node where not given).
+    """Storage bandwidth that training needs, and which storage keeps up.
 
-    `model` is a benchmark workload (`cosmoflow`, `deepcam`, `resnet50`, `unet3d`, `tiramisu`, `bert`), any model, or
-    None with `flops_per_sample` and `sample_bytes`. The achieved rate is our estimate, unless `efficiency` (a share of
-    the peak of `precision`) or `achieved_flops_per_s` of a device is given. `options` are those of `SampleSpec`,
-    `StorageRequest`, `MachineSpec` and `SourceSpec`, or whole specs.
+    The achieved rate is our estimate, unless `efficiency` or `achieved_flops_per_s` is given. Bandwidths are in
+    bytes/s.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-
-    Keywords:
+    Args:
+        model: a benchmark workload (cosmoflow, deepcam, resnet50, unet3d, tiramisu, bert), any model, or None with
+            `flops_per_sample` and `sample_bytes`.
+        gpus: number of accelerators (default: one whole node).
         seq: Tokens of a sequence: 8k (8,192).
-        batch: Samples of one accelerator and step.
+        batch: Samples per accelerator and step.
         precision: Of the matrix products (default: the workload's reference implementation, else bf16).
-        flops_per_sample: Forward and backward: 4.2T, 247Gi (base 2).
+        flops_per_sample: FLOPs of a sample, forward and backward: 4.2T, 247Gi (base 2).
         sample_bytes: Bytes of a sample as fed: 16MiB.
         token_bytes: Bytes of a stored token (default: 2, or 4 above 65,536 words).
         efficiency: Achieved share of the datasheet's rates: 0.4, 40% (default: estimated).
         achieved_flops_per_s (or achieved): FLOP/s that one accelerator achieves: 35TFLOP/s.
         records: Samples as fed to the network, or as the benchmark stores them.
-        record_bytes: Bytes of a stored sample, instead of either.
+        record_bytes: Bytes of a stored sample, instead of --records.
         dataset_bytes (or dataset): Bytes of the whole data set.
         cache_bytes (or cache): Bytes that a node can keep: page cache or local drives.
-        policy (or cache_policy): The page cache evicts what was used longest ago; staged data stay.
-        shuffle: Over all nodes, within a node's own part, or none.
+        policy (or cache_policy): lru: a page cache that evicts what was used longest ago; pinned: staged data, which stay.
+        shuffle: How samples are shuffled: over all nodes, within a node's shard, or not at all.
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bytes_per_s (or storage_bandwidth): What storage delivers to a node, as measured instead: 3GB/s.
         devices: Drives of a node.
-        connections: Of a node to an object store.
+        connections: Connections of a node to an object store.
         checkpoint_interval_s (or checkpoint_interval): Time between checkpoints: 30min.
         checkpoint_stall_frac (or checkpoint_stall): Share of the time that writing may take.
         restore_within_s (or restore_within): Time to read a checkpoint back: 5min.
@@ -224,17 +229,27 @@ def io(
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.io("resnet50", gpu="a100", gpus=64)
+        >>> found.num_nodes
+        8
     """
 
 def memory(
@@ -303,47 +318,45 @@ def memory(
     hsdp: int | None | str = ...,
     **specs: DataSpec | TrainingSpec | ServingSpec | SourceSpec,
 ) -> MemoryAnswer:
-    """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
+    """Memory per accelerator of a training step, or of serving, item by item in bytes.
 
-    `gpu`: what it has to fit; `grad_accum`: micro-batches of a training step of `micro_batch` sequences.
-    Without a `task` options of serving alone, such as `context`, mean serving; else it is training.
+    Without a `task`, options of serving alone, such as `context`, mean serving; else it is training. Of several
+    accelerators (`gpu="8xh100"`) without a degree, training shards everything over all of them (FSDP) and serving
+    is one replica over all of them.
 
-    Of several GPUs (`gpu="8xh100"`), where no degree is given, training shards everything over all of them (FSDP), and
-    serving is one replica over all of them. `options` are those of `DataSpec` and `TrainingSpec` in training
-    (`seq="8k", zero=3, lora=16 ...`), of `ServingSpec` in serving (`weights="fp8", tp=8 ...`), and of `SourceSpec`; or
-    whole specs.
-
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: only published figures of the model are known.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        task: "train" or "serve".
+        gpu: what it has to fit: "h100", "2xa100-80gb".
+        grad_accum: micro-batches of a training step.
+        concurrency: sequences in the cache at once, in serving.
+        context: tokens of each of them: 32768 or "32k".
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
-        epochs: How often tokens or samples are gone through.
+        epochs: Passes over the tokens or samples.
         seq: Tokens of a sequence: 8k (8,192).
         global_batch: Sequences of one optimizer step.
-        global_batch_tokens: The same in tokens: 4M.
-        padded: Share of each sequence that is padding, and no token of the run.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
         lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
-        precision: Of the matrix products in training.
+        precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software of before it).
-        grad_dtype: Of the accumulated gradients (default: the stack's).
-        master_weights: A separate fp32 copy of the weights (default: the stack's).
-        lora: Train adapters of this rank on a frozen base.
-        finetune: All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.
-        qlora: Adapters on a 4-bit base, of rank 16 unless --lora says another.
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
-        base_format: Of the frozen weights under adapters: nf4, int8 ... (default: bf16).
-        freeze: Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        capacity_factor: Experts compute this many times the mean load and drop what is more (default: nothing is dropped).
-        micro_batch: Sequences of one pass of a replica.
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -353,26 +366,36 @@ def memory(
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
-        recompute: Activations computed again.
+        recompute: Activation recomputation (checkpointing).
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
         schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
-        sequence_parallel: Cut norms and residuals inside a tp group.
+        sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: only published figures of the model are known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
+        >>> print(found.fits, found.task)
+        True serve
     """
 
 def plan(
@@ -456,8 +479,6 @@ def plan(
     offload_weights: float | None | str = ...,
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
     ttft: Latency | None | str = ...,
     tpot: Latency | None | str = ...,
     latency: Latency | None | str = ...,
@@ -512,52 +533,54 @@ def plan(
     max_hourly: float | None | str = ...,
     **specs: WorkloadSpec | RankingSpec | DataSpec | AdaptersSpec | TrainingSpec | TrafficSpec | TechniqueRequest | TargetsSpec | ConstraintsSpec | RunConditionsSpec,
 ) -> Plan:
-    """Plan a workload over all offers: a file, plain data, one already read, or a model with the workload in `options`.
+    """Rank the ways of running a workload over all offers: machines, layout, time, cost, energy.
 
-    `task` and `options` are those of the command line by name: `plan("Llama-3.1-8B", task="finetune", lora=16,
-    tokens="50M", gpu="8xh100")`, `plan("Llama-3.1-8B", task="serve", rate="2/s", ttft="1s")`; over a file they change
-    what it says, `model` its model.
-    The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done,
-    whole)` is called as the search goes, `on_compile` before the simulator is compiled for the first time.
+    Costs are in US dollars: of the run in training and batch, of a month for a service. Where nothing meets the
+    targets `plans` is empty and `misses` has the nearest.
 
-    Raises:
-        SpecError, UnknownNameError: something in the workload is wrong.
-        InfeasibleError: the constraints leave no offer at all.
-
-    Keywords:
+    Args:
+        source: a model with the workload in keywords, a workload file, plain data with its keys, or a workload
+            already read.
+        model: instead of that of a file.
+        task: pretrain, finetune, serve, batch or encode.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        assume_family: read an unknown model_type as this known family.
+        advance: called with (units of work done, units in all) as it goes.
+        on_compile: called before the simulator is compiled for the first time.
         name: As results call it.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
-        spot: Spot prices that are not known: left out, or assumed from the provider's published discounts.
+        spot: Offers whose spot price is not known: leave them out, or assume the provider's published discounts.
         one_precision: One precision instead of all: of products in training, of weights in serving.
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
-        epochs: How often tokens or samples are gone through.
+        epochs: Passes over the tokens or samples.
         seq: Tokens of a sequence: 8k (8,192).
         global_batch: Sequences of one optimizer step.
-        global_batch_tokens: The same in tokens: 4M.
-        padded: Share of each sequence that is padding, and no token of the run.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
         lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
         kind: All weights, adapters, or adapters on a quantised model.
-        rank: Of adapters.
-        precision: Of the matrix products in training.
+        rank: Rank of the adapters.
+        precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software of before it).
-        grad_dtype: Of the accumulated gradients (default: the stack's).
-        master_weights: A separate fp32 copy of the weights (default: the stack's).
-        lora: Train adapters of this rank on a frozen base.
-        finetune: All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.
-        qlora: Adapters on a 4-bit base, of rank 16 unless --lora says another.
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
-        base_format: Of the frozen weights under adapters: nf4, int8 ... (default: bf16).
-        freeze: Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        capacity_factor: Experts compute this many times the mean load and drop what is more (default: nothing is dropped).
-        micro_batch: Sequences of one pass of a replica.
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -567,79 +590,87 @@ def plan(
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
-        recompute: Activations computed again.
+        recompute: Activation recomputation (checkpointing).
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
         schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
-        sequence_parallel: Cut norms and residuals inside a tp group.
+        sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        rate: Requests that arrive a second, on average: 20, 500/min.
+        rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
+        requests: Total number of requests, of a batch job or instead of a duration.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
         peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        ttft: Time to the first token: 500ms; in plans at a percentile: p95=1s.
+        ttft: Time to the first token: 500ms, or at a percentile: p95=1s.
         tpot: Time per further output token, on average: 50ms, p95=50ms.
         latency: Whole request, from arrival to last token: 5s, p99=5s.
         throughput: Tokens per second, over all accelerators.
-        deadline: The run, or the queue, is done within this time: 6h, 30d.
-        budget: US dollars: the whole run for training and batch, a month for a service.
+        deadline: Time within which the run, or the queue, is done: 6h, 30d.
+        budget: Budget in US dollars: of the whole run for training and batch, of a month for a service.
         confidence: Probability with which each target has to be met.
         providers (or provider): Offers of this provider only: aws, gcp, azure, lambda ...
         regions (or region): Offers in this region only; patterns such as eu-* are fine.
         gpus (or gpu): Accelerators by name, vendor or family: h100, a100 (all variants), nvidia, hopper; 8xh100 for at most 8; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         vendors (or vendor): Devices of these vendors only: NVIDIA, AMD, Google ...
-        exclude: No device of these names, vendors or families: b200, amd, hopper.
-        software: What the project is written for; what needs a port is left out (default: cuda and cpu, what a project of PyTorch and CUDA runs on unchanged, and that of devices that are named).
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
+        exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
+        software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
         instances (or instance): Offers of this instance type only; they set price and network.
-        purchase: Way to buy.
-        max_gpus: At most so many accelerators.
-        min_gpus: At least so many accelerators.
-        weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        purchase: Purchase option.
+        max_gpus: Maximum number of accelerators.
+        min_gpus: Minimum number of accelerators.
+        weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
         inter_node_bandwidth: Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        max_usd_per_hour (or max_hourly): At most so many US dollars an hour, all machines together.
+        max_usd_per_hour (or max_hourly): Maximum US dollars per hour, of all machines together.
         mtbf: Time between failures of one GPU with its share of the node.
         node_mtbf: Time between failures of one node.
         failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
         restart: From a failure to full speed: 10min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_bandwidth: With which the whole cluster writes: 200GB/s.
-        checkpoint_per_gpu: With which each accelerator writes its part: 2GB/s.
-        checkpoint_storage: What each node writes to: lustre, nvme ...
-        async_checkpoints: Training waits for the copy to host memory only.
-        repair: A failed node is away so long (default: replaced at once).
-        spares: Nodes that stand by, with --repair.
-        interruptions: How often one spot instance is taken back: 0.1/day.
-        jitter: Of step times between GPUs: above 16 all wait for the slowest (default: 1.5%).
+        checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
+        checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
+        checkpoint_storage: Storage that checkpoints are written to: lustre, nvme ...
+        async_checkpoints: Write checkpoints in the background: training waits only for the copy to host memory.
+        repair: Time to repair a failed node (default: replaced at once).
+        spares: Standby nodes, with --repair.
+        interruptions: Interruptions of one spot instance: 0.1/day.
+        jitter: Spread of step times between GPUs; above 16 GPUs all wait for the slowest (default: 1.5%).
         validate_every: Steps between validations.
         validate_batches: Global batches of one validation (default: 1).
         loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
+
+    Raises:
+        SpecError, UnknownNameError: something in the workload is wrong.
+        InfeasibleError: the constraints leave no offer at all.
+
+    Examples:
+        >>> import flopwise
+        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
+        >>> print(plan.plans[0].gpu, plan.plans[0].num_gpus)
+        A100-... 1
     """
 
 def probe(
@@ -658,23 +689,29 @@ def probe(
 ) -> Probe:
     """Measure this machine: through PyTorch where it is installed, else the processor through NumPy.
 
-    `options` are those of `ProbeSpec` and `SourceSpec`, or whole specs. An operation that fails is an entry with its
-    reason. `progress(seconds, of, what)` is called before each.
+    An operation that fails is an entry with its reason.
+
+    Args:
+        progress: called with (seconds done, seconds in all, what comes next).
+        device: Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.
+        only: Measure this kind only: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
+        quick: Fewer sizes and repetitions: under 20 seconds instead of two minutes.
+        threads: CPU threads to use.
+        disk: Folder whose disk is measured, in a temporary file (default: the current one).
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
 
     Raises:
         SpecError: there is no such device, or a value cannot be.
         InfeasibleError: nothing could be measured.
 
-    Keywords:
-        device: Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.
-        only: Measure this kind only: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
-        quick: Fewer sizes and repetitions: under 20 seconds instead of two minutes.
-        threads: Threads of the CPU that are used.
-        disk: Folder whose disk is measured, in a temporary file (default: the current one).
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.probe(quick=True, only=["launch"], device=["cpu"])
+        >>> len(found.measurements) > 0
+        True
     """
 
 def roofline(
@@ -705,33 +742,44 @@ def roofline(
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> RooflineAnswer:
-    """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` devices.
+    """Time of a piece of work by the roofline: operations against bytes moved, in seconds.
 
-    A pass is over `seq` tokens of each sample, forward alone, or backward, too, with `training`; `dtype` is the format
-    that is multiplied.
-    `efficiency` is the achieved fraction of the datasheet's rates, for both; without it the calibrated fractions hold.
-    `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
+    The work is `flops` and `bytes`, or one pass of `model` over `batch` samples of `seq` tokens.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        flops: floating-point operations: 1e15, "1PFLOP".
+        bytes: moved to and from memory: "2TB".
+        dtype: format that is multiplied.
+        efficiency: achieved share of the datasheet's rates, of both (default: as calibrated).
+        gpus: number of accelerators.
+        batch: samples of a pass.
+        seq: tokens of each sample.
+        training: forward and backward pass.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
 
     Raises:
         SpecError: neither work nor model is given, or both, or a value cannot be.
         MissingFactError: the accelerator has no such rate, or nobody published the model's figures.
 
-    Keywords:
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+    Examples:
+        >>> import flopwise
+        >>> flopwise.roofline(flops=1e15, bytes="2TB", gpu="h100").bound
+        'compute'
     """
 
 def runs(
@@ -743,19 +791,23 @@ def runs(
     since: str | None = ...,
     **specs: RunFilter,
 ) -> list[RecordedRun]:
-    """The runs in a store with the summaries of their metrics, without events; the one that began last first.
+    """The runs in a store with the summaries of their metrics, without events; the latest first.
 
-    `store`: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in the user's data folder). `which`:
-    `task`, `model` (a part of its name), `status`, `since` ("7d", "2026-11-01"), as `RunFilter` has them.
-
-    Raises:
-        SpecError: the store cannot be read, or one that was named is not there.
-
-    Keywords:
+    Args:
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         task: Runs of this task.
         model: Runs whose model has this in its name.
         status: Runs of this status; one that was killed stays running.
         since: Runs that began within this time, or since this day.
+
+    Raises:
+        SpecError: the store cannot be read, or one that was named is not there.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.runs(task="serve")[0].run.task
+        'serve'
     """
 
 def serve(
@@ -804,8 +856,6 @@ def serve(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -818,72 +868,75 @@ def serve(
     output: int | str | None = ...,
     **specs: RequestSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeAnswer:
-    """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
+    """Latency, throughput, memory, energy and price of serving a model.
 
-    `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
-    load, too; with `requests` a run with an end, simulated. With `encode` each request is one pass over its input,
-    without an answer. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context
-    holds. `static`: a fixed batch, all prompts first, then all answers.
-    `options` are those of `RequestSpec` (`rate="5/s" ...`), `MachineSpec` (`gpu="h100", provider="aws" ...`),
-    `ServingSpec` (`tp=8, weights="fp8" ...`), `TechniqueRequest` (`draft="Llama-3.2-1B" ...`), `StartSpec` and
-    `SourceSpec`, or whole specs.
+    Times are in seconds, rates per second, money in US dollars. `gpus` accelerators hold gpus / (tp x pp x dp)
+    replicas. With `rate` there are percentiles under that load; with `requests` a run with an end, simulated.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one replica).
+        static: a fixed batch: all prompts first, then all answers.
+        encode: one pass over each input, without an answer.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        rate: Requests per second, on average: 20, 500/min.
+        concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
+        requests: Total number of requests, of a batch job or instead of a duration.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
+        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
+        image_size: Container image to pull at a start: 10GB.
+        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked.
 
-    Keywords:
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
-        rate: Requests that arrive a second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
-        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        image_size: Container image to pull at a start: 10GB.
-        image_bandwidth: Rate of pulling and unpacking it: 200MB/s.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
+        >>> found.estimate.tpot_s.low < found.estimate.tpot_s.value < found.estimate.tpot_s.high
+        True
     """
 
 def serve_sweep(
@@ -931,8 +984,6 @@ def serve_sweep(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -945,66 +996,69 @@ def serve_sweep(
     output: int | str | None = ...,
     **specs: RequestSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeSweep:
-    """Estimates along `axis`: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
+    """Estimates of serving along an axis, with the point from which more load only waits.
 
-    `values` None: powers of two as far as memory holds (for tp: that divide the heads, within a node of eight). All
-    other keywords as `flopwise.serve`.
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
+        values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        rate: Requests per second, on average: 20, 500/min.
+        concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
+        requests: Total number of requests, of a batch job or instead of a duration.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
+        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
+        image_size: Container image to pull at a start: 10GB.
+        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
 
     Raises:
         UnknownNameError: no such axis.
         SpecError: a value that cannot be, or an axis whose value is fixed as well.
 
-    Keywords:
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
-        rate: Requests that arrive a second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
-        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        image_size: Container image to pull at a start: 10GB.
-        image_bandwidth: Rate of pulling and unpacking it: 200MB/s.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+    Examples:
+        >>> import flopwise
+        >>> [point.value for point in flopwise.serve_sweep("Llama-3.1-8B", "batch", values=(1, 8), gpu="h100").points]
+        [1, 8]
     """
 
 def advise(
@@ -1039,31 +1093,49 @@ def advise(
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> ShapeAnswer:
-    """Shapes of `model` on `tp` accelerators: `batch` sequences of `seq` tokens in training, as many cached in serving.
+    """Judge the shapes of a model on an accelerator, and say which changes would be faster.
 
-    `precision`, `stack`, `attention`, `offload` (the optimizer to host memory) and `ep` go with training; `weights`,
-    `kv_dtype` and `engine` with serving. `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
+    In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        task: "train" or "serve".
+        tp: tensor-parallel degree.
+        batch: sequences.
+        seq: tokens of each.
+        ep: expert-parallel degree, in training.
+        precision: format of the products, in training.
+        stack: training software.
+        attention: its implementation, in training.
+        offload: keep the optimizer in host memory.
+        weights: weight format, in serving.
+        kv_dtype: format of the KV cache, in serving.
+        engine: serving engine.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
 
     Raises:
         SpecError: a value cannot be, or does not go with the task.
         MissingFactError: only published figures of the model are known, or the device lacks a rate.
 
-    Keywords:
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
+        >>> 0 < found.memory_bound_frac < 1
+        True
     """
 
 def simulate(
@@ -1129,8 +1201,6 @@ def simulate(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1152,91 +1222,98 @@ def simulate(
     output: int | str | None = ...,
     **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> SimulateAnswer:
-    """Run requests through `replicas` of a deployment, step by step, and say what their users see.
+    """Run requests through a deployment, step by step, and say what their users see.
 
-    Further keywords are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
-    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs. `slo`:
-    what a request must hold to count into the goodput. `cache`: answers that are given again; the replicas that it
-    saves are those that `attain` of the requests need to hold the objective.
+    Times are in seconds.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json or a size such as "7B".
+        replicas: behind the balancer.
+        slo: what a request must hold to count into the goodput.
+        cache: answers that are given again.
+        attain: share of requests in time that decides how many replicas a cache saves.
+        on_compile: called before the simulator is compiled for the first time.
+        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
+        scale: Speed at which the trace is replayed: 2 is twice as fast.
+        rate: Requests per second, on average: 20, 500/min.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        duration_s (or duration): How long requests arrive (default: 10 min).
+        requests: Total number of requests, of a batch job or instead of a duration.
+        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
+        peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
+        peak_hour: Hour of the daily peak, of diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, of diurnal arrivals.
+        profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
+        users: A closed loop of this many users, who ask again after each answer.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        together: All users begin at the same instant, even if their requests are alike.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        lengths_from: Draw pairs of prompt and answer from this trace file.
+        prefixes: Number of shared prefixes that prompts begin with.
+        prefix_tokens: Tokens of each shared prefix, before --input.
+        seed: Random seed: the same seed gives the same run.
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
+        step_tokens: Token budget of an engine step (default: the engine's).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        preempt: What happens to the sequence that is preempted when the cache is full.
+        prefix_cache: Cache shared prefixes (default: where there are any).
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        prefill_replicas: Further replicas that only run prefill and hand the cache over.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         InfeasibleError: weights and one request do not fit the memory.
         MissingFactError: a fact that the answer needs is not known.
 
-    Keywords:
-        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        scale: Replay the trace so many times as fast.
-        rate: Requests that arrive a second, on average: 20, 500/min.
-        arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): Requests come this long (default: 10 min).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.
-        peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
-        peak_hour: Of diurnal arrivals (default: 14).
-        weekend: Of diurnal arrivals: a weekend day over another.
-        profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        users: Or so many users, who ask again after each answer.
-        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
-        turns: What comes are sessions of so many turns, as --input: each begins with all before it.
-        tool_share: Of the turns after the first: they follow a tool and no person (default: none).
-        tool_pause: How long a tool takes on average.
-        together: Of users: all begin at one instant, even if they ask alike.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
-        lengths_from: Draw pairs of prompt and answer from this trace file.
-        prefixes: Prompts begin with one of so many texts,
-        prefix_tokens: of so many tokens, before their --input.
-        seed: Of the draws; the same seed, the same run.
-        policy: Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.
-        balancer: Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.
-        step_tokens: Tokens of an engine step (default: the engine's).
-        mix: Prompts and answers share steps, or prompts go first.
-        preempt: What becomes of a sequence when the cache is full.
-        prefix_cache: Keep shared prefixes (default: if any).
-        kv_stores: Where prefixes go that the cache has no room for, of each replica, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).
-        prefill_replicas: So many further replicas do prompts only and hand them over.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
+        >>> found.summary.completed
+        20
     """
 
 def autoscale(
@@ -1304,8 +1381,6 @@ def autoscale(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1327,88 +1402,97 @@ def autoscale(
     output: int | str | None = ...,
     **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> AutoscaleAnswer:
-    """Run requests through replicas that an autoscaler starts and drains; further keywords as `simulate`.
+    """Run requests through replicas that an autoscaler starts and drains.
 
-    With an objective, `compare` finds the fewest fixed replicas that hold it for as many requests as the autoscaler's
-    do, or for a share `attain`; without one, a fixed peak is the most replicas that the autoscaler had.
-
-    Raises:
-        SpecError: a value or a name that cannot be, or traffic that follows its answers; InfeasibleError and
-            MissingFactError as `simulate`.
-
-    Keywords:
+    Args:
+        model: as of `simulate`.
+        rule: the autoscaler (default: by concurrency).
+        slo: what a request must hold.
+        attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
+        compare: find the fewest fixed replicas that do as well.
+        cache: answers that are given again.
+        on_compile: called before the simulator is compiled for the first time.
+        report: called with (steps done, steps in all).
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        scale: Replay the trace so many times as fast.
-        rate: Requests that arrive a second, on average: 20, 500/min.
-        arrivals: How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): Requests come this long (default: 10 min).
-        requests: Requests in all: a run with an end, of a batch job, or instead of a duration.
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.
+        scale: Speed at which the trace is replayed: 2 is twice as fast.
+        rate: Requests per second, on average: 20, 500/min.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        duration_s (or duration): How long requests arrive (default: 10 min).
+        requests: Total number of requests, of a batch job or instead of a duration.
+        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
         peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
-        peak_hour: Of diurnal arrivals (default: 14).
-        weekend: Of diurnal arrivals: a weekend day over another.
+        peak_hour: Hour of the daily peak, of diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, of diurnal arrivals.
         profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        users: Or so many users, who ask again after each answer.
+        users: A closed loop of this many users, who ask again after each answer.
         think_s (or think): Of users: the pause before they ask again; of sessions: on average.
-        turns: What comes are sessions of so many turns, as --input: each begins with all before it.
-        tool_share: Of the turns after the first: they follow a tool and no person (default: none).
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
-        together: Of users: all begin at one instant, even if they ask alike.
+        together: All users begin at the same instant, even if their requests are alike.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
-        prefixes: Prompts begin with one of so many texts,
-        prefix_tokens: of so many tokens, before their --input.
-        seed: Of the draws; the same seed, the same run.
-        policy: Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.
-        balancer: Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.
-        step_tokens: Tokens of an engine step (default: the engine's).
-        mix: Prompts and answers share steps, or prompts go first.
-        preempt: What becomes of a sequence when the cache is full.
-        prefix_cache: Keep shared prefixes (default: if any).
-        kv_stores: Where prefixes go that the cache has no room for, of each replica, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).
-        prefill_replicas: So many further replicas do prompts only and hand them over.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        prefixes: Number of shared prefixes that prompts begin with.
+        prefix_tokens: Tokens of each shared prefix, before --input.
+        seed: Random seed: the same seed gives the same run.
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
+        step_tokens: Token budget of an engine step (default: the engine's).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        preempt: What happens to the sequence that is preempted when the cache is full.
+        prefix_cache: Cache shared prefixes (default: where there are any).
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        prefill_replicas: Further replicas that only run prefill and hand the cache over.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be, or traffic that follows its answers.
+        InfeasibleError, MissingFactError: as `simulate`.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
+        >>> found.answer.summary.completed
+        20
     """
 
 def batch(
@@ -1467,8 +1551,6 @@ def batch(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
     facts: Path | None = ...,
@@ -1478,72 +1560,78 @@ def batch(
     output: int | str | None = ...,
     **specs: BatchRequest | MachineSpec | ServingSpec | TechniqueRequest | SourceSpec,
 ) -> BatchAnswer:
-    """Work off `requests` on spot workers.
+    """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.
 
-    `options` are those of `BatchRequest`, `ServingSpec`, `MachineSpec`, `TechniqueRequest` and `SourceSpec`, or whole
-    specs.
-
-    Raises:
-        SpecError: a value or a name that cannot be; InfeasibleError: the model does not fit, or interruptions undo
-            the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
-
-    Keywords:
-        queue: Work off so many requests instead of traffic.
-        workers: Spot replicas for it.
-        deadline: The run, or the queue, is done within this time: 6h, 30d.
-        spot_interruptions: How often one spot instance is taken back: 0.1/day (default: as known of the provider).
+    Args:
+        model: as of `simulate`.
+        requests: in the queue.
+        concurrency: requests in flight at each worker (default: as many as memory holds).
+        report: called with (trials done, trials in all).
+        queue: Requests of a queue to work off, instead of traffic.
+        workers: Spot replicas that work on the queue.
+        deadline: Time within which the run, or the queue, is done: 6h, 30d.
+        spot_interruptions: Interruptions of one spot instance: 0.1/day (default: as known of the provider).
         spot_price: US dollars for one spot accelerator and hour.
-        replace_s (or replace): Until another is found: 5min.
+        replace_s (or replace): Time until an interrupted spot instance is replaced: 5min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_time: A worker saves for so long.
-        fallback: On-demand replicas that save the deadline.
+        checkpoint_time: Time that a worker takes to write a checkpoint.
+        fallback: On-demand replicas that step in where the deadline is at risk.
         trials: Draws of interruptions.
-        cold_start: From the wish for a machine to its first request (default: a minute for the machine, then the engine).
+        cold_start: Time from asking for a machine until it takes requests (default: a minute for the machine, then the engine).
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
-        seed: Of the draws; the same seed, the same run.
+        seed: Random seed: the same seed gives the same run.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).
-        kv_dtype: Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Of the memory the engine may use (default: its own).
-        max_batch: Sequences that run at once, of each attention replica (default: the engine's).
-        recv_interval: Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).
-        stream_interval: Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).
-        eager: Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens with which all prompts begin: computed once, cached once.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculate: with a model, eagle, mtp or ngram.
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
         draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of proposed tokens that are accepted.
+        acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Accelerators of each replica, besides its own, for prompts only.
+        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
         offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: The same as layers that stay, as llama.cpp -ngl.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be.
+        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
+        >>> found.queue.workers
+        2
     """
 
 def train(
@@ -1630,46 +1718,40 @@ def train(
     hsdp: int | None | str = ...,
     **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | SourceSpec,
 ) -> TrainAnswer:
-    """Training `model` on `gpus` accelerators (default: one): sequences of `seq` tokens, `global_batch` a step.
+    """Step time, throughput, memory, time and cost of training a model.
 
-    The run is `tokens` long, or `samples` sequences, each `epochs` times. `options` are those of `DataSpec` (`seq="8k",
-    tokens="1T" ...`), `TrainingSpec` (`tp=8, zero=1, recompute="full" ...`), `MachineSpec` (`gpu="h100", provider="aws"
-    ...`), `RunConditionsSpec` (`spares=2 ...`), `ReadsSpec` (`storage="nfs" ...`) and `SourceSpec`, or whole specs.
-    Without any degree the best layout that fits is looked for. A layout that doesn't fit is estimated all the same:
-    `fits` says so.
+    Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
+    found; a layout that does not fit is estimated all the same: `fits` says so.
 
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-        InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
-
-    Keywords:
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one).
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
-        epochs: How often tokens or samples are gone through.
+        epochs: Passes over the tokens or samples.
         seq: Tokens of a sequence: 8k (8,192).
         global_batch: Sequences of one optimizer step.
-        global_batch_tokens: The same in tokens: 4M.
-        padded: Share of each sequence that is padding, and no token of the run.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
         lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
-        precision: Of the matrix products in training.
+        precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software of before it).
-        grad_dtype: Of the accumulated gradients (default: the stack's).
-        master_weights: A separate fp32 copy of the weights (default: the stack's).
-        lora: Train adapters of this rank on a frozen base.
-        finetune: All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.
-        qlora: Adapters on a 4-bit base, of rank 16 unless --lora says another.
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
-        base_format: Of the frozen weights under adapters: nf4, int8 ... (default: bf16).
-        freeze: Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
-        capacity_factor: Experts compute this many times the mean load and drop what is more (default: nothing is dropped).
-        micro_batch: Sequences of one pass of a replica.
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -1679,38 +1761,38 @@ def train(
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
-        recompute: Activations computed again.
+        recompute: Activation recomputation (checkpointing).
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
         schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
-        sequence_parallel: Cut norms and residuals inside a tp group.
+        sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Hosts of third parties, too: communities and marketplaces, without SLA and attestations.
-        purchase: Way to buy.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators of a node.
-        network: Network of one accelerator between nodes: 400Gbps, 50GB/s.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Of one accelerator, below its own: 500W. Products run at lower clocks.
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         mtbf: Time between failures of one GPU with its share of the node.
         node_mtbf: Time between failures of one node.
         failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
         restart: From a failure to full speed: 10min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_bandwidth: With which the whole cluster writes: 200GB/s.
-        checkpoint_per_gpu: With which each accelerator writes its part: 2GB/s.
-        checkpoint_storage: What each node writes to: lustre, nvme ...
-        async_checkpoints: Training waits for the copy to host memory only.
-        repair: A failed node is away so long (default: replaced at once).
-        spares: Nodes that stand by, with --repair.
-        interruptions: How often one spot instance is taken back: 0.1/day.
-        jitter: Of step times between GPUs: above 16 all wait for the slowest (default: 1.5%).
+        checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
+        checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
+        checkpoint_storage: Storage that checkpoints are written to: lustre, nvme ...
+        async_checkpoints: Write checkpoints in the background: training waits only for the copy to host memory.
+        repair: Time to repair a failed node (default: replaced at once).
+        spares: Standby nodes, with --repair.
+        interruptions: Interruptions of one spot instance: 0.1/day.
+        jitter: Spread of step times between GPUs; above 16 GPUs all wait for the slowest (default: 1.5%).
         validate_every: Steps between validations.
         validate_batches: Global batches of one validation (default: 1).
         loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
@@ -1719,8 +1801,19 @@ def train(
         token_bytes: Bytes of a stored token (default: 2, or 4 above 65,536 words).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
-        facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+        InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
+        >>> found.estimate.low < found.estimate.tokens_per_s / found.estimate.num_gpus < found.estimate.high
+        True
     """
 
 def watch(
@@ -1749,34 +1842,42 @@ def watch(
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> WatchStatus:
-    """One look at what the options name (see `WatchSpec`): this machine's GPUs, `prometheus=URL` or `run=NAME`.
+    """Look once at a job: what bounds it, whether it is on plan, what it costs.
 
-    Raises:
-        SpecError: no source, or options that cannot be; says what to install or to give.
+    Reads this machine's GPUs, a Prometheus server (`prometheus=URL`) or a recorded run (`run=NAME`).
 
-    Keywords:
+    Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it goes on, else played back.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
-        interval: Between two looks.
-        window: Over which a bound is judged.
+        interval: Time between two readings.
+        window: Time over which a bound is judged.
         plan: A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.
         rank: The candidate of the plan.
-        price: Price of all machines an hour.
+        price: Price of all machines per hour.
         started: How long ago the job began: cost counts from then, else from the first look.
-        budget: The job may cost this.
-        budget_per_day: 24 hours may cost this.
+        budget: The most that the job may cost.
+        budget_per_day: The most that 24 hours may cost.
         target_p95: 95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).
-        min_tokens_per_s: Least throughput.
-        utilisation: Most utilisation of a service's devices.
-        utilisation_for: How long it may be above.
-        memory: Most memory of a device in use.
-        memory_for: How long it may be above.
+        min_tokens_per_s: Minimum throughput.
+        utilisation: Maximum utilisation of a service's devices.
+        utilisation_for: How long it may stay above that.
+        memory: Maximum share of a device's memory in use.
+        memory_for: How long it may stay above that.
         webhook: Post every alert that fires or clears there, as JSON.
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
         state: File of this job that keeps when it began and that the command ran, for when watch is started again.
-        anew: Forget what is kept: the job begins now.
+        anew: Discard the state file: the job begins now.
+
+    Raises:
+        SpecError: no source, or options that cannot be; says what to install or to give.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.watch(run=one.run.run_id).source
+        'run ...'
     """
 
 def watch_live(
@@ -1805,28 +1906,38 @@ def watch_live(
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> Iterator[WatchStatus]:
-    """A status for each reading, for as long as the source has some; options and errors as of `watch`.
-    Keywords:
+    """A status for each reading of a job, for as long as the source has some.
+
+    Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it goes on, else played back.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
-        interval: Between two looks.
-        window: Over which a bound is judged.
+        interval: Time between two readings.
+        window: Time over which a bound is judged.
         plan: A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.
         rank: The candidate of the plan.
-        price: Price of all machines an hour.
+        price: Price of all machines per hour.
         started: How long ago the job began: cost counts from then, else from the first look.
-        budget: The job may cost this.
-        budget_per_day: 24 hours may cost this.
+        budget: The most that the job may cost.
+        budget_per_day: The most that 24 hours may cost.
         target_p95: 95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).
-        min_tokens_per_s: Least throughput.
-        utilisation: Most utilisation of a service's devices.
-        utilisation_for: How long it may be above.
-        memory: Most memory of a device in use.
-        memory_for: How long it may be above.
+        min_tokens_per_s: Minimum throughput.
+        utilisation: Maximum utilisation of a service's devices.
+        utilisation_for: How long it may stay above that.
+        memory: Maximum share of a device's memory in use.
+        memory_for: How long it may stay above that.
         webhook: Post every alert that fires or clears there, as JSON.
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
         state: File of this job that keeps when it began and that the command ran, for when watch is started again.
-        anew: Forget what is kept: the job begins now.
+        anew: Discard the state file: the job begins now.
+
+    Raises:
+        SpecError: as `watch`.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> next(flopwise.watch_live(run=one.run.run_id)).source
+        'run ...'
     """

@@ -8,6 +8,7 @@ from importlib import resources
 import pytest
 
 from flopwise.errors import UnknownNameError
+from flopwise.facts.models.catalog import load_model
 from named import FACTS
 
 NAMES = [
@@ -273,3 +274,12 @@ def test_every_series_leads_to_models_of_the_catalog() -> None:
         else:
             before, _, after = base.lower().partition("*")
             assert any(name.startswith(before) and name.endswith(after) for name in folded), pattern
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [("llama-70b", "llama-70b is taken for Llama-2-70B"), ("Llama-2-70B", None), ("Llama-3.1-8B", None)],
+)
+def test_a_name_that_leaves_the_version_open_says_what_was_taken(given: str, note: str | None) -> None:
+    assert [text for text in load_model(given).notes if "taken for" in text] == ([note] if note else [])
+    assert load_model(given).stacks == load_model(load_model(given).name).stacks

@@ -87,3 +87,14 @@ def test_levers_name_formats_that_the_device_runs(gpu: str, model: str, offered:
     levers = planned(model, constraints={"gpus": [gpu], "weight_formats": ["bf16" if gpu == "h100" else "fp16"]}).levers
     assert {lever.change for lever in levers if lever.change.startswith("weights")} == offered
     assert all("kernels" not in lever.note for lever in levers)
+
+
+def test_any_searches_the_usual_formats_that_the_engine_runs() -> None:
+    where = {"gpus": ["l4", "l40s"], "providers": ["runpod"]}
+    found, narrow = (
+        planned("Llama-3.1-8B", constraints={**where, "weight_formats": formats}, simulate=False)
+        for formats in (["any"], ["bf16", "awq"])
+    )
+    assert found.plans[0].cost_usd <= narrow.plans[0].cost_usd
+    assert any(text.startswith("weights in bf16, fp8, int8, awq, ") for text in found.assumptions)
+    assert "any" not in {one.layout["weights"] for one in found.plans}

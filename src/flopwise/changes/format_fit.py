@@ -169,11 +169,17 @@ class FitAnswer(Result):
         )  # fmt: skip
 
 
+def usual_names(own: str | None) -> list[str]:
+    """`USUAL_FORMATS` beside the format `own` of a checkpoint (None: 16 bits), which comes first."""
+    plain = own is None or own in PLAIN_FORMATS
+    return [*([] if own is None else [own]), *(name for name in USUAL_FORMATS if name != "bf16" or plain)]
+
+
 def usual_formats(model: Model, spec: ServingSpec, device: Accelerator, facts: Facts) -> tuple[str, ...]:
     """The checkpoint's own format and those of `USUAL_FORMATS` that the engine runs on the device."""
     engine = facts.engine(on_its_engine(spec, model, device, facts)[0].engine or "")
     own = model.checkpoint_format or engine.plain_format(device)
-    names = [own, *(name for name in USUAL_FORMATS if name != "bf16" or own in PLAIN_FORMATS)]
+    names = usual_names(own)
     forms = tuple(map(facts.weight_format, dict.fromkeys(names)))
     return tuple(form.name for form in runnable_formats(model, engine, device, forms)) or (own,)
 

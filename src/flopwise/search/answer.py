@@ -284,7 +284,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         runs = self.task in RUNS
         cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"
         paid, time = best.ends("cost_usd"), best.ends("seconds")
-        if paid is not None and paid[0] != paid[1]:
+        if paid is not None and format_usd(paid[0]) != format_usd(paid[1]):
             cost += f" {format_interval(*paid, format_usd)}"
         ends = "" if time is None else f" ({format_seconds(time[0])} to {format_seconds(time[1])})"
         sure = "" if best.likely is None else f"; {best.likely} chance to meet every target"

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from flopwise.changes.format_fit import usual_names
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.accelerators import Accelerator
@@ -40,6 +41,7 @@ from flopwise.search.serving_analysis import (
     weights_read_s,
 )
 from flopwise.search.serving_option import ServingOption, serving_options
+from flopwise.search.spec import ANY
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.search.workload import Resolved
 from flopwise.serving.deployment import usual_engine
@@ -61,8 +63,14 @@ SIXTEEN = 12.0
 
 
 def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
-    """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too."""
+    """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too.
+
+    `any`: the usual ones that the engine runs.
+    """
     asked = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
+    if ANY in asked:
+        names = dict.fromkeys(usual_names(model.checkpoint_format))
+        return [found for found in map(workload.facts.weight_format, names) if workload.engine.runs(found)]
     if asked:
         return [workload.facts.weight_format(name) for name in asked]
     if model.checkpoint_format is not None:
@@ -205,7 +213,9 @@ def _default_assumptions(
         texts.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
         return texts
     names = list(dict.fromkeys(weights.name for weights, _ in wanted))
-    if not limits.weight_formats:
+    if ANY in limits.weight_formats:
+        texts.append(f"weights in {', '.join(names)} were searched; check quality below 16 bits")
+    elif not limits.weight_formats:
         care = "; check quality in fp8" if names == ["bf16", "fp8"] else ", as published"
         texts.append(f"weights in {' and '.join(names)} were searched (constraints.weight_formats){care}")
     narrow = next((cache.name for _, cache in wanted if cache.name != "bf16"), None)
@@ -347,7 +357,8 @@ def _format_there(
 ) -> WeightFormat | None:
     """A format as it runs on one node, one of 16 bits as what the device has; None, and counted, where it does not."""
     device, engine = node.cluster.accelerator, workload.engine
-    unsaid = not workload.limits.weight_formats and workload.one_precision is None
+    asked = workload.limits.weight_formats
+    unsaid = (not asked or ANY in asked) and workload.one_precision is None
     if unsaid and weights == BF16 and not engine.runs(weights, device):
         weights = workload.facts.weight_format(engine.plain_format(device))
     if engine.runs(weights) and not engine.runs(weights, device):

@@ -83,7 +83,7 @@ class ServingSpec(Spec):
     """How a model is served: format, engine, and how a replica is spread."""
 
     weights: str | None = _format("--weights", options.name("format"),
-        "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).")
+        "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).")
     kv_dtype: str | None = _format(
         "--kv-dtype", options.name("dtype"), "Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...")
     engine: str | None = _format("--engine", options.name("engine"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,6 +39,7 @@ _FORMATS = re.compile(
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"(?<=\d)[\W_]+(?=\d)")
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 _OTHER = re.compile(r"[^a-z0-9.+-]|(?<!\d)[.-]|[.-](?!\d)")
 _TEXT, _COUNT, _OBJECT = (str, "a text"), (int, "a positive whole number"), (dict, "an object")
 _FIELDS: dict[str, tuple[type, str]] = {
@@ -74,7 +76,7 @@ class _Index:
         for alias, name in aliases.items():
             target = self.exact.get(_key(name))
             if target is not None:
-                self.exact.setdefault(_key(alias), target)
+                self.exact.setdefault(_key(alias), _with_choice(alias, target))
 
     @cached_property
     def short(self) -> dict[str, Record]:
@@ -111,6 +113,15 @@ class _Index:
                     text = f"{name}: the architecture of {found['name']}, which it was tuned from"
                     return {**found, "notes": "; ".join(filter(None, (found.get("notes"), text)))}
         return None
+
+
+def _with_choice(alias: str, record: Record) -> Record:
+    """The record that an alias stands for, with a note where the alias leaves the version open (llama-70b)."""
+    open_numbers = Counter(_NUMBERS.findall(record["name"])) - Counter(_NUMBERS.findall(alias))
+    if not open_numbers:
+        return record
+    note = f"{alias} is taken for {record['name']}"
+    return {**record, "notes": "; ".join(filter(None, (record.get("notes"), note)))}
 
 
 def _key(name: str) -> str:
