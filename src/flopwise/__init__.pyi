@@ -456,6 +456,8 @@ def plan(
     offload_weights: float | None | str = ...,
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     ttft: Latency | None | str = ...,
     tpot: Latency | None | str = ...,
     latency: Latency | None | str = ...,
@@ -594,6 +596,8 @@ def plan(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         ttft: Time to the first token: 500ms; in plans at a percentile: p95=1s.
         tpot: Time per further output token, on average: 50ms, p95=50ms.
         latency: Whole request, from arrival to last token: 5s, p99=5s.
@@ -800,6 +804,8 @@ def serve(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -868,6 +874,8 @@ def serve(
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
@@ -923,6 +931,8 @@ def serve_sweep(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -985,6 +995,8 @@ def serve_sweep(
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
@@ -1117,6 +1129,8 @@ def simulate(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1206,6 +1220,8 @@ def simulate(
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1288,6 +1304,8 @@ def autoscale(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1374,6 +1392,8 @@ def autoscale(
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1447,6 +1467,8 @@ def batch(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
     facts: Path | None = ...,
@@ -1516,6 +1538,8 @@ def batch(
         gpu_layers: The same as layers that stay, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
         facts: Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwise.cost.collectives import COLLECTIVES, all_gather_s, all_reduce_s, all_to_all_s, level_groups, p2p_s
+from flopwise.cost.collectives import (
+    COLLECTIVES,
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    dispatch_s,
+    groups_reached,
+    level_groups,
+    p2p_s,
+)
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
@@ -161,3 +170,24 @@ def test_exchanges_of_a_pair_reach_less_than_those_of_a_group() -> None:
     links = FABRICS["hgx"]
     rates = {n: 1e9 * (n - 1) / n / float(all_to_all_s(links, 1e9, n)) for n in (2, 4)}
     assert rates[2] < rates[4]
+
+
+@pytest.mark.parametrize(("ranks", "dispatch_us", "combine_us"), [
+    (16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369), (256, 194, 360),
+])  # fmt: skip
+def test_tokens_reach_their_experts_as_fast_as_deepep_sends_them(
+    ranks: int, dispatch_us: float, combine_us: float
+) -> None:
+    """DeepEP, docs/legacy.md, low-latency kernels: 128 tokens of 7,168, top 8, fp8 there and 16 bits back, CX7."""
+    nbytes = 128 * 8 * 7168.0
+    assert float(dispatch_s(FABRICS["hgx"], nbytes, ranks)) * 1e6 == pytest.approx(dispatch_us, rel=0.1)
+    assert float(dispatch_s(FABRICS["hgx"], 2 * nbytes, ranks)) * 1e6 == pytest.approx(combine_us, rel=0.1)
+
+
+def test_a_token_crosses_the_network_once_for_each_node_that_wants_it() -> None:
+    """DeepEP, docs/legacy.md, normal kernels at 32 and 64 ranks: 58 and 51 GB/s of what each token's nodes get."""
+    nbytes = 4096 * 8 * 7168.0
+    for ranks, rate in ((32, 58e9), (64, 51e9)):
+        nodes = float(groups_reached(np.asarray(ranks / 8), 8, 8, 4))
+        seconds = float(dispatch_s(FABRICS["hgx"], nbytes, ranks, copies=8, pools=8, top_pools=4))
+        assert nodes * nbytes / 8 / seconds == pytest.approx(rate, rel=0.15)

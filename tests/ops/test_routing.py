@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.ops.routing import dropped_frac, expert_shares, hottest_rank_load
+from flopwise.ops.routing import (
+    balanced_rank_load,
+    busiest_rank,
+    dropped_frac,
+    expert_shares,
+    hottest_rank_load,
+)
 
 
 @given(experts=st.sampled_from([2, 8, 60, 128, 256]), skew=st.floats(1.0, 2.0))
@@ -54,3 +60,40 @@ def test_columns_are_the_scalars() -> None:
     assert np.allclose(hottest_rank_load(64, 2.5, ep), [float(hottest_rank_load(64, 2.5, int(e))) for e in ep])
     sent = np.array([512, 4096])
     assert np.allclose(dropped_frac(64, 2.5, 1.25, sent), [dropped_frac(64, 2.5, 1.25, int(s)) for s in sent])
+
+
+@pytest.mark.parametrize(("experts", "top_k", "ep"), [(256, 8, 32), (128, 8, 4), (16, 1, 4), (64, 6, 8)])
+@pytest.mark.parametrize("tokens", [8, 64, 1024])
+def test_the_busiest_rank_is_that_of_tokens_that_choose_at_random(
+    experts: int, top_k: int, ep: int, tokens: int
+) -> None:
+    rng = np.random.default_rng(11)
+    most_copies, most_touched = [], []
+    for _ in range(300):
+        chosen = rng.random((tokens, experts)).argpartition(top_k, axis=1)[:, :top_k]
+        counts = np.bincount(chosen.ravel(), minlength=experts).reshape(ep, -1)
+        most_copies.append(counts.sum(axis=1).max())
+        most_touched.append((counts > 0).sum(axis=1).max())
+    copies, touched = busiest_rank(experts, top_k, float(tokens), ep)
+    near = 0.12 if tokens * top_k < 4 * ep else 0.08  # few are further from normal numbers
+    assert float(copies) == pytest.approx(np.mean(most_copies), rel=near)
+    assert float(touched) == pytest.approx(np.mean(most_touched), rel=near)
+
+
+def test_ranks_of_deepseek_r1_as_tensorrt_llm_counted_them() -> None:
+    """Tech blog 4, table 1: 4,096 tokens, EP 32, 1,024 copies a rank. The hottest expert has 11.9 times the mean and
+    the hottest rank 2.56 times; with 32 redundant experts the hottest rank 1.11 times, on 36 ranks 1.115."""
+    hottest = 1 + 10.948
+    alone, _ = busiest_rank(256, 8, 4096.0, 32, hottest)
+    assert float(alone) / 1024 == pytest.approx(2.564, rel=0.1)
+    for ep, measured in ((32, 1.109), (36, 1.115)):
+        copied, _ = busiest_rank(256, 8, 4096.0, ep, hottest, redundant=32)
+        assert float(copied) * ep / (4096 * 8) == pytest.approx(measured, rel=0.03)
+    assert balanced_rank_load(256, 1.0, 32, 0) == pytest.approx(1.0)
+    assert balanced_rank_load(256, hottest, 32, 32) < 0.5 * float(hottest_rank_load(256, hottest, 32))
+
+
+def test_one_rank_has_everything() -> None:
+    copies, touched = busiest_rank(64, 6, 100.0, 1)
+    assert float(copies) == pytest.approx(600)
+    assert float(touched) == pytest.approx(64 * (1 - (1 - 6 / 64) ** 100))

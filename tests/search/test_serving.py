@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from flopwise.cost.collectives import all_reduce_s
+from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import RejectionLog
 from flopwise.search.deployments import Deployments, deployments, least_prompt_s
 from flopwise.search.nodes import NodeKind, node_kinds
-from flopwise.search.replica import with_facts
+from flopwise.search.plan_serving import check_serving
+from flopwise.search.replica import with_facts, with_lengths
 from flopwise.search.serving_analysis import floors, message_s, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.workload import Resolved
@@ -147,6 +149,21 @@ def test_an_encoder_waits_for_its_batch_and_for_the_device(percentile: str, tail
         fill = (batch - 1) / arrivals * share
         assert float(found.e2e_s[row]) == pytest.approx(server + service + wait + fill, rel=1e-9)
         assert float(found.busy_frac[row]) == pytest.approx(rho)
+
+
+def test_requests_of_unstated_length_are_as_long_as_the_model_takes() -> None:
+    """BERT's 512 positions instead of the usual 1,024 tokens; what is stated stays, and so does what fits."""
+    read = workload_from({"model": "bge-large", "task": "serve", "traffic": {"requests_per_s": 20}})
+    changed, notes = with_lengths(read, load_model("bge-large"))
+    assert (read.input_tokens, changed.input_tokens) == (1024, 512)
+    assert notes == ("a request of 512 tokens in, as BERT large (uncased) is made for 512",)
+    stated = workload_from(
+        {"model": "bge-large", "task": "serve", "traffic": {"requests_per_s": 20, "input_tokens": 600}}
+    )
+    with pytest.raises(SpecError, match="an input of 600 tokens exceeds the context"):
+        check_serving(stated, load_model("bge-large"), facts())
+    llama = workload_from({"model": "Llama-3.1-8B", "task": "serve", "traffic": {"requests_per_s": 20}})
+    assert with_lengths(llama, load_model("Llama-3.1-8B")) == (llama, ())
 
 
 def test_no_token_is_quicker_than_reading_the_weights() -> None:

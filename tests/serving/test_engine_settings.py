@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plain_machine import ENGINE, LLAMA, plain_job, plain_runner, step_s
+from plain_machine import ENGINE, LLAMA, plain_job, plain_runner
 
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.iteration import StepLoad
@@ -31,14 +31,34 @@ def test_a_scheduler_that_looks_every_thirty_steps_leaves_a_request_for_half_of_
     often, seldom = (closed_loop(_machine(recv_interval=n), ONE, float(USERS), INPUT, OUTPUT) for n in (1, 30))
     mean_s = seldom.decode.seconds + seldom.prefill_share * (seldom.mixed.seconds - seldom.decode.seconds)
     waited_s = 14.5 * mean_s * (USERS - 1) / USERS
-    assert float(seldom.ttft_s - often.ttft_s) == pytest.approx(float(waited_s), rel=0.02)  # Little's law beside it
-    assert float(seldom.tpot_s) == float(often.tpot_s)
+    before_s = often.decode.seconds + often.prefill_share * (often.mixed.seconds - often.decode.seconds)
+    waited_s -= (
+        ENGINE.steps_ahead * (before_s - mean_s) * (USERS - 1) / USERS
+    )  # fewer decode, so that steps are shorter
+    assert float(seldom.ttft_s - often.ttft_s) == pytest.approx(float(waited_s), rel=0.02)
+    assert 0.95 * float(often.tpot_s) < float(seldom.tpot_s) < float(often.tpot_s)  # who waits does not decode
 
 
 def test_the_simulator_waits_as_long() -> None:
     job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=USERS)
     often, seldom = (replica(replace(job, recv_interval=n)).cost.request_ps / PS for n in (1, 30))
-    assert seldom - often == pytest.approx(14.5 * step_s(USERS, INPUT + OUTPUT / 2), rel=1e-6)
+    both = (closed_loop(_machine(recv_interval=n), ONE, float(USERS), INPUT, OUTPUT) for n in (1, 30))
+    few_s, many_s = (float(s.decode.seconds + s.prefill_share * (s.mixed.seconds - s.decode.seconds)) for s in both)
+    ahead = ENGINE.steps_ahead - 1.5
+    expected = ((14.5 + ahead) * many_s - ahead * few_s) * (USERS - 1) / USERS
+    assert seldom - often == pytest.approx(expected, rel=1e-6)
+    alone = replica(replace(job, recv_interval=30, concurrency=1)).cost.request_ps
+    assert alone == round(job.engine.request_s * PS)  # nobody's step to wait for
+
+
+def test_an_engine_far_ahead_makes_requests_wait_in_the_simulator_too() -> None:
+    """2.94 steps, of which the simulator plays one and a half: the rest of the running one, and the planned one."""
+    job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=USERS)
+    near = replace(job, engine=replace(job.engine, steps_ahead=1.5))
+    steady = closed_loop(_machine(), ONE, float(USERS), INPUT, OUTPUT)
+    mean_s = steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
+    more_s = (replica(job).cost.request_ps - replica(near).cost.request_ps) / PS
+    assert more_s == pytest.approx((job.engine.steps_ahead - 1.5) * float(mean_s) * (USERS - 1) / USERS, rel=1e-6)
 
 
 def test_tokens_handed_out_together_cost_the_front_end_one_turn() -> None:

@@ -23,10 +23,14 @@ from flopwise.serving.memory import ServingLayout
 
 INPUT, OUTPUT, USERS = 1024, 256, 32
 HALF_WAY = INPUT + OUTPUT / 2
-DECODING = USERS * OUTPUT / (OUTPUT + 1)
-SHARE = DECODING / OUTPUT
-"""Of steps that carry a prompt: each answer of 256 tokens brings one."""
-DECODE_S, MIXED_S = step_s(DECODING, HALF_WAY), step_s(DECODING, HALF_WAY, INPUT, INPUT)
+DECODING = USERS * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * (USERS - 1) / USERS)
+"""An answer takes 256 steps after that of its prompt, and those that its user waits for."""
+DUE = DECODING / OUTPUT
+"""Prompts that fall due a step: each answer of 256 tokens brings one."""
+SHARE = 1 - (1 - DUE / USERS) ** USERS
+"""Of steps that carry any: with equal chances of each user's, a binomial number of them."""
+DECODE_S = step_s(DECODING, HALF_WAY)
+MIXED_S = step_s(DECODING, HALF_WAY, DUE / SHARE * INPUT, INPUT, prompts=DUE / SHARE)
 MEAN_S = DECODE_S + SHARE * (MIXED_S - DECODE_S)
 USD_PER_HOUR = 2.0
 
@@ -67,17 +71,19 @@ def test_a_fixed_batch_pays_for_its_prompts_first() -> None:
 
 def test_the_mean_step_its_lines_and_its_use_of_the_device() -> None:
     found = estimate(plain_job(concurrency=USERS, layout=ServingLayout(tp=2)))
-    decode_s, mixed_s = step_s(DECODING, HALF_WAY, tp=2), step_s(DECODING, HALF_WAY, INPUT, INPUT, tp=2)
+    each = DUE / SHARE
+    decode_s = step_s(DECODING, HALF_WAY, tp=2)
+    mixed_s = step_s(DECODING, HALF_WAY, each * INPUT, INPUT, prompts=each, tp=2)
     mean_s = decode_s + SHARE * (mixed_s - decode_s)
     lines = dict(found.breakdown)
     assert sum(lines.values()) == pytest.approx(mean_s, rel=1e-9)
-    rows = DECODING + SHARE * INPUT
+    rows = DECODING + DUE * INPUT
     assert lines["communication"] == pytest.approx(2 * LAYERS * (LAUNCH_S + rows * WIDTH * 2 / LINK_BYTES_PER_S))
     host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + DECODING * ENGINE.sequence_s
     assert lines["host"] == pytest.approx(host_s, rel=1e-9)
     weights = LAYERS * (2 * WIDTH * 5120 + 3 * WIDTH * FFN)
-    pairs = DECODING * HALF_WAY + SHARE * INPUT * (INPUT + 1) / 2
-    flops = 2 * rows * weights + 2 * (DECODING + SHARE) * VOCAB * WIDTH + LAYERS * 4 * 4096 * pairs
+    pairs = DECODING * HALF_WAY + DUE * INPUT * (INPUT + 1) / 2
+    flops = 2 * rows * weights + 2 * (DECODING + DUE) * VOCAB * WIDTH + LAYERS * 4 * 4096 * pairs
     assert found.mfu_frac == pytest.approx(flops / 2 / mean_s / FLOPS_PER_S, rel=1e-9)  # of one of two ranks
 
 

@@ -12,16 +12,19 @@ from plain_machine import ENGINE, plain_job, plain_runner, step_s
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.answer import _paid_gpus
 from flopwise.serving.estimate import estimate
-from flopwise.serving.iteration import whole_prompts
+from flopwise.serving.iteration import Runner, whole_prompts
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import (
+    OpenLoop,
+    SteadyCurves,
+    _queue_wait,
+    _Spread,
     closed_loop,
     fixed_batch,
     in_flight_at,
     least_prompt_s,
     one_pass_latency_s,
     open_loop,
-    open_loop_percentile,
 )
 from named import FACTS
 
@@ -51,18 +54,22 @@ def test_a_long_prompt_goes_in_pieces_of_the_engines_budget() -> None:
 
 
 def test_users_wait_for_prompts_of_others() -> None:
-    """32 users. An answer of 256 tokens brings one prompt of one step: 256 of 257 steps of a user decode. Every step
-    31.9 x 1024 / 256 prompt tokens fall due, an eighth of a prompt, so that an eighth of the steps carry one."""
+    """32 users. An answer of 256 tokens brings one prompt of one step, and waits for the steps that the engine is ahead
+    of it: 256 of 259.8 steps of a user decode. Every step 31.5 x 1024 / 256 prompt tokens fall due, an eighth of a
+    prompt; each user brings one in a step with equal chances, so that a binomial number of them share a step."""
     users = 32
-    decoding = users * OUTPUT / (OUTPUT + 1)
-    share = decoding * INPUT / OUTPUT / INPUT
-    decode_s, mixed_s = step_s(decoding, HALF_WAY), step_s(decoding, HALF_WAY, INPUT, INPUT)
     others = (users - 1) / users  # of the prompts are not his own
+    decoding = users * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * others)
+    due = decoding * INPUT / OUTPUT / INPUT
+    share = 1 - (1 - due / users) ** users
+    decode_s, together = step_s(decoding, HALF_WAY), due / share
+    mixed_s = step_s(decoding, HALF_WAY, together * INPUT, INPUT, prompts=together)
+    added_s = (mixed_s - decode_s) / together  # by one prompt
     tpot_s = decode_s + others * share * (mixed_s - decode_s)
     mean_s = decode_s + share * (mixed_s - decode_s)
     planned_s = ENGINE.steps_ahead * others * mean_s
-    before_s = ENGINE.synchrony * (users - 1) / 2 * (mixed_s - decode_s)
-    ttft_s = ENGINE.request_s + planned_s + before_s + mixed_s
+    before_s = ENGINE.synchrony * (users - 1) / 2 * added_s
+    ttft_s = ENGINE.request_s + planned_s + before_s + decode_s + added_s
     found = closed_loop(MACHINE, ONE, float(users), INPUT, OUTPUT)
     per_s = min(users / (ttft_s + 255 * tpot_s), decoding / (OUTPUT * mean_s))
     assert float(found.batch) == pytest.approx(decoding, rel=1e-9)
@@ -85,11 +92,13 @@ def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
 
 def test_micro_batches_of_a_pipeline_follow_one_another() -> None:
     """Four stages, 64 users: four batches of 16, each step longer by 3 x `stage_loss` for stages that wait."""
-    decoding = 16 * OUTPUT / (OUTPUT + 1)
+    decoding = 16 * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * 15 / 16)
     slower = 1 + 3 * ENGINE.stage_loss
     found = closed_loop(MACHINE, ServingLayout(pp=4), 64.0, INPUT, OUTPUT)
     assert float(found.decode.seconds) == pytest.approx(slower * step_s(decoding, HALF_WAY, pp=4), rel=1e-9)
-    mixed_s = slower * step_s(decoding, HALF_WAY, INPUT, INPUT, pp=4)
+    due = decoding / OUTPUT
+    each = due / (1 - (1 - due / 16) ** 16)
+    mixed_s = slower * step_s(decoding, HALF_WAY, each * INPUT, INPUT, prompts=each, pp=4)
     assert float(found.mixed.seconds) == pytest.approx(mixed_s, rel=1e-9)
     assert float(found.batch) == pytest.approx(4 * decoding, rel=1e-9)
     whole_s = float(found.ttft_s) + 255 * float(found.tpot_s)
@@ -116,37 +125,97 @@ def test_a_fixed_batch_fills_the_stages_of_a_pipeline_once() -> None:
 # ---- requests that arrive at random
 
 
+def loop_at(machine: Runner, users: float, per_s: float, inputs: int, outputs: int, more_s: float = 0.0) -> OpenLoop:
+    """Random arrivals where as many decode as of `users` in a closed loop, and one more takes `more_s` a step."""
+    sizes = np.array([[users]])
+    steady = closed_loop(machine, ONE, sizes.ravel(), inputs, outputs)
+    curves = SteadyCurves.of(machine, ONE, sizes, steady, inputs, outputs)
+    there = curves.steady._replace(batch=np.array([[float(steady.batch[0])]]))
+    return OpenLoop(curves, np.array([[per_s]]), there, np.array([[more_s]]), curves.full_s)
+
+
 def test_the_wait_is_that_of_pollaczek_and_khinchine() -> None:
-    """M/D/1: rho s / (2 (1 - rho)) on average, and half of the step in progress; then the step that is planned already,
-    unless nobody decodes (of a Poisson number). rho: of the rate at which the engine reads prompts when its budget is
-    full. The tail: P(W > t) = rho exp(-rho t / W) (Kingman 1962)."""
-    steady, per_s = closed_loop(MACHINE, ONE, 40.0, INPUT, OUTPUT), 12.0
-    decoding = float(steady.batch)
-    decode_s, mixed_s = step_s(decoding, HALF_WAY), step_s(decoding, HALF_WAY, INPUT, INPUT)
-    rho = per_s * step_s(decoding, HALF_WAY, 8192, INPUT, prompts=8) / 8
-    wait_s = decode_s / 2 + rho * mixed_s / (2 * (1 - rho))
-    share = decoding / OUTPUT
-    planned_s = (1 - math.exp(-decoding)) * (decode_s + share * (mixed_s - decode_s))
+    """M/D/1 for prompts before one: rho s / (2 (1 - rho)), s what a budget full of prompts takes for each. Where there
+    are none, half of a step and the one that is planned; in these and in its own are the prompts of a step each, of
+    which a request meets a longer one than most. What the engine is ahead besides, it waits in any case."""
+    per_s = 12.0
+    loop = loop_at(MACHINE, 40.0, per_s, INPUT, OUTPUT)
+    decoding = 40 * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * 39 / 40)
+    due = decoding / OUTPUT
+    share = 1 - (1 - due / 40) ** 40
+    decode_s = step_s(decoding, HALF_WAY)
+    mixed_s = step_s(decoding, HALF_WAY, due / share * INPUT, INPUT, prompts=due / share)
+    added_s = (mixed_s - decode_s) * share / due
+    mean_s = decode_s + share * (mixed_s - decode_s)
+    each_s = step_s(decoding, HALF_WAY, 8192, INPUT, prompts=8) / 8
+    rho = per_s * each_s
     assert 0.1 < rho < 0.5
-    for name, odds, z in (("mean", None, 0.0), ("p50", 0.5, 0.0), ("p90", 0.1, 1.2816), ("p99", 0.01, 2.3263)):
-        waited_s = wait_s if odds is None else wait_s / rho * max(math.log(rho / odds), 0.0)
-        fuller = decoding + z * math.sqrt(decoding)  # a Poisson number in flight
-        tpot_s = step_s(fuller, HALF_WAY) + share * (mixed_s - decode_s)
-        found = open_loop_percentile(MACHINE, ONE, steady, per_s, INPUT, OUTPUT, name)
-        assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + planned_s + mixed_s + waited_s, rel=1e-9)
-        assert float(found.tpot_s) == pytest.approx(tpot_s, rel=1e-9)
+    planned = 1.5 * (1 - rho)
+    longer_s = (decode_s**2 + share * (mixed_s**2 - decode_s**2)) / mean_s
+    beside = per_s * (planned + 1) * longer_s * (1 - 1 / 8)
+    expected = (
+        ENGINE.request_s + decode_s + added_s + planned * decode_s + (ENGINE.steps_ahead - 1.5) * mean_s
+        + beside * added_s + rho * each_s / (2 * (1 - rho))
+    )  # fmt: skip
+    mean = loop.percentile("mean")
+    assert mean.ttft_s.item() == pytest.approx(expected, rel=1e-9)
+    assert mean.tpot_s.item() == pytest.approx(
+        mean_s + per_s * (rho * each_s / (2 * (1 - rho)) + added_s) * added_s / 255 / (1 - per_s * added_s), rel=1e-9
+    )
+    variance = decode_s**2 / 12 + beside * added_s**2 + rho / (1 - rho) * each_s**2 / 3
+    variance += (rho / (1 - rho) * each_s / 2) ** 2
+    p50, p99 = loop.percentile("p50").ttft_s.item(), loop.percentile("p99").ttft_s.item()
+    assert p50 < expected
+    assert expected + 2.3263 * math.sqrt(variance) < p99 < expected + 4 * math.sqrt(variance)
+
+
+def test_waits_have_the_moments_of_a_queue_that_is_played() -> None:
+    """Lindley's recursion over 400,000 requests, 60 and 80 % busy; percentiles of the wait beside a normal time."""
+    rng = np.random.default_rng(5)
+    for rho in (0.6, 0.8):
+        gaps, waits = rng.exponential(1 / rho, 400_000), np.zeros(400_000)
+        for i in range(1, len(waits)):
+            waits[i] = max(waits[i - 1] + 1.0 - gaps[i], 0.0)
+        found = _queue_wait(rho, 1.0)
+        assert float(found.mean) == pytest.approx(waits.mean(), rel=0.05)
+        assert float(found.variance) == pytest.approx(waits.var(), rel=0.1)
+        assert float(found.third) == pytest.approx(((waits - waits.mean()) ** 3).mean(), rel=0.2)
+        times = waits + rng.normal(5.0, 1.0, len(waits))
+        whole = found.plus(_Spread(5.0, 1.0, 0.0))
+        for name, share in (("p50", 50), ("p95", 95), ("p99", 99)):
+            assert float(whole.at(name)) == pytest.approx(np.percentile(times, share), rel=0.05)
+
+
+def test_answers_meet_the_batch_and_the_prompts_of_the_same_arrivals() -> None:
+    """Shots of a Poisson stream, played: 20 answers under way on average, each of 100 steps."""
+    machine = plain_runner()
+    loop = loop_at(machine, 20.0, 1e-6, INPUT, 101, more_s=2e-4)
+    batch = float(loop.steady.batch[0, 0])
+    each_s = float(loop.steady.added_s[0, 0]) / 100
+    rng = np.random.default_rng(2)
+    sums = np.empty(20_000)
+    for i in range(len(sums)):
+        before, after = rng.random(rng.poisson(batch)), rng.random(rng.poisson(batch))
+        sums[i] = 2e-4 * (before.sum() + after.sum()) + each_s * len(after)
+    found = loop._each_token
+    assert float(found.variance[0, 0]) == pytest.approx(sums.var(), rel=0.05)
+    assert float(found.third[0, 0]) == pytest.approx(((sums - sums.mean()) ** 3).mean(), rel=0.25)
 
 
 def test_pieces_of_a_prompt_are_served_one_after_another() -> None:
-    steady = closed_loop(MACHINE, ONE, 4.0, 16_384, OUTPUT)
-    context, decoding = 16_384 + OUTPUT / 2, float(steady.batch)
-    piece_s = step_s(decoding, context, 8192, 12_288)
-    rho = 0.3 * 2 * piece_s
-    decode_s = step_s(decoding, context)
-    wait_s = decode_s / 2 + rho * 2 * piece_s / (2 * (1 - rho))
-    planned_s = (1 - math.exp(-decoding)) * (decode_s + 2 * decoding / OUTPUT * (piece_s - decode_s))
-    found = open_loop_percentile(MACHINE, ONE, steady, 0.3, 16_384, OUTPUT, "mean")
-    assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + planned_s + 2 * piece_s + wait_s, rel=1e-9)
+    """Two pieces of 8,192, which fill the budget of a step each: nobody else's prompt is in them."""
+    per_s = 0.3
+    context, decoding = 16_384 + OUTPUT / 2, 4 * OUTPUT / (OUTPUT + 2 + ENGINE.steps_ahead * 3 / 4)
+    piece_s, decode_s = step_s(decoding, context, 8192, 12_288), step_s(decoding, context)
+    rho = per_s * 2 * piece_s
+    wait_s = rho * 2 * piece_s / (2 * (1 - rho))
+    share = 2 * decoding / OUTPUT
+    mean_s = decode_s + share * (piece_s - decode_s)
+    under_way = 1 - math.exp(-decoding)
+    planned_s = under_way * ((1 - rho) * 1.5 * decode_s + (ENGINE.steps_ahead - 1.5) * mean_s)
+    found = loop_at(MACHINE, 4.0, per_s, 16_384, OUTPUT).percentile("mean")
+    expected = ENGINE.request_s + 2 * piece_s + wait_s + planned_s
+    assert found.ttft_s.item() == pytest.approx(expected, rel=0.001)
 
 
 def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
@@ -158,11 +227,9 @@ def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
     assert found.output_tokens_per_s == twenty.requests_per_s * OUTPUT
     alone = 1 / float(closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT).requests_per_s)
     calm = open_loop(MACHINE, ONE, 0.5 / alone, 200.0, INPUT, OUTPUT)
-    rho = 0.5 / alone * step_s(1, HALF_WAY, 8192, INPUT, prompts=8) / 8
     mixed_s = step_s(1, HALF_WAY, INPUT, INPUT)
-    wait_s = step_s(1, HALF_WAY) / 2 + rho * mixed_s / (2 * (1 - rho))
-    wait_s += (1 - math.exp(-0.5)) * step_s(1, HALF_WAY)  # for the step that is planned, if one is under way
-    assert float(calm.ttft_s) == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.01)
+    wait_s = (1 - math.exp(-0.5)) * ENGINE.steps_ahead * step_s(1, HALF_WAY)  # if an answer is under way
+    assert float(calm.ttft_s) == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.02)
     assert float(calm.batch) == pytest.approx(0.5, rel=0.02)
 
 
@@ -172,7 +239,7 @@ def test_the_closed_forms_have_the_same_terms() -> None:
     more = float(closed_loop(machine, ONE, 1.0, 1024, 256).ttft_s - closed_loop(MACHINE, ONE, 1.0, 1024, 256).ttft_s)
     assert more == pytest.approx(1024e-6, rel=1e-6)
     steady = closed_loop(MACHINE, ONE, 16.0, 1024, 256)
-    calm, busy = (open_loop_percentile(m, ONE, steady, 4.0, 1024, 256, "mean").ttft_s for m in (MACHINE, machine))
+    calm, busy = (loop_at(m, 16.0, 4.0, 1024, 256).percentile("mean").ttft_s.item() for m in (MACHINE, machine))
     rho = 4.0 * 3.024e-3
     queue_s = rho * 3.024e-3 / (2 * (1 - rho))
     assert float(busy - calm) == pytest.approx(1024e-6 + queue_s + float(steady.batch) * 1e-4, rel=1e-6)

@@ -18,8 +18,6 @@ from flopwise.serving.steady import (
     SteadyCurves,
     closed_loop,
     fixed_batch,
-    in_flight_at,
-    open_loop_percentile,
     straight_lines,
 )
 from flopwise.serving.techniques import runner
@@ -85,12 +83,12 @@ def test_a_fixed_batch_prefills_then_decodes() -> None:
 
 
 def test_percentiles_order_and_saturation() -> None:
-    steady = closed_loop(MACHINE, ONE, 32.0, 1000, 200)
-    limit = float(steady.requests_per_s)
-    seen = [open_loop_percentile(MACHINE, ONE, steady, 0.7 * limit, 1000, 200, p) for p in ("p50", "p90", "p95", "p99")]
-    assert [float(s.ttft_s) for s in seen] == sorted(float(s.ttft_s) for s in seen)
-    assert [float(s.tpot_s) for s in seen] == sorted(float(s.tpot_s) for s in seen)
-    flooded = open_loop_percentile(MACHINE, ONE, steady, 1e6, 1000, 200, "p95")
+    curves = SteadyCurves.up_to(MACHINE, ONE, 32.0, 1000, 200)
+    loop = curves.at(np.array([[0.7 * curves.most_per_s]]))
+    seen = [loop.percentile(p) for p in ("p50", "p90", "p95", "p99")]
+    assert [s.ttft_s.item() for s in seen] == sorted(s.ttft_s.item() for s in seen)
+    assert [s.tpot_s.item() for s in seen] == sorted(s.tpot_s.item() for s in seen)
+    flooded = curves.at(np.array([[1e6]])).percentile("p95")
     assert np.isinf(flooded.ttft_s)
 
 
@@ -102,27 +100,43 @@ def test_straight_lines_by_hand() -> None:
     assert read(values).tolist() == [[10.0, 1.5], [22.0, 2.0], [28.0, 4.0]]
 
 
-def test_an_open_loop_read_between_batches_is_the_one_computed() -> None:
-    """At the rates of the batches to the last digit, between them within a few percent; on one GPU and on eight.
-
-    A prompt of 1,000 tokens beside 24 sequences fills whole tiles: from 25 on a step takes 8 % longer, which a straight
-    line from 24 to 32 cannot follow.
-    """
+def test_an_open_loop_is_the_mean_over_the_batches_of_random_arrivals() -> None:
+    """A Poisson number is in flight: closed loops of each number, weighted; on one GPU and on eight."""
     layout = ServingLayout(tp=np.array([1, 8]))
     sizes = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])[:, None] * np.ones(2)
     columns = ServingLayout(tp=np.tile(layout.tp, 12))
     whole = closed_loop(MACHINE, columns, sizes.ravel(), 1000, 200)
     curves = SteadyCurves.of(MACHINE, columns, sizes, whole, 1000, 200)
     rates = np.asarray(whole.requests_per_s).reshape(12, 2)
-    for share, near in ((1.0, 1e-9), (0.93, 0.07), (0.45, 0.07)):
+    users = np.arange(1.0, 140.0)
+    each = closed_loop(MACHINE, ServingLayout(tp=np.repeat(layout.tp, users.size)), np.tile(users, 2), 1000, 200)
+    for share in (1.0, 0.97, 0.93, 0.8, 0.6, 0.45):
         arrivals = share * rates[2:]
-        there = closed_loop(MACHINE, layout, in_flight_at(sizes, rates, arrivals), 1000, 200)
-        loop = curves.at(arrivals)
-        for name in ("mean", "p50", "p99"):
-            computed = open_loop_percentile(MACHINE, layout, there, arrivals, 1000, 200, name)
-            exact = share == 1.0 and name != "p99"  # the batch of a percentile lies between sizes
-            for found, expected in zip(loop.percentile(name), computed, strict=True):
-                assert found == pytest.approx(np.asarray(expected), rel=near if exact else 0.07)
+        found = curves.at(arrivals).steady
+        for column in range(2):
+            for row, mean in enumerate(found.batch[:, column]):
+                odds = np.exp(users * np.log(mean) - mean - np.cumsum(np.log(users)))
+                weights = odds / odds.sum()
+                for exact, read in ((each.decode, found.decode), (each.mixed, found.mixed)):
+                    expected = weights @ np.reshape(exact.seconds, (2, -1))[column]
+                    assert np.asarray(read.seconds)[row, column] == pytest.approx(expected, rel=0.06)
+                assert found.tpot_s[row, column] == pytest.approx(
+                    weights @ np.reshape(each.tpot_s, (2, -1))[column], rel=0.06
+                )
+
+
+def test_columns_of_curves_do_not_depend_on_each_other() -> None:
+    layout = ServingLayout(tp=np.array([1, 8]))
+    sizes = np.array([1.0, 4, 16, 64])[:, None] * np.ones(2)
+    columns = ServingLayout(tp=np.tile(layout.tp, 4))
+    whole = closed_loop(MACHINE, columns, sizes.ravel(), 1000, 200)
+    rates = 0.9 * np.asarray(whole.requests_per_s).reshape(4, 2)
+    loop = SteadyCurves.of(MACHINE, columns, sizes, whole, 1000, 200).at(rates)
+    own = closed_loop(MACHINE, ServingLayout(tp=8), sizes[:, 1], 1000, 200)
+    alone = SteadyCurves.of(MACHINE, ServingLayout(tp=8), sizes[:, 1:], own, 1000, 200).at(rates[:, 1:])
+    for name in ("mean", "p50", "p99"):
+        for both, one in zip(loop.percentile(name), alone.percentile(name), strict=True):
+            assert both[:, 1:] == pytest.approx(np.asarray(one), rel=1e-12)
 
 
 def test_requests_beyond_the_memory_wait() -> None:

@@ -192,6 +192,30 @@ def all_to_all_s(
     return slowest
 
 
+def dispatch_s(
+    fabric: Fabric, nbytes: Floats, n: Ints, *, copies: Ints = 1, pools: int = 1, top_pools: int = 1
+) -> Floats:
+    """An all-to-all by kernels that write each row straight into the memory of its rank, over NVLink and RDMA.
+
+    `nbytes`, `copies`, `pools`, `top_pools` as in `all_to_all_s`, whose steps and pieces it does without: one start,
+    and the bytes at the rate of large messages.
+
+    Source: DeepEP, docs/legacy.md, performance (within 10 % of its twenty figures between nodes; tests/cost).
+    Assumes: even shares; levels work at the same time, the slowest decides.
+    """
+    slowest: Floats = 0.0
+    inside: Floats = 1.0
+    for level, joined in level_groups(fabric, n, 1):
+        outwards = nbytes * (joined - 1.0) * inside / n
+        if np.any(np.asarray(copies) > 1):
+            crossing = groups_reached(n / inside, copies, pools, top_pools) / copies
+            outwards = outwards * np.where(inside > 1.0, crossing, 1.0)
+        seconds = level.launch_s + outwards / (level.bytes_per_s * np.minimum(level.frac, 1.0))
+        slowest = np.maximum(slowest, np.where(joined > 1.0, seconds, 0.0))
+        inside = inside * joined
+    return slowest
+
+
 def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1, n: Ints = 1) -> Floats:
     """One rank sends `nbytes` to the rank `stride` away; of a chain or ring of `n` ranks, the slowest of their hops.
 

@@ -64,6 +64,7 @@ class Rates:
     vendor: str = ""
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
     is_host: bool = False  # a CPU: it launches what it computes, one after the other
+    compiles: bool = False  # runs compiled graphs alone, whose elementwise operations are fused, whatever the software
 
     def peak_dtype(self, dtype: str) -> str:
         """The format whose datasheet rate a `PRECISIONS` entry runs at: fp16 for bf16 on a device without it.
@@ -196,5 +197,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,
         assumptions=assumptions, tdp_w=accelerator.tdp_w, made_for_w=accelerator.made_for_w,
         clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
-        is_host=accelerator.kind == "cpu",
+        is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
     )  # fmt: skip

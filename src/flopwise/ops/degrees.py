@@ -27,17 +27,22 @@ def check_tensor_parallel(model: Model, tp: int) -> None:
         raise SpecError(f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {allowed}")
 
 
-def check_expert_parallel(model: Model, ep: int) -> None:
-    """Refuse `ep` ranks that cannot share the model's experts.
+def check_expert_parallel(model: Model, ep: int, redundant: int = 0) -> None:
+    """Refuse `ep` ranks that cannot share the model's experts, and `redundant` copies of them.
 
-    Source: Megatron-LM and vLLM: whole experts, as many on each rank. Assumes: no redundant experts.
+    Source: Megatron-LM and vLLM: whole experts, as many on each rank; SGLang, --ep-num-redundant-experts.
+    Assumes: copies are of any experts.
     Raises: SpecError: says which degrees divide the experts.
     """
     _, experts = heads_and_experts(model)
     if ep > 1 and experts is None:
         raise SpecError(f"ep {ep}: {model.name} has no experts; leave expert parallelism out")
-    if experts is not None and experts % ep:
-        raise SpecError(f"ep {ep} does not divide the {experts} experts of {model.name}; use {divisor_list(experts)}")
+    if redundant and (experts is None or ep == 1):
+        raise SpecError(f"{redundant} redundant experts go with experts that are spread over ranks (--ep)")
+    if experts is not None and (experts + redundant) % ep:
+        copies = f" and {redundant} copies" if redundant else ""
+        allowed = divisor_list(experts + redundant)
+        raise SpecError(f"ep {ep} does not divide the {experts} experts{copies} of {model.name}; use {allowed}")
 
 
 def check_pipeline(model: Model, pp: int) -> None:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.ops.types import Array, Floats, Ints
 
+REBALANCED_SPREAD = 0.04
+"""Standard deviation of the tokens of a rank over their mean that is left where popular experts have copies, beside
+chance. Source: TensorRT-LLM, tech blog 4 (large-scale EP), table 1: 52.0 of 1,024 tokens at EP 32, where chance alone
+gives 31.5."""
 _HALVINGS = 60  # of the exponent's range, to the last bit of a float
 _STEEPEST = 64.0  # exponent at which one expert has all but 2**-64 of the tokens
 
@@ -61,6 +66,76 @@ def hottest_rank_load(experts: int, skew: float, ep: Ints) -> Floats:
     first = skew / experts
     others = experts / np.asarray(ep) - 1.0
     return np.asarray(ep) * (first + np.maximum(others, 0.0) * (1.0 - first) / (experts - 1.0))
+
+
+def mean_maximum(mean: Floats, variance: Floats, n: Ints) -> Floats:
+    """Mean of the largest of `n` independent normal numbers that have this mean and variance; shape of the broadcast.
+
+    mean + sigma z, z the (n - 3/8) / (n + 1/4) quantile of the standard normal; the mean itself where n is 1.
+
+    Source: Blom 1958, Statistical estimates and transformed beta-variables, chapter 6 (within 5 % of sigma z).
+    Assumes: as stated.
+    """
+    largest: Floats = mean + np.sqrt(np.maximum(variance, 0.0)) * _largest_normal(n)
+    return largest
+
+
+def _largest_normal(n: Ints) -> Floats:
+    """Mean of the largest of `n` standard normal numbers; shape of `n`."""
+    sizes, place = np.unique(np.asarray(n, dtype=np.float64), return_inverse=True)
+    each = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in np.maximum(sizes, 1.0)])
+    largest: Floats = each[place].reshape(np.shape(n))
+    return largest
+
+
+def balanced_rank_load(experts: int, skew: float, ep: int, redundant: int) -> float:
+    """Tokens of the fullest of `ep` ranks over the mean, with `redundant` copies of popular experts, laid out evenly.
+
+    The experts with most tokens for each copy get one more, one after another; then copies go, the fullest first, to
+    the rank with least that has a place.
+
+    Source: DeepSeek, EPLB (replicate_experts, balanced_packing). Assumes: tokens are as the placement expects them, and
+    are shared evenly among the copies of an expert.
+    """
+    shares, copies = expert_shares(experts, skew), np.ones(experts)
+    for _ in range(redundant):
+        copies[np.argmax(shares / copies)] += 1
+    loads = np.sort(np.repeat(shares / copies, copies.astype(int)))[::-1]
+    rank, left = np.zeros(ep), np.full(ep, len(loads) // ep)
+    for load in loads:
+        place = int(np.argmin(np.where(left > 0, rank, np.inf)))
+        rank[place] += load
+        left[place] -= 1
+    return float(rank.max() * ep)
+
+
+def busiest_rank(
+    experts: int, top_k: int, tokens: Floats, ep: Ints, skew: float = 1.0, redundant: int = 0
+) -> tuple[Floats, Floats]:
+    """(copies of tokens, experts with at least one token) of the fullest of `ep` ranks; shape of the broadcast.
+
+    Tokens choose their experts independently, so that even balanced experts get unequal numbers: of copies a rank has
+    about T k / ep with variance T k / ep (1 - 1 / ep), of touched experts h p with variance h p (1 - p), where h = (E +
+    R) / ep of them have a place there and p = 1 - (1 - k / (E + R))^T. Popular experts (`skew`) come on top of the
+    copies, as far as R redundant ones do not make up for them.
+
+    Source: `mean_maximum`, `hottest_rank_load`, `balanced_rank_load`; sampled in tests/ops/test_routing.py.
+    Assumes: as there.
+    """
+    places, ranks = experts + redundant, np.asarray(ep)
+    load: Floats = hottest_rank_load(experts, skew, ep)
+    spread = REBALANCED_SPREAD if redundant and skew > 1 else 0.0
+    if redundant and skew > 1:
+        sizes, back = np.unique(ranks, return_inverse=True)
+        each = np.array([balanced_rank_load(experts, skew, int(size), redundant) for size in sizes])
+        load = each[back].reshape(ranks.shape)
+    mean = tokens * top_k / ranks * load
+    held = places / ranks
+    variance = mean * (1.0 - 1.0 / ranks) + (spread * mean) ** 2
+    copies = np.minimum(mean_maximum(mean, variance, ep), 1.0 * tokens * np.minimum(top_k, held))
+    touched = 1.0 - (1.0 - top_k / places) ** np.asarray(tokens)
+    most = np.minimum(mean_maximum(held * touched, held * touched * (1.0 - touched), ep), held)
+    return copies, np.maximum(np.minimum(most, copies), held * touched)
 
 
 def dropped_frac(experts: int, skew: float, capacity: float, routed: Floats) -> Array:

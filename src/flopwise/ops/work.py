@@ -100,7 +100,7 @@ def _(item: Experts, shape: Shape, split: Split) -> Work:
     tokens = rows("tokens", shape, split)
     everyone = tokens * split.ep if split.ep_own_tokens else tokens
     m = everyone * item.top_k * held / item.experts * split.expert_load
-    touched = touched_experts(item.experts, item.top_k, everyone, held)
+    touched = touched_experts(item.experts, item.top_k, everyone, held) * split.touched_load
     flops = 2.0 * m * n * k
     return Work(
         name=item.name, kind="grouped", flops=flops, causal_flops=flops, m=m, n=n, k=k, groups=held, touched=touched,

@@ -31,9 +31,7 @@ from flopwise.serving.steady import (
     SteadyCurves,
     batch_sizes,
     closed_loop,
-    in_flight_at,
     one_pass_latency_s,
-    open_loop_percentile,
 )
 from flopwise.serving.techniques import (
     cached_tokens,
@@ -161,13 +159,12 @@ def batches(most: Floats) -> Floats:
 
 def deployments(
     model: Model, workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, *,
-    least: float | Floats = 1.0, interpolates: bool = False,
+    least: float | Floats = 1.0,
 ) -> Deployments | None:  # fmt: skip
     """Every replica of `weights` on `node` at every batch, with the number that the workload takes; None without any.
 
     `least`: so many replicas at least, whether the workload takes them or not. Where the workload has its number of
-    instances, as many as those hold. `interpolates`: latencies at a rate are read between those of all batches, which
-    services alike share; they differ by less than 1 % for nine rows in ten.
+    instances, as many as those hold.
 
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
@@ -189,7 +186,7 @@ def deployments(
     columns = (
         _one_pass_columns(sized, workload, least, start_s)
         if sized.steady is None
-        else _decoding_columns(sized, sized.steady, workload, least, start_s, interpolates=interpolates)
+        else _decoding_columns(sized, sized.steady, workload, least, start_s)
     )
     degrees: dict[str, Any] = {name: getattr(layout, name) for name in DEGREES}
     return Deployments(**sized.known, **degrees, **columns, num_layouts=sized.num_layouts, batch=batch, start_s=start_s)
@@ -350,25 +347,12 @@ def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
 
 def _open_loop(sized: SizedReplicas, arrivals_per_s: Floats) -> tuple[Steady, Callable[[str], Percentile]]:
     """Replicas with as many sequences in flight as arrive, and what a percentile of requests sees."""
-    machine, layout, shape = runner(sized.job), sized.job.layout, request_work(sized.job)
-    assert sized.steady is not None, "only models that generate are in closed loops"
-    table = (
-        np.broadcast_to(v, sized.batch.shape).reshape(-1, sized.num_layouts)
-        for v in (sized.batch, sized.steady.requests_per_s, arrivals_per_s)
-    )
-    there = closed_loop(machine, layout, in_flight_at(*table).ravel(), *shape)
-    return there, lambda name: open_loop_percentile(machine, layout, there, arrivals_per_s, *shape, name)
-
-
-def _read_open_loop(sized: SizedReplicas, arrivals_per_s: Floats) -> tuple[Steady, Callable[[str], Percentile]]:
-    """The same, read between the batches that are there already."""
     loop = sized.curves.at(arrivals_per_s.reshape(-1, sized.num_layouts))
     return loop.steady, lambda name: Percentile(*map(np.ravel, loop.percentile(name)))
 
 
 def _decoding_columns(
-    sized: SizedReplicas, steady: Steady, workload: Resolved, least: float | Floats, start_s: Floats, *,
-    interpolates: bool,
+    sized: SizedReplicas, steady: Steady, workload: Resolved, least: float | Floats, start_s: Floats
 ) -> dict[str, Any]:  # fmt: skip
     """Latency and number of replicas of models that generate.
 
@@ -387,7 +371,7 @@ def _decoding_columns(
         total = replicas * capacity * outputs
     else:
         arrivals = workload.requests_per_s / replicas / ranks
-        there, at_percentile = (_read_open_loop if interpolates else _open_loop)(sized, arrivals)
+        there, at_percentile = _open_loop(sized, arrivals)
         wanted = _percentiles(workload)
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
         seen = {p: at_percentile(p) for p in names}

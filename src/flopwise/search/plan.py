@@ -91,7 +91,7 @@ def plan(
     started = time.perf_counter()
     keep_freed_memory()
     facts = facts.with_custom(workload.limits.gpus)
-    facts = facts.with_assumed_spot() if alone and workload.spot == "assume" else facts
+    facts = facts.with_assumed_prices(workload.assumed_prices) if alone else facts
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
     if workload.task in TRAINING:
@@ -100,8 +100,11 @@ def plan(
         draft = plan_training(workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS)
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
+        from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
 
+        workload, lengths = with_lengths(workload, model)
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
+        draft.assumptions += lengths
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     shown = SHOWN if alone else 0

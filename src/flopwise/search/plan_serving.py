@@ -28,7 +28,7 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
-from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts
+from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts, with_lengths
 from flopwise.search.serving_analysis import (
     floors,
     format_on,
@@ -91,7 +91,7 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
-    workload = with_facts(workload, facts)
+    workload, _ = with_lengths(with_facts(workload, facts), model)
     variants(workload, model)
     _ = workload.engine
     answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
@@ -129,11 +129,11 @@ def plan_serving(
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
     report = advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
-    options = _options(workload, model, nodes, plain, draft, lambda done: report(done, steps), exact=alone)
+    options = _options(workload, model, nodes, plain, draft, lambda done: report(done, steps))
     smaller = [pair for pair in wanted if pair not in plain]
     if smaller:
         close = _nodes_for_smaller_caches(options, workload, draft, fronts=alone)
-        options += _options(workload, model, close, smaller, draft, lambda _: None, exact=alone)
+        options += _options(workload, model, close, smaller, draft, lambda _: None)
     if workload.instances is not None:
         draft.plans = candidates(likeliest(options))
         return draft
@@ -281,15 +281,15 @@ def _nodes_for_smaller_caches(
     if fronts:
         points = (_front(options, workload, name) for name in (WHOLE, "ttft", "tpot"))
         single -= {id(option.node) for front_points in points for option, _ in front_points}
-    draft.ruled_out.add("one machine does it with the larger KV cache, too", len(single), unit="machines")
+    draft.ruled_out.add("one machine suffices even with the larger KV cache", len(single), unit="machines")
     return [node for key, node in nodes.items() if key not in single]
 
 
 def _options(
     workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[tuple[WeightFormat, CacheFormat]],
-    draft: PlanDraft, advance: Callable[[int], None], *, exact: bool,
+    draft: PlanDraft, advance: Callable[[int], None],
 ) -> list[ServingOption]:  # fmt: skip
-    """Every deployment on every node; not `exact`: latencies at a rate are read between batches (`deployments`)."""
+    """Every deployment on every node."""
     options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_per_decode_step(workload)
@@ -311,7 +311,7 @@ def _options(
                 example = f"{node.label}: {format_seconds(floor_s)} in {weights.name}"
                 draft.ruled_out.add(reason, 1, example, unit="machines")
                 continue
-            found = _node_deployments(asked, model, node, weights, kv_dtype, draft, exact=exact)
+            found = _node_deployments(asked, model, node, weights, kv_dtype, draft)
             if found is None:
                 continue
             draft.evaluated += found.considered
@@ -323,8 +323,7 @@ def _options(
 
 
 def _node_deployments(
-    workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft, *,
-    exact: bool,
+    workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
 ) -> Deployments | None:  # fmt: skip
     """Deployments on one node, a 16-bit format as what the device has; None, and counted, without a rate for it."""
     device, engine = node.cluster.accelerator, workload.engine
@@ -339,7 +338,7 @@ def _node_deployments(
         return None  # nobody asked for it, and it has no kernels there
     try:
         known = format_on(weights, node.cluster, workload.facts)
-        return deployments(model, workload, node, known, kv_dtype, interpolates=not exact)
+        return deployments(model, workload, node, known, kv_dtype)
     except MissingFactError as error:
         draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flopwise.search.nodes import offer_cluster
+from flopwise.serving.estimate import request_tokens
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, generates
+from flopwise.serving.spec import RequestSpec
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -31,6 +33,24 @@ def with_facts(workload: Resolved, facts: Facts) -> Resolved:
     name = workload.techniques.draft_name
     drafter = None if name is None else facts.model(name)
     return replace(workload, drafter=drafter, facts=facts)
+
+
+def with_lengths(workload: Resolved, model: Model) -> tuple[Resolved, tuple[str, ...]]:
+    """The workload with requests as long as the model takes where nobody says how long they are; what is assumed.
+
+    Source: `flopwise.serving.estimate.request_tokens`, as `flopwise serve`.
+    """
+    stated: Any = workload.document.get("traffic") or {}
+    given = {name: stated.get(name) for name in ("input_tokens", "output_tokens")}
+    if workload.trace is not None or None not in given.values():
+        return workload, ()
+    prompt, answer, notes = request_tokens(model, RequestSpec(**given), encode=answers_in_one_pass(model, workload))
+    changed: dict[str, Any] = {"input_tokens": prompt} if given["input_tokens"] is None else {}
+    if given["output_tokens"] is None and answer:
+        changed["output_tokens"] = answer
+    if all(getattr(workload, name) == tokens for name, tokens in changed.items()):
+        return workload, ()
+    return replace(workload, **changed), notes
 
 
 def replica_job(
@@ -67,7 +87,13 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
     return replace(
-        replica_job(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
+        replica_job(
+            with_lengths(with_facts(workload, facts), model)[0],
+            model,
+            built,
+            facts.weight_format(document["weights"]),
+            layout,
+        ),
         kv_dtype=facts.cache_format(document["kv_dtype"]),
         engine=facts.engine(document["engine"]),
         concurrency=document["max_batch"] * int(layout.dp),

@@ -12,7 +12,6 @@ from flopwise.cost.money import num_instances, usd_per_million_tokens
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.weights import weight_bytes
@@ -21,28 +20,23 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
-from flopwise.serving.estimate import estimate, job_memory
+from flopwise.serving.estimate import estimate, job_memory, request_tokens
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
-from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
+from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import (
     Percentile,
+    SteadyCurves,
     batch_sizes,
-    closed_loop,
     one_pass_latency_s,
-    open_loop,
-    open_loop_percentile,
 )
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
 from flopwise.units import format_cost, format_interval, format_percent, format_price, format_seconds
 from flopwise.values import dataclass
 
-START_TOKENS = 4
-"""Tokens that start a transcript: language, task, timestamps (Whisper)."""
 PERCENTILES = ("p50", "p90", "p95", "p99")
 LARGEST_BATCH = 4096
 """Up to which it is looked up where speculation stops paying."""
@@ -219,7 +213,7 @@ def _loaded_replica(
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
-    inputs, outputs, notes = _request_tokens(job.model, request, encode=encode)
+    inputs, outputs, notes = request_tokens(job.model, request, encode=encode)
     notes = notes if request.requests is None else ()  # lengths are drawn
     total = job.num_gpus if gpus is None else gpus
     if total % job.num_gpus:
@@ -363,34 +357,6 @@ def _storage_of(start: StartSpec, facts: Facts) -> Storage:
     return Storage(name="given", read_bytes_per_s=start.storage_bandwidth, source="given", date="")
 
 
-def _request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple[int, int, tuple[str, ...]]:
-    """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
-    drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
-    mean = (f"requests of mean length, not drawn ({' and '.join(drawn)}): `flopwise simulate` draws them",)
-    inputs, outputs = (
-        None if tokens is None else mean_tokens(tokens) for tokens in (request.input_tokens, request.output_tokens)
-    )
-    notes = mean if drawn else ()
-    own, made = model.stacks[0].tokens_per_sample, model.max_position
-    if own is not None:
-        same = inputs in (None, own)
-        return own, 0, () if same else (f"{model.name} makes {own:,} tokens of every input, whatever is given",)
-    if encode and generates(model):
-        return min(inputs or DEFAULT_INPUT, made or DEFAULT_INPUT), 0, notes
-    most, decodes, reads = made or DEFAULT_INPUT + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
-    fixed, apart = reads.own == 2 and reads.encoder, reads.own == 1  # sound beside the text; text on either side
-    answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
-    room = most if apart or not decodes else max(1, most - answer)
-    tokens = inputs or min(START_TOKENS if fixed else DEFAULT_INPUT, room)
-    if outputs is None:
-        answer = max(1, min(answer, most if apart else most - tokens)) if decodes else 0
-    plain = (inputs or DEFAULT_INPUT, outputs or (DEFAULT_OUTPUT if decodes else 0))
-    if (tokens, answer) == plain or (not decodes and tokens == plain[0]):
-        return tokens, answer, notes
-    shape = f"a request of {tokens:,} tokens in" + (f" and {answer:,} out" if decodes else "")
-    return tokens, answer, (f"{shape}, as {model.name} is made for {most:,}", *notes)
-
-
 def _request_text(job: ServeJob) -> str:
     """One request in words."""
     if not job.decodes:
@@ -439,20 +405,18 @@ def percentiles(
 ) -> tuple[float, dict[str, Percentile]]:
     """(requests per second that it sustains, TTFT and TPOT by percentile) of one attention replica.
 
-    Source: `open_loop_percentile`, `disaggregated_percentiles`. Assumes: as there.
+    Source: `OpenLoop.percentile`, `disaggregated_percentiles`. Assumes: as there.
     """
     machine, shape = runner(job), request_work(job)
     if job.techniques.prefill_gpus:
         return disaggregated_percentiles(job, machine, most_in_flight, arrivals_per_s, names)
-    whole = open_loop(machine, job.layout, arrivals_per_s, most_in_flight, *shape)
-    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
-    seen = {
-        name: open_loop_percentile(machine, job.layout, whole, arrivals_per_s, *shape, name)
-        for name in dict.fromkeys((*names, "mean"))
-    }
+    curves = SteadyCurves.up_to(machine, job.layout, most_in_flight, *shape)
+    sustained = float(curves.steady.requests_per_s[-1, 0])
+    loop = curves.at(np.array([[min(arrivals_per_s, sustained)]]))._replace(arrivals_per_s=np.array([[arrivals_per_s]]))
+    seen = {name: loop.percentile(name) for name in dict.fromkeys((*names, "mean"))}
     middle_s = seen["mean"].tpot_s
     tpot_s = {name: percentile_tpot_s(job, seen[name].tpot_s, middle_s, name) for name in names}
-    return sustained, {name: Percentile(seen[name].ttft_s, tpot_s[name]) for name in names}
+    return sustained, {name: Percentile(*(one.item() for one in (seen[name].ttft_s, tpot_s[name]))) for name in names}
 
 
 def _draft_gain(job: ServeJob, estimate: ServeEstimate) -> DraftGain | None:

@@ -166,7 +166,7 @@ def disaggregated_percentiles(
 ) -> tuple[float, dict[str, Percentile]]:
     """(requests per second that both pools sustain, TTFT and TPOT by percentile) of one attention replica.
 
-    Source: the slower of two stages; percentiles as `flopwise.serving.steady.open_loop_percentile`, waits at the
+    Source: the slower of two stages; percentiles as `flopwise.serving.steady.OpenLoop.percentile`, waits at the
     prefill pool only.
     Assumes: as there, with at most `most_in_flight` requests that decode at once.
     """

@@ -17,9 +17,13 @@ from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, one_pass_latency_s, open_loop
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import memory_changes, per_token, request_work, runner, tokens_a_round
+
+START_TOKENS = 4
+"""Tokens that start a transcript: language, task, timestamps (Whisper)."""
 
 
 def check(job: ServeJob) -> None:
@@ -32,20 +36,20 @@ def check(job: ServeJob) -> None:
         raise SpecError(
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
-    check_layout(model, job.layout)
+    check_layout(model, job.layout, job.techniques.redundant_experts)
     if job.decodes and not job.engine.answers:
         raise SpecError(f"{job.engine.name} reads inputs and generates no text: give --encode, or another engine")
     check_request(model, job.input_tokens, job.output_tokens)
     check_techniques(job)
 
 
-def check_layout(model: Model, layout: ServingLayout) -> None:
-    """Refuse a layout that the model's heads, experts or layers do not allow.
+def check_layout(model: Model, layout: ServingLayout, redundant_experts: int = 0) -> None:
+    """Refuse a layout that the model's heads, experts (and copies of them) or layers do not allow.
 
     Raises: SpecError: says which degree and what is allowed.
     """
     check_tensor_parallel(model, int(layout.tp))
-    check_expert_parallel(model, int(layout.ep))
+    check_expert_parallel(model, int(layout.ep), redundant_experts)
     check_pipeline(model, int(layout.pp))
     check_expert_ranks(int(layout.ep), int(layout.tp) * int(layout.dp), "tp x dp")
 
@@ -62,6 +66,34 @@ def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[
     if request.own == 1 and request.encoder:  # text on either side
         return check_length(model, max(input_tokens, answer), what="an input or an answer")
     return check_length(model, input_tokens + answer, what="a request" if answer else "an input")
+
+
+def request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple[int, int, tuple[str, ...]]:
+    """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
+    drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
+    mean = (f"requests of mean length, not drawn ({' and '.join(drawn)}): `flopwise simulate` draws them",)
+    inputs, outputs = (
+        None if tokens is None else mean_tokens(tokens) for tokens in (request.input_tokens, request.output_tokens)
+    )
+    notes = mean if drawn else ()
+    own, made = model.stacks[0].tokens_per_sample, model.max_position
+    if own is not None:
+        same = inputs in (None, own)
+        return own, 0, () if same else (f"{model.name} makes {own:,} tokens of every input, whatever is given",)
+    if encode and generates(model):
+        return min(inputs or DEFAULT_INPUT, made or DEFAULT_INPUT), 0, notes
+    most, decodes, reads = made or DEFAULT_INPUT + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
+    fixed, apart = reads.own == 2 and reads.encoder, reads.own == 1  # sound beside the text; text on either side
+    answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
+    room = most if apart or not decodes else max(1, most - answer)
+    tokens = inputs or min(START_TOKENS if fixed else DEFAULT_INPUT, room)
+    if outputs is None:
+        answer = max(1, min(answer, most if apart else most - tokens)) if decodes else 0
+    plain = (inputs or DEFAULT_INPUT, outputs or (DEFAULT_OUTPUT if decodes else 0))
+    if (tokens, answer) == plain or (not decodes and tokens == plain[0]):
+        return tokens, answer, notes
+    shape = f"a request of {tokens:,} tokens in" + (f" and {answer:,} out" if decodes else "")
+    return tokens, answer, (f"{shape}, as {model.name} is made for {most:,}", *notes)
 
 
 class RunMeans(NamedTuple):

@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, chain_s, reduce_scatter_s
-from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
+from flopwise.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    chain_s,
+    dispatch_s,
+    reduce_scatter_s,
+)
+from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import precision
 from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
-from flopwise.ops.routing import hottest_rank_load
+from flopwise.ops.routing import busiest_rank
 from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
-from flopwise.ops.work import item_work
+from flopwise.ops.work import item_work, touched_experts
 from flopwise.serving.memory import generates
 from flopwise.serving.precision import conversion_note
 from flopwise.values import dataclass
@@ -33,6 +40,10 @@ if TYPE_CHECKING:
     from flopwise.cost.rates import Rates
     from flopwise.facts.software import Engine
     from flopwise.serving.memory import ServingLayout
+
+
+DISPATCH_CORES = 24
+"""Cores that DeepEP's kernels for prompts keep busy (docs/legacy.md, Buffer.set_num_sms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,7 @@ class StepLoad:
     prompts: Floats = 1  # prompts that those tokens belong to
     encoded: Floats = 0  # prompts whose encoder (or second tower) runs in this step
     encoder: Floats = 0  # tokens that the encoder makes of a prompt, which cross-attention sees
+    prefill_ranks: Floats | None = None  # attention replicas that work on as many prompt tokens; None: all of them
     every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
 
 
@@ -141,6 +153,8 @@ class Runner:
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
     direct: bool = True  # custom all-reduce kernels for small messages
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
+    redundant_experts: int = 0  # copies of popular experts in each layer
+    overlaps: bool = False  # two micro-batches hide each other's messages
     own_rates: Rates = field(init=False, repr=False)  # the device's, with what the engine's own kernels change
 
     def __post_init__(self) -> None:
@@ -164,7 +178,7 @@ class Runner:
         operation takes the host as long to launch as any other.
         """
         stack = self.model.stacks[0]
-        total = self._stack(stack, load, split)
+        total = self._overlapped(load, split) if self.overlaps else self._stack(stack, load, split)
         hops = self._pipeline_s(load, split, stack.width)
         layers_s: Floats = self.engine.layer_s * stack.num_layers + self.engine.sequence_s * load.decode_batch
         for tower in self.model.stacks[1:]:
@@ -186,6 +200,52 @@ class Runner:
         for kind, count in layer_kinds(stack):
             total = total.plus(self._block(kind.items, load, split, inside=True, width=stack.width), count)
         return total
+
+    def _overlapped(self, load: StepLoad, split: ServingLayout) -> StepTime:
+        """All layers for two halves of a step, one of which computes while the other's messages are under way.
+
+        Messages of prompts keep `DISPATCH_CORES` busy, which compute nothing meanwhile. Those of decoding are written
+        and read by kernels that have all cores for themselves, before and after they are under way.
+
+        Source: LMSYS, Large-scale expert parallelism on 96 H100 (2025-05-05), two-batch overlap; DeepEP,
+        docs/legacy.md.
+        Assumes: halves are equal; at its ends a step waits for half of one layer's messages.
+        """
+        stack = self.model.stacks[0]
+        half = replace(
+            load, decode_batch=load.decode_batch / 2, prefill_tokens=load.prefill_tokens / 2, prompts=load.prompts / 2,
+            encoded=load.encoded / 2,
+        )  # fmt: skip
+        both = self._stack(stack, half, split)
+        both = both.plus(both)
+        sent_s, computed_s = both.communication_s, both.seconds - both.communication_s
+        reading = np.asarray(load.prefill_tokens) > 0
+        taken = min(DISPATCH_CORES / max(self.rates.num_sms, 1), 1.0) * np.minimum(sent_s, computed_s)
+        slower_s = computed_s + np.where(reading, taken, np.minimum(self._packing_s(half, split), sent_s))
+        shown_s = np.maximum(sent_s - slower_s, 0.0) + np.minimum(sent_s, slower_s) / (2.0 * stack.num_layers)
+        return both._replace(
+            seconds=slower_s + shown_s, communication_s=shown_s, overhead_s=both.overhead_s + slower_s - computed_s
+        )
+
+    def _packing_s(self, half: StepLoad, split: ServingLayout) -> Floats:
+        """What kernels take that write and read the messages of two halves, all layers: of DeepEP's low-latency mode.
+
+        Four kernels a layer with experts: tokens are read in 16 bits and written once for each expert, moved on from
+        where they arrive, results written and moved likewise, read once for each expert and summed.
+
+        Source: counting; DeepEP, csrc/kernels/internode_ll.cu (send and receive phases of dispatch and combine).
+        Assumes: they run at the rate of norms.
+        """
+        p, total = precision(self.dtype), 0.0 * np.asarray(half.decode_batch)
+        thin = p.act_bits / 8 if p.quantised else self.plain_bytes
+        for kind, count in layer_kinds(self.model.stacks[0]):
+            for item in kind.items:
+                if isinstance(item, Experts) and item.shard == "row":
+                    each = 2.0 * self.plain_bytes + item.top_k * (3.0 * thin + 3.0 * self.plain_bytes)
+                    tokens = half.decode_batch * half.decode_tokens / split.tp
+                    moved_s = pointwise_s(self.own_rates, tokens * item.outputs * each).memory_s
+                    total = total + 2.0 * count * (4.0 * self.own_rates.value["kernel_s"] + moved_s)
+        return np.where(np.asarray(split.dp) > 1, total, 0.0)
 
     def _tower_load(self, tower: Stack, load: StepLoad) -> StepLoad:
         """What a tower beside the first stack is given: whole prompts, of its own number of tokens."""
@@ -220,14 +280,11 @@ class Runner:
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
     ) -> Iterator[TimedKernel]:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
-        experts = next((item.experts for item in items if isinstance(item, Experts)), 0)
-        skewed = experts and self.expert_skew > 1
-        cut = Split(
-            tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False,
-            expert_load=hottest_rank_load(experts, self.expert_skew, split.ep) if skewed else 1.0,
-        )  # fmt: skip
+        cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
         for group in fused_groups(items):
-            for counted in _works(group, load, cut, split.dp, inside=inside):
+            for counted in _works(
+                group, load, cut, split.dp, inside=inside, skew=(self.expert_skew, self.redundant_experts)
+            ):
                 work = self._as_read(counted)
                 dtype, bits = self._format(work, inside=inside)
                 act_bytes = self._act_bytes if inside else self.plain_bytes
@@ -312,9 +369,12 @@ class Runner:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
 
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
-        back in 16 bits. Where experts are cut over ranks, all of these gather the tokens and sum what comes out.
+        back in 16 bits. Between nodes it does so by kernels that send it once to each node, or while answers are made,
+        where graphs allow no counts, straight to each expert. Where experts are cut over ranks, or the engine has no
+        such kernels, all ranks gather the tokens and sum what comes out.
 
-        Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4.
+        Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4;
+        DeepEP, docs/legacy.md (normal and low-latency kernels).
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
         experts are chosen independently.
         """
@@ -331,11 +391,23 @@ class Runner:
         ranks, ep = np.asarray(split.tp) * split.dp, np.asarray(split.ep)
         p = precision(self.dtype)
         thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
-        routed = nbytes / split.tp * ep * (1.0 - (1.0 - 1.0 / ep) ** experts[0].top_k)
-        spread = all_to_all_s(self.fabric, routed * thin, ep) + all_to_all_s(self.fabric, routed, ep)
-        whole = nbytes * split.dp
+        spread = self._spread_s(experts[0], nbytes / split.tp, thin, load, ep)
+        whole = _tokens_of_all(load, split.dp) * width * self.plain_bytes
         joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
-        return seconds + np.where(np.asarray(split.dp) > 1, np.where(ep < ranks, joined, spread), summed)
+        spread_here = (ep == ranks) & (self.engine.dispatch_kernels | (ranks <= self.fabric.domain))
+        return seconds + np.where(np.asarray(split.dp) > 1, np.where(spread_here, spread, joined), summed)
+
+    def _spread_s(self, experts: Experts, nbytes: Floats, thin: float, load: StepLoad, ep: Ints) -> Floats:
+        """Tokens of `nbytes` of one rank to their experts, `thin` of it each, and back."""
+        copies = experts.top_k
+        routed = nbytes * ep * (1.0 - (1.0 - 1.0 / np.asarray(ep)) ** copies)
+        inside = all_to_all_s(self.fabric, routed * thin, ep) + all_to_all_s(self.fabric, routed, ep)
+        if np.all(np.asarray(ep) <= self.fabric.domain):
+            return inside
+        reading = np.any(np.asarray(load.prefill_tokens) > 0)
+        once = {"copies": copies, "pools": experts.groups, "top_pools": experts.top_groups} if reading else {}
+        across = (dispatch_s(self.fabric, nbytes * copies * part, ep, **once) for part in (thin, 1.0))
+        return np.where(np.asarray(ep) <= self.fabric.domain, inside, sum(across, start=0.0))
 
     def _pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
@@ -379,13 +451,13 @@ def _own_rates(rates: Rates, engine: Engine) -> Rates:
     return rates if value == rates.value else replace(rates, value=value)
 
 
-def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
+def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool, skew: float = 1.0) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
     What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Embeddings are looked up
     for every token; else before and after the layers of a decoder only the rows that make a token count: one a
     sequence. Keys and values of cross-attention are made once a prompt. Experts see the tokens of all attention
-    `replicas`.
+    `replicas`; of their ranks the fullest is described, since the others wait for it.
     """
     first = group[0]
     per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
@@ -407,9 +479,37 @@ def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: 
         every = stream != "samples" and (inside or load.every or isinstance(first, Embedding))
         rows = load.prefill_tokens if every else np.minimum(load.prefill_tokens, load.prompts)
         tokens = load.decode_batch * load.decode_tokens + rows
-        shape = Shape(batch=tokens * replicas if isinstance(first, Experts) else tokens, query=1, context=1)
+        if isinstance(first, Experts):
+            tokens = _tokens_of_all(load, replicas)
+            cut = _fullest_rank(first, tokens, cut, skew)
+        shape = Shape(batch=tokens, query=1, context=1)
     whole = [work for work in (item_work(item, shape, cut) for item in group) if work is not None]
     return [merge_works(whole)] if whole else []
+
+
+def _tokens_of_all(load: StepLoad, replicas: Ints) -> Floats:
+    """Tokens of a step of all attention replicas, each of which decodes as many sequences."""
+    prefill = replicas if load.prefill_ranks is None else load.prefill_ranks
+    tokens: Floats = load.decode_batch * load.decode_tokens * replicas + load.prefill_tokens * prefill
+    return tokens
+
+
+def _fullest_rank(item: Experts, tokens: Floats, cut: Split, skew: tuple[float, int]) -> Split:
+    """The rank with most copies of `tokens`, and with most experts that have one, over the mean of all.
+
+    `skew`: tokens of the most popular expert over the mean, and copies of popular ones.
+
+    Source: `flopwise.ops.routing.busiest_rank`. Assumes: as there.
+    """
+    if np.all(np.asarray(cut.ep) == 1):
+        return cut
+    held = np.ceil(item.experts / np.asarray(cut.ep))
+    copies, touched = busiest_rank(item.experts, item.top_k, tokens, cut.ep, *skew)
+    mean = touched_experts(item.experts, item.top_k, tokens, held)
+    return replace(
+        cut, expert_load=copies / np.maximum(tokens * item.top_k * held / item.experts, 1e-9),
+        touched_load=touched / np.maximum(mean, 1e-9),
+    )  # fmt: skip
 
 
 class KernelParts(NamedTuple):

@@ -55,6 +55,8 @@ class Techniques:
     offload: Offload | None = None
     prefill_gpus: int = 0  # devices that work on prompts only, beside those of the layout; 0: all do both
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
+    redundant_experts: int = 0  # copies of popular experts in each layer
+    overlap: bool = False  # two micro-batches hide each other's messages
 
 
 PLAIN = Techniques()

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.architecture import Attend, Linear, Model, Recurrence
+from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_cache_bytes
@@ -109,6 +109,7 @@ class Changes:
     away_bytes: Floats = 0.0  # weights that stand in the host's memory
     away_cache_frac: float = 0.0  # of the cache, what does
     draft: Draft | None = None
+    redundant_experts: int = 0  # copies of popular experts in each layer
 
 
 UNCHANGED = Changes()
@@ -138,6 +139,17 @@ def weights_per_gpu(model: Model, form: WeightFormat, layout: ServingLayout) -> 
     three = np.where(pp > 1, prefix[layers, index] - prefix[layers - each, index] + last[index], 0.0)
     fullest: Floats = np.maximum(one, np.maximum(two, three))
     return fullest
+
+
+def _with_copies(model: Model, redundant: int) -> Model:
+    """The model as it is stored with so many copies of experts in each layer."""
+
+    def stored(item: Item) -> Item:
+        return replace(item, experts=item.experts + redundant) if isinstance(item, Experts) else item
+
+    stack = model.stacks[0]
+    kinds = tuple(replace(kind, items=tuple(map(stored, kind.items))) for kind in stack.kinds)
+    return replace(model, stacks=(replace(stack, kinds=kinds), *model.stacks[1:]))
 
 
 def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: Ints) -> Floats:
@@ -208,7 +220,8 @@ def serving_memory(
     layout, row = layout or ServingLayout(), engine
     share, cap = _share(row, memory_frac), default_batch(model, row, layout.dp) if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
-    loaded = weights_per_gpu(model, weights, layout) - changes.away_bytes
+    stored = _with_copies(model, changes.redundant_experts) if changes.redundant_experts else model
+    loaded = weights_per_gpu(stored, weights, layout) - changes.away_bytes
     cache = partial(_cache_bytes, model, layout, row, kv_dtype)
     graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
     besides: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}

@@ -23,6 +23,8 @@ PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3
 """Standard normal quantiles."""
 LEAST_S = 1e-30
 """Stands for no time at all where something is divided by it."""
+STEP_IN_PROGRESS = 0.5
+"""Of a step, what is left of it on average when a request comes."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
 
 
@@ -34,7 +36,7 @@ class Steady(NamedTuple):
     requests_per_s: Floats
     output_tokens_per_s: Floats
     batch: Floats  # sequences decoding at once
-    prefill_s: Floats  # a step with a full chunk of prefill
+    added_s: Floats  # by which one chunk of a prompt makes a step longer
     prefill_share: Floats  # of steps that carry prefill
     decode: StepTime
     mixed: StepTime
@@ -66,8 +68,13 @@ def chunk_tokens(runner: Runner, input_tokens: Floats) -> Floats:
     return np.minimum(input_tokens, runner.engine.prefill_tokens or input_tokens)
 
 
-def _mixed_load(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0) -> StepLoad:
-    """A step that decodes `batch` sequences and works through `tokens` of prompts, their encoders' tokens included."""
+def _mixed_load(
+    one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0, ranks: Floats | None = None
+) -> StepLoad:
+    """A step that decodes `batch` sequences and works through `tokens` of prompts, their encoders' tokens included.
+
+    `ranks`: attention replicas that do; None: all.
+    """
     share = tokens / one.tokens
     return StepLoad(
         decode_batch=batch,
@@ -77,6 +84,7 @@ def _mixed_load(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats 
         prompts=np.maximum(share, 1.0),
         encoded=share if np.any(one.encoder) else 0,
         encoder=one.encoder,
+        prefill_ranks=ranks,
     )
 
 
@@ -103,17 +111,21 @@ def closed_loop(
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
     Every finished answer brings a prompt: with b sequences decoding, b x input / output prompt tokens fall due a step.
-    One step works through at least a chunk of one prompt and at most the engine's budget; where prompts ask for more
-    than that, fewer sequences decode and the others wait.
+    A step works through the prompts that came during the one before, and at most the engine's budget; where prompts ask
+    for more than that, fewer sequences decode and the others wait.
 
-    Users started together and requests alike end together, so that prompts come in bunches: of the others', the
-    engine's `synchrony` stands before a new one, half of it on average. A request comes while a step runs, and engines
-    that schedule ahead of the device have planned the next without it: the engine's `steps_ahead`; those that look for
-    requests every so many steps only leave it for half of these besides. Nobody waits for a prompt or a step of his
-    own: what others cause goes by their share.
+    Load generators start their users together and end after some rounds (InferenceMAX: ten), so that the prompts of the
+    first one stand before each other: of all prompts the engine's `synchrony`, which is what one over the rounds of
+    published runs comes to; half of them stand before another on average. A request comes while a step runs, and
+    engines that schedule ahead of the device have planned the next without it: the engine's `steps_ahead`; those that
+    look for requests every so many steps only leave it for half of these besides. Nobody waits for a prompt or a step
+    of his own: what others cause goes by their share. Attention replicas that share experts step together: where any of
+    them has a prompt, all take as long.
 
-    Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates.
-    Assumes: requests of one length; decoding sequences are on average half way through their answer.
+    Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
+    expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance".
+    Assumes: requests of one length; prompts come to attention replicas independently of each other; decoding sequences
+    are on average half way through their answer.
     """
     parts = micro_batches(runner, layout, in_flight)
     in_flight = in_flight / parts
@@ -123,21 +135,25 @@ def closed_loop(
     budget = _prefill_budget(runner, one)
     chunks = np.ceil(prompt_tokens / chunk)
     context = one.own + output_tokens / 2
-    wanted = in_flight * output_tokens / (output_tokens + chunks)
+    others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
+    wanted = in_flight * output_tokens / (output_tokens + chunks + steps_unseen(runner.engine) * others)
     batch = np.maximum(np.minimum(wanted, budget * output_tokens / prompt_tokens), 1.0)
     due = batch * prompt_tokens / output_tokens
-    tokens = np.clip(due, chunk, budget)
     alone = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
     decode = _pipeline_step(runner, runner.step(alone, layout), parts)
-    mixed = _pipeline_step(runner, runner.step(_mixed_load(one, tokens, batch, context), layout), parts)
-    share = np.minimum(due / tokens, 1.0)
-    others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
+    own = _carrying_share(due / chunk, due / budget, in_flight)
+    tokens = np.clip(due / np.maximum(own, LEAST_S), chunk, budget)
+    ranks = np.asarray(layout.dp) if runner.model.has_experts else np.asarray(1)
+    share = 1.0 - (1.0 - own) ** ranks
+    carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
+    mixed = _pipeline_step(runner, runner.step(_mixed_load(one, tokens, batch, context, carrying), layout), parts)
     mean_s = decode.seconds + share * (mixed.seconds - decode.seconds)
-    tpot_s = decode.seconds + others * share * (mixed.seconds - decode.seconds)
-    added_s = chunks * (mixed.seconds - decode.seconds)
-    ahead = runner.engine.synchrony * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
-    waits_s = steps_unseen(runner.engine) * others * mean_s + np.maximum(ahead, 0.0) * added_s
-    ttft_s = runner.engine.request_s + waits_s + chunks * mixed.seconds
+    met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
+    tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
+    added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
+    ahead = np.maximum(runner.engine.synchrony * (in_flight - 1.0) / 2, 0.0)
+    waits_s = steps_unseen(runner.engine) * others * mean_s + ahead * chunks * added_s
+    ttft_s = runner.engine.request_s + waits_s + chunks * (decode.seconds + added_s)
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
     each = np.minimum(in_flight / running_s, batch / (output_tokens * mean_s))
@@ -147,7 +163,20 @@ def closed_loop(
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
-    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, mixed.seconds, share, decode, mixed)
+    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed)
+
+
+def _carrying_share(due: Floats, least: Floats, in_flight: Floats) -> Floats:
+    """Share of steps that carry prefill where `due` pieces of prompts fall due a step; broadcasts.
+
+    Each of those in flight asks for a prompt in a step with equal chances, so that a step has none with probability
+    (1 - due / N)^N. `least`: the share where each step that carries any uses its whole budget.
+
+    Source: binomial distribution. Assumes: requests end independently of each other.
+    """
+    users = np.maximum(in_flight, 1.0)
+    share: Floats = 1.0 - np.maximum(1.0 - due / users, 0.0) ** users
+    return np.minimum(np.maximum(share, least), 1.0)
 
 
 def steps_unseen(engine: Engine) -> float:
@@ -199,7 +228,15 @@ def fixed_batch(
     whole_s = ttft_s + (output_tokens - 1) * decode.seconds
     requests = batch / whole_s
     return Steady(
-        ttft_s, decode.seconds, requests, requests * output_tokens, batch, prefill.seconds, 0.0 * batch, decode, prefill
+        ttft_s,
+        decode.seconds,
+        requests,
+        requests * output_tokens,
+        batch,
+        prefill.seconds - decode.seconds,
+        0.0 * batch,
+        decode,
+        prefill,
     )
 
 
@@ -240,20 +277,18 @@ def open_loop(
 
     Where the replica cannot keep up, what it does with all its memory full.
 
-    Source: Little's law, with the response times of `closed_loop`; mean waits as `open_loop_percentile`.
+    Source: Little's law, with the response times of `closed_loop`; mean waits as `OpenLoop.percentile`.
     Assumes: Poisson arrivals of requests of one length.
     """
-    sizes = batch_sizes(most_in_flight)
-    rates = np.asarray(closed_loop(runner, layout, sizes, input_tokens, output_tokens).requests_per_s)
-    if arrivals_per_s >= rates.max():
+    curves = SteadyCurves.up_to(runner, layout, most_in_flight, input_tokens, output_tokens)
+    if arrivals_per_s >= curves.most_per_s:
         return closed_loop(runner, layout, max(most_in_flight, 1.0), input_tokens, output_tokens)
-    in_flight = float(in_flight_at(sizes[:, None], rates[:, None], np.array([[arrivals_per_s]]))[0, 0])
-    steady = closed_loop(runner, layout, float(in_flight), input_tokens, output_tokens)
-    mean = open_loop_percentile(runner, layout, steady, arrivals_per_s, input_tokens, output_tokens, "mean")
-    tokens_per_s = arrivals_per_s * output_tokens
-    return steady._replace(
-        ttft_s=mean.ttft_s, tpot_s=mean.tpot_s, requests_per_s=arrivals_per_s, output_tokens_per_s=tokens_per_s
+    loop = curves.at(np.array([[arrivals_per_s]]))
+    mean, tokens_per_s = loop.percentile("mean"), np.array([[arrivals_per_s * output_tokens]])
+    steady = loop.steady._replace(
+        ttft_s=mean.ttft_s, tpot_s=mean.tpot_s, requests_per_s=loop.arrivals_per_s, output_tokens_per_s=tokens_per_s
     )
+    return _each(steady, lambda column: np.asarray(column)[0, 0])
 
 
 def one_pass_latency_s(
@@ -283,36 +318,6 @@ class Percentile(NamedTuple):
     tpot_s: Floats
 
 
-def open_loop_percentile(
-    runner: Runner,
-    layout: ServingLayout,
-    steady: Steady,
-    arrivals_per_s: Floats,
-    input_tokens: Floats,
-    output_tokens: Floats,
-    percentile: str,
-) -> Percentile:
-    """TTFT and TPOT at a percentile under Poisson arrivals at one replica; infinite where it cannot keep up.
-
-    Source: `_percentile_latency`, of steps with the mean batch and with that of the percentile. Assumes: as there.
-    """
-    one = prompt(runner.model, input_tokens)
-    parts = micro_batches(runner, layout, steady.batch)
-    batch = np.maximum(_percentile_batch(steady.batch, percentile) / parts, 1.0)
-    alone = StepLoad(decode_batch=batch, decode_context=one.own + output_tokens / 2, encoder=one.encoder)
-    busy_s = _pipeline_step(runner, runner.step(alone, layout), parts).seconds
-    full_s = _full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
-    return _percentile_latency(runner, layout, steady, arrivals_per_s, input_tokens, full_s, busy_s, percentile)
-
-
-def _percentile_batch(mean: Floats, percentile: str) -> Floats:
-    """Sequences that decode at once at a percentile of moments.
-
-    Source: normal approximation of a Poisson number. Assumes: there is a place for each.
-    """
-    return mean + PERCENTILES[percentile] * np.sqrt(mean)
-
-
 def _full_step_s(
     runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Floats, output_tokens: Floats
 ) -> Floats:
@@ -329,53 +334,68 @@ def _prefill_budget(runner: Runner, one: Prompt) -> Floats:
     return np.maximum(runner.engine.prefill_tokens or chunk, chunk)
 
 
-def _percentile_latency(
-    runner: Runner, layout: ServingLayout, steady: Steady, arrivals_per_s: Floats, input_tokens: Floats,
-    full_s: Floats, busy_s: Floats, percentile: str,
-) -> Percentile:  # fmt: skip
-    """TTFT and TPOT at a percentile; `full_s`, `busy_s`: steps with a full prefill budget and with the busy batch.
+class _Spread(NamedTuple):
+    """Mean, variance and third central moment of a time; those of independent parts add up. Broadcasts."""
 
-    A prompt waits for the step in progress and for prompts before it: mean wait rho s / (2 (1 - rho)) with an
-    exponential tail, where rho is the share of the engine's prefill budget that is asked for. Where an engine plans a
-    step while the one before runs, it waits for the planned one too, if any answer is under way. The decoding batch
-    fluctuates as a Poisson number does.
+    mean: Floats
+    variance: Floats
+    third: Floats
 
-    Source: Pollaczek-Khinchine for constant service; Kingman 1962 for the tail in heavy traffic.
-    Assumes: prompts of one length; the batch is near its mean plus z standard deviations at the percentile.
+    def plus(self, other: _Spread) -> _Spread:
+        """Of the sum of both."""
+        return _Spread(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def at(self, percentile: str) -> Floats:
+        """The value at a percentile.
+
+        Source: Cornish and Fisher 1938, the first two terms. Assumes: it is no further from a normal variable than an
+        exponential one is.
+        """
+        if percentile == "mean":
+            return self.mean
+        sigma, z = np.sqrt(np.maximum(self.variance, LEAST_S**2)), PERCENTILES[percentile]
+        skew = np.minimum(self.third / sigma**3, 2.0)
+        value: Floats = self.mean + sigma * (z + skew * (z * z - 1.0) / 6.0)
+        return value
+
+
+def _poisson_sum(count: Floats, each: Floats) -> _Spread:
+    """A Poisson number, `count` on average, of equal times."""
+    return _Spread(count * each, count * each**2, count * each**3)
+
+
+def _queue_wait(busy: Floats, service_s: Floats) -> _Spread:
+    """The wait before a server with constant service, busy for this share of the time, under Poisson arrivals.
+
+    A wait is a geometric number of residual services, whose n-th moment is s^n / (n + 1).
+
+    Source: Pollaczek-Khinchine, as a geometric sum (Asmussen 2003, Applied probability and queues, VIII.5).
+    Assumes: first come, first served.
     """
-    one = prompt(runner.model, input_tokens)
-    parts = micro_batches(runner, layout, steady.batch)
-    service_s = np.ceil(one.tokens / chunk_tokens(runner, one.tokens)) * steady.prefill_s
-    rho = arrivals_per_s / parts * one.tokens / _prefill_budget(runner, one) * full_s
-    safe = np.minimum(rho, 0.999)
-    mean_wait_s = steady.decode.seconds / 2 + safe * service_s / (2 * (1 - safe))
-    tail = TAILS[percentile]
-    wait_s = mean_wait_s
-    if tail is not None:
-        wait_s = np.where(safe > tail, mean_wait_s / np.maximum(safe, 1e-9) * np.log(np.maximum(safe / tail, 1.0)), 0.0)
-    prompts_s = steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)  # that they add to a mean step
-    tpot_s = busy_s + prompts_s
-    front_s = front_end_s(runner.engine, one.tokens, arrivals_per_s / parts, steady.batch / parts)
-    planned_s = (1.0 - np.exp(-steady.batch)) * (steady.decode.seconds + prompts_s) * runner.engine.plans_ahead
-    ttft_s = runner.engine.request_s + front_s + planned_s + service_s + wait_s
-    behind = rho >= 1.0
-    return Percentile(np.where(behind, np.inf, ttft_s), np.where(behind, np.inf, tpot_s))
+    odds = busy / (1.0 - busy)
+    one, two, three = service_s / 2.0, service_s**2 / 3.0, service_s**3 / 4.0
+    return _Spread(
+        odds * one, odds * two + (odds * one) ** 2, odds * three + 3.0 * odds**2 * one * two + 2.0 * (odds * one) ** 3
+    )
 
 
 class SteadyCurves(NamedTuple):
     """Replicas in closed loops of several sizes, read between them at any arrival rate; arrays of (sizes, layouts).
 
-    Services alike differ in their rate alone: no step is computed again for another one.
+    Services alike differ in their rate alone: no step is computed again for another one. What arrives at random decodes
+    in batches of all sizes around the mean, so that a step which takes another wave of tiles from some size on comes to
+    a value between those of its neighbours.
 
     Source: `closed_loop` at each size; straight lines between neighbours, which `batch_sizes` keeps close.
-    Assumes: times of steps are nearly straight there, and beyond the last size.
+    Assumes: times of steps, averaged over the batches of a Poisson number, are nearly straight there and beyond.
     """
 
     runner: Runner
     layout: ServingLayout  # one row
     input_tokens: Floats
+    output_tokens: Floats
     sizes: Array  # ascending
-    steady: Steady
+    steady: Steady  # its columns are arrays
     full_s: Array  # a step that uses all of its prefill budget
 
     @classmethod
@@ -391,15 +411,35 @@ class SteadyCurves(NamedTuple):
             for name in ("tp", "pp", "ep", "dp")
         }
         tables = _each(steady, lambda column: np.broadcast_to(column, sizes.size).reshape(shape))
-        return cls(runner, ServingLayout(**degrees), input_tokens, sizes, tables, np.reshape(full_s, shape))
+        return cls(
+            runner, ServingLayout(**degrees), input_tokens, output_tokens, sizes, tables, np.reshape(full_s, shape)
+        )
+
+    @classmethod
+    def up_to(
+        cls, runner: Runner, layout: ServingLayout, most_in_flight: float, input_tokens: Floats, output_tokens: Floats
+    ) -> SteadyCurves:
+        """The curves of one layout, up to `most_in_flight` at once."""
+        sizes = batch_sizes(most_in_flight)
+        steady = closed_loop(runner, layout, sizes, input_tokens, output_tokens)
+        return cls.of(runner, layout, sizes[:, None], steady, input_tokens, output_tokens)
+
+    @property
+    def most_per_s(self) -> float:
+        """Requests per second that the best of all sizes and layouts sustains."""
+        return float(self.steady.requests_per_s.max())
 
     def at(self, arrivals_per_s: Array) -> OpenLoop:
         """Replicas at an arrival rate each: shape (any, layouts)."""
-        in_flight = in_flight_at(self.sizes, np.asarray(self.steady.requests_per_s), arrivals_per_s)
-        table_at = straight_lines(self.sizes, np.maximum(in_flight, self.sizes[:1]))
-        steady = _each(self.steady, table_at)
-        running = np.minimum(in_flight, steady.batch)
-        return OpenLoop(self, arrivals_per_s, steady._replace(batch=running), table_at(self.full_s))
+        table = self.steady
+        mean_s = table.decode.seconds + table.prefill_share * (table.mixed.seconds - table.decode.seconds)
+        batch = in_flight_at(np.asarray(table.batch), table.batch / (self.output_tokens * mean_s), arrivals_per_s)
+        points, apart = np.asarray(table.batch), np.sqrt(batch)
+        below, above = (straight_lines(points, np.maximum(batch + way * apart, points[:1])) for way in (-1.0, 1.0))
+        steady = _each(table, lambda column: (below(column) + above(column)) / 2.0)
+        more_s = (above(table.decode.seconds) - below(table.decode.seconds)) / (2.0 * np.maximum(apart, LEAST_S))
+        full_s = (below(self.full_s) + above(self.full_s)) / 2.0
+        return OpenLoop(self, arrivals_per_s, steady._replace(batch=batch), more_s, full_s)
 
 
 class OpenLoop(NamedTuple):
@@ -407,18 +447,99 @@ class OpenLoop(NamedTuple):
 
     curves: SteadyCurves
     arrivals_per_s: Array
-    steady: Steady  # as many in flight as the rate asks for
+    steady: Steady  # means over the batches that decode, as many as the rate asks for
+    more_s: Array  # by which one more sequence makes a step longer
     full_s: Array
 
     def percentile(self, percentile: str) -> Percentile:
-        """TTFT and TPOT at a percentile, as `open_loop_percentile`."""
-        curves, steady = self.curves, self.steady
-        batch = np.maximum(_percentile_batch(steady.batch, percentile), 1.0)
-        busy_s = straight_lines(np.asarray(curves.steady.batch), batch)(curves.steady.decode.seconds)
-        return _percentile_latency(
-            curves.runner, curves.layout, steady, self.arrivals_per_s, curves.input_tokens, self.full_s, busy_s,
-            percentile,
-        )  # fmt: skip
+        """TTFT and TPOT at a percentile under Poisson arrivals; infinite where a replica cannot keep up.
+
+        Source: `_first_token`, `_each_token`, their moments. Assumes: as there.
+        """
+        behind = self._busy >= 1.0
+        times = (self._first_token.at(percentile), self._each_token.at(percentile))
+        return Percentile(*(np.where(behind, np.inf, time) for time in times))
+
+    @property
+    def _one(self) -> Prompt:
+        return prompt(self.curves.runner.model, self.curves.input_tokens)
+
+    @property
+    def _parts(self) -> Floats:
+        return micro_batches(self.curves.runner, self.curves.layout, self.steady.batch)
+
+    @property
+    def _busy(self) -> Floats:
+        """Share of the engine's prefill budget that is asked for."""
+        budget = _prefill_budget(self.curves.runner, self._one)
+        return self.arrivals_per_s / self._parts * self._one.tokens / budget * self.full_s
+
+    @property
+    def _pieces(self) -> Floats:
+        """Steps that a prompt goes through."""
+        return np.ceil(self._one.tokens / chunk_tokens(self.curves.runner, self._one.tokens))
+
+    @property
+    def _queue(self) -> _Spread:
+        """The wait for prompts before one: M/D/1, where the budget of a step is what serves.
+
+        Source: `_queue_wait`. Assumes: prompts of one length.
+        """
+        budget = _prefill_budget(self.curves.runner, self._one)
+        return _queue_wait(np.minimum(self._busy, 0.999), self.full_s * self._one.tokens / budget)
+
+    @property
+    def _first_token(self) -> _Spread:
+        """The time to a first token: it waits for steps that are planned, and for prompts before it.
+
+        Where a prompt finds none before it, it waits for the rest of a step and for the one that is planned, if any
+        answer is under way. In these and in its own step are the prompts that came during a step each, of which it
+        meets a longer one than most. What else the engine is ahead of a request, it waits in any case.
+
+        Source: `_queue`; `steps_unseen`. Assumes: a request comes at any moment of a step.
+        """
+        curves, steady, one = self.curves, self.steady, self._one
+        engine, per_s = curves.runner.engine, self.arrivals_per_s / self._parts
+        alone = 1.0 - chunk_tokens(curves.runner, one.tokens) / _prefill_budget(curves.runner, one)
+        decode_s = steady.decode.seconds
+        mean_s = decode_s + steady.prefill_share * (steady.mixed.seconds - decode_s)
+        under_way = -np.expm1(-steady.batch)
+        planned = min(STEP_IN_PROGRESS + engine.plans_ahead, steps_unseen(engine))
+        waits = under_way * (1.0 - np.minimum(self._busy, 0.999)) * planned
+        own_s = engine.request_s + front_end_s(engine, one.tokens, per_s, steady.batch / self._parts)
+        own_s = own_s + self._pieces * (decode_s + steady.added_s) + waits * decode_s
+        own_s = own_s + under_way * (steps_unseen(engine) - planned) * mean_s
+        step = _Spread(own_s, under_way * decode_s**2 / 12.0, 0.0)
+        longer_s = decode_s**2 + steady.prefill_share * (steady.mixed.seconds**2 - decode_s**2)
+        beside = per_s * (waits + under_way) * longer_s / mean_s * alone
+        return step.plus(_poisson_sum(beside, steady.added_s)).plus(self._queue)
+
+    @property
+    def _each_token(self) -> _Spread:
+        """The mean time of a further token of an answer, which depends on the batch and the prompts that it meets.
+
+        Both come from the same arrivals: of those within an answer's time before its first token and until its last, at
+        a distance u of that time, each makes the steps of 1 - u of it longer by `more_s`; of those until its last, each
+        adds its prompt besides. Those that came while its own prompt waited and was read follow at once. Answers that
+        meet more prompts last longer, and so meet more.
+
+        Source: M/G/infinity (Campbell's theorem for sums over Poisson arrivals); busy periods for what meets more.
+        Assumes: answers of one length; an answer sees one sequence more than there are on average, itself.
+        """
+        steady, steps = self.steady, np.maximum(self.curves.output_tokens - 1.0, 1.0)
+        prompt_s, per_s, waits = self._pieces * steady.added_s, self.arrivals_per_s / self._parts, self._queue
+        longer = 1.0 / (1.0 - np.minimum(per_s * prompt_s, 0.95))
+        batch, slope, each_s = steady.batch / self._parts, self.more_s, prompt_s / steps
+        mean = steady.decode.seconds + slope + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
+        met = _Spread(
+            mean,
+            batch * (slope**2 * 2 / 3 + slope * each_s + each_s**2) * longer**2,
+            batch * (slope**3 / 2 + slope**2 * each_s + slope * each_s**2 * 3 / 2 + each_s**3) * longer**3,
+        )
+        behind = _poisson_sum(per_s * (waits.mean + prompt_s), each_s * longer)
+        return met.plus(behind).plus(
+            _Spread(0.0, waits.variance * (per_s * each_s * longer) ** 2, waits.third * (per_s * each_s * longer) ** 3)
+        )
 
 
 def _each(steady: Steady, change: Callable[[Floats], Array]) -> Steady:

@@ -30,13 +30,20 @@ def check_techniques(job: ServeJob) -> None:
     if how == PLAIN:
         return
     _check_shares(job)
-    if how != Techniques(expert_skew=how.expert_skew):
+    if how != Techniques(
+        expert_skew=how.expert_skew, redundant_experts=how.redundant_experts, overlap=how.overlap
+    ):  # fmt: skip
         _check_decoder(job)
     if how.speculation is not None:
         _check_speculation(job, how.speculation)
     if how.prefill_gpus:
         _check_pools(job)
     _check_skew(job)
+    if how.overlap and not job.engine.overlaps_batches:
+        raise SpecError(
+            f"{job.engine.name} does not overlap two micro-batches; engines that do: sglang "
+            "(--enable-two-batch-overlap) and vllm (--enable-dbo)"
+        )
 
 
 def _check_shares(job: ServeJob) -> None:
@@ -135,6 +142,10 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
         yield "offloaded", f"{units.format_percent(how.offload.frac)} of the layers, {where}"
     if how.expert_skew > 1:
         yield "experts", f"the most popular has {how.expert_skew:g} times the mean"
+    if how.redundant_experts:
+        yield "redundant", f"{how.redundant_experts:,} copies of popular experts in each layer"
+    if how.overlap:
+        yield "overlap", "two micro-batches, each of which computes while the other's messages are under way"
 
 
 def technique_assumptions(job: ServeJob) -> Iterator[str]:

@@ -60,6 +60,8 @@ def resolve_techniques(
         offload=_offload(request, job, facts),
         prefill_gpus=request.prefill_gpus or 0,
         expert_skew=1.0 if request.expert_skew is None else request.expert_skew,
+        redundant_experts=request.redundant_experts or 0,
+        overlap=bool(request.overlap),
     )
 
 
@@ -347,6 +349,8 @@ def runner(job: ServeJob) -> Runner:
     _, rounds = request_work(job)
     changed: dict[str, Any] = {
         "expert_skew": how.expert_skew,
+        "redundant_experts": how.redundant_experts,
+        "overlaps": how.overlap,
         "cached_tokens": prefix_tokens(job),
         "grown_tokens": (job.output_tokens - rounds) / 2.0,
         "kept_frac": how.kept_frac,
@@ -392,6 +396,7 @@ def memory_changes(job: ServeJob) -> Changes:
         away_bytes=0.0 if away is None else away.frac * layer_bytes(job.model, job.weights, job.layout),
         away_cache_frac=0.0 if away is None or away.host is None else away.frac,
         draft=draft,
+        redundant_experts=how.redundant_experts,
     )
 
 

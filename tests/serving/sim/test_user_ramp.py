@@ -62,13 +62,16 @@ def test_both_engines_agree_to_the_last_bit() -> None:
 @pytest.mark.parametrize("users", [8, 32, 64])
 @pytest.mark.parametrize(("model", "tp"), [("Llama-3.1-8B", 1), ("Llama-3.1-70B", 4)])
 def test_serve_and_simulate_agree_on_a_closed_loop(model: str, tp: int, users: int) -> None:
-    """Below saturation. In step, first tokens wait for one another, and answers come faster in between."""
+    """Below saturation, lengths that vary by a tenth, as load generators draw them: alike, users fall in step again.
+
+    In step, first tokens wait for one another, and answers come faster in between.
+    """
     how: dict[str, Any] = {"gpu": "h100", "tp": tp}
     held = serve(model, concurrency=users, **how).estimate.tpot_s
-    apart = simulate(model, users=users, **how).summary
+    apart = simulate(model, users=users, input_tokens="910:1138", output_tokens="228:284", **how).summary
     step = simulate(model, users=users, together=True, **how).summary
     assert held is not None
-    assert apart.tpot_s.p50 == pytest.approx(held.value, rel=0.06)
+    assert apart.tpot_s.p50 == pytest.approx(held.value, rel=0.03)
     assert step.ttft_s.p50 > 2 * apart.ttft_s.p50
 
 

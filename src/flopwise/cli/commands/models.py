@@ -35,7 +35,7 @@ def command(
     """What is known of a model: parameters, FLOPs, operations.
 
     NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B; with --batch or --seq the
-    operations of a pass. Without NAME: the catalog; with a part of a name: all models that have it.
+    operations of a pass. Without NAME: the catalog; with part of a name: all models that contain it.
     """
     if web:
         from flopwise.cli.commands.web import show_catalog

@@ -14,6 +14,7 @@ import click
 from flopwise.cli import options
 from flopwise.cli.app import app
 from flopwise.cli.options import Flag, add, usage_error
+from flopwise.cli.progress import clear
 from flopwise.errors import MissingFactError
 from flopwise.options import FILE, FLAG, name, whole
 
@@ -29,10 +30,13 @@ NOT_SHOWN = (
 
 @options.command("web", "flopwise web --openapi")
 @add(
-    "--host", name("host", 255), "Where to listen; another than this machine's own needs a token.", default="127.0.0.1"
+    "--host",
+    name("host", 255),
+    "Address to listen on; one that other machines reach needs a token.",
+    default="127.0.0.1",
 )
-@add("--port", whole(low=0, high=65_535), "The port; 0 is any that is free.", default=8321)
-@add("--token", name("token"), f"What requests must send (default: {TOKEN}; made up where one is needed).")
+@add("--port", whole(low=0, high=65_535), "Port; 0 takes a free one.", default=8321)
+@add("--token", name("token"), f"Token that requests must send (default: {TOKEN}; made up where one is needed).")
 @add("--open/--no-open", FLAG, "Open the page in a browser.", field="opens", default=True)
 @add("--openapi", FLAG, "Print the description of the API instead.", default=False)
 def command(*, openapi: bool, **settings: Any) -> None:
@@ -110,6 +114,7 @@ def run_server(
         raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
+    clear()
     with listen(host, port) as socket:
         shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{socket.getsockname()[1]}{path}"

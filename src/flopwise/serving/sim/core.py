@@ -25,6 +25,9 @@ from flopwise.serving.sim.result import PARTS
 from flopwise.serving.sim.setup import DECODE, PREFILL, WHOLE
 
 NEVER = 2**62
+SHARED = layout.SHARED
+"""Whether this is compiled for prompts that share beginnings, sessions and stores. A constant: without it all that has
+to do with them is neither compiled nor asked for."""
 BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
@@ -334,14 +337,39 @@ def waits(p, a):
 def fits(w, p, a, row):
     if row < 0 or p.running >= w.max_batch:
         return False
-    own, idle = blocks_of(a.q[HAVE, row] + todo_of(a, row), w), p.idle
-    node = cached_node(w, p, a, row)
-    if node >= 0:
-        own -= a.tree[END, node]
-    while node >= 0 and a.pre[p.base + node].users == 0:
-        idle -= size_of(a, node)
-        node = a.tree[PARENT, node]
+    own, idle = blocks_of(a.q[HAVE, row] + todo_of(a, row), w), np.int64(0)
+    if SHARED:
+        idle = p.idle
+        node = cached_node(w, p, a, row)
+        if node >= 0:
+            own -= a.tree[END, node]
+        while node >= 0 and a.pre[p.base + node].users == 0:
+            idle -= size_of(a, node)
+            node = a.tree[PARENT, node]
     return own <= w.num_blocks - p.used + idle
+
+
+@inner
+def reuse(w, p, a, s, row):
+    """Take what is cached of a request's prefix, on the device or brought from a store; blocks that it shares."""
+    node = cached_node(w, p, a, row)
+    s.at = node
+    if node >= 0:
+        s.shared = a.tree[END, node]
+        s.base = s.shared * w.block_tokens
+    while node >= 0:
+        if a.pre[p.base + node].users == 0:
+            unlink(a.pre, p.base, p, node)
+            p.idle -= size_of(a, node)
+        a.pre[p.base + node].users += 1
+        node = a.tree[PARENT, node]
+    if w.links and a.q[STAGED, row] > 0:  # what was brought is of use where nothing is missing before it
+        if s.shared >= a.q[STAGED_ON, row]:
+            s.base = max(s.base, a.tree[END, a.q[STAGED, row] - 1] * w.block_tokens)
+        a.q[STAGED, row] = 0
+    if a.q[HAVE, row] == 0:
+        p.reused += s.base
+    return s.shared
 
 
 @hot
@@ -356,26 +384,10 @@ def admit(w, p, a, row):
     p.free = s.after
     s.row, s.base, s.shared = row, a.q[HAVE, row], 0
     own = blocks_of(a.q[HAVE, row] + todo_of(a, row), w)
-    node = cached_node(w, p, a, row)
-    s.at = node
-    if node >= 0:
-        s.shared = a.tree[END, node]
-        s.base = s.shared * w.block_tokens
-        own -= s.shared
-    while node >= 0:
-        if a.pre[p.base + node].users == 0:
-            unlink(a.pre, p.base, p, node)
-            p.idle -= size_of(a, node)
-        a.pre[p.base + node].users += 1
-        node = a.tree[PARENT, node]
-    if w.links and a.q[STAGED, row] > 0:  # what was brought is of use where nothing is missing before it
-        if s.shared >= a.q[STAGED_ON, row]:
-            s.base = max(s.base, a.tree[END, a.q[STAGED, row] - 1] * w.block_tokens)
-        a.q[STAGED, row] = 0
-    if a.q[HAVE, row] == 0:
-        p.reused += s.base
-    while own > w.num_blocks - p.used:
-        evict(w, p, a)
+    if SHARED:
+        own -= reuse(w, p, a, s, row)
+        while own > w.num_blocks - p.used:
+            evict(w, p, a)
     s.hold = own
     p.used += own
     s.before, s.after = p.last, -1
@@ -403,8 +415,9 @@ def leave(p, a, place, own):
     p.free = place
     p.running -= 1
     p.used -= own
-    if s.at >= 0:
-        release(p, a, s.at)
+    if SHARED:
+        if s.at >= 0:
+            release(p, a, s.at)
 
 
 @hot
@@ -424,10 +437,11 @@ def finish(w, p, a, place, own):
     """A request has its last token of this replica."""
     s = a.slots[p.first + place]
     row = s.row
-    if w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, row]:
-        before = s.shared
-        cache(p, a, place, a.q[KEEP, row])
-        own -= s.shared - before
+    if SHARED:
+        if w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, row]:
+            before = s.shared
+            cache(p, a, place, a.q[KEEP, row])
+            own -= s.shared - before
     leave(p, a, place, own)
     made = target(p, a, row)
     a.q[LAST, row], a.q[MADE, row] = p.now if made < a.q[OUTPUT, row] else p.stream - w.stream_ps, made
@@ -439,11 +453,12 @@ def finish(w, p, a, place, own):
         w.moving = meld(a.q, BY_TIME, w.moving, single(a.q, row))
         return
     w.done += 1
-    if a.q[NEXT, row] > 0:
-        turn = a.q[NEXT, row]
-        a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
-        a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
-        w.turns = meld(a.q, BY_TIME, w.turns, single(a.q, turn))
+    if SHARED:
+        if a.q[NEXT, row] > 0:
+            turn = a.q[NEXT, row]
+            a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
+            a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
+            w.turns = meld(a.q, BY_TIME, w.turns, single(a.q, turn))
     if w.closed and w.issued < a.q.shape[1]:
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
@@ -464,8 +479,9 @@ def join(w, p, a, place):
         else:
             note(a.k, p.now - a.q[LAST, row], NONE, SINGLE, SINGLE)
         a.q[LAST, row] = p.now
-        if w.nodes:
-            cache(p, a, place, a.q[PREFIX, row])
+        if SHARED:
+            if w.nodes:
+                cache(p, a, place, a.q[PREFIX, row])
         if a.q[MADE, row] == most:
             finish(w, p, a, place, s.hold)
             return
@@ -624,9 +640,12 @@ def begin_step(w, p, a, until):
     if not only and p.batch > 0:
         turn = p.phases + p.turn
         while a.k[turn] > w.num_blocks - p.used:
-            if p.oldest >= 0:
-                evict(w, p, a)
-            else:
+            idle = False
+            if SHARED:
+                idle = p.oldest >= 0
+                if idle:
+                    evict(w, p, a)
+            if not idle:
                 preempted = True
                 moved += give_way(w, p, a)
         batch, grown = p.batch, a.k[turn]
@@ -743,7 +762,7 @@ def chosen(w, ps, a, sent, row, back, when):
             w.back_turn += 1
         else:
             w.turn += 1
-    elif w.balancer > LEAST_TOKENS and a.q[PREFIX, row] >= 0:
+    elif SHARED and w.balancer > LEAST_TOKENS and a.q[PREFIX, row] >= 0:
         node = a.q[PREFIX, row]
         while node >= 0 and sent[2 * node + back] < 0:
             node = a.tree[PARENT, node]
@@ -766,13 +785,14 @@ def send(w, p, a, row, when):
     """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
     p.requests += 1
     p.tokens += a.q[PROMPT, row] + target(p, a, row)
-    if w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
-        advance(w, p, a, when)
-        ready = fetch(w, p, a, row, when)
-        if ready >= 0:
-            a.q[COME, row] = ready
-            w.fetching = meld(a.q, BY_TIME, w.fetching, single(a.q, row))
-            return
+    if SHARED:
+        if w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
+            advance(w, p, a, when)
+            ready = fetch(w, p, a, row, when)
+            if ready >= 0:
+                a.q[COME, row] = ready
+                w.fetching = meld(a.q, BY_TIME, w.fetching, single(a.q, row))
+                return
     post(w, p, a, row, when)
 
 
@@ -780,9 +800,10 @@ def send(w, p, a, row, when):
 def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
     a.q[LEFT, row] = -1
-    if w.sessions and p.plain:
-        a.q[RANK, row] = w.sent
-        w.sent += 1
+    if SHARED:
+        if w.sessions and p.plain:
+            a.q[RANK, row] = w.sent
+            w.sent += 1
     if p.role != DECODE:
         a.q[COME, row] = max(when, p.desk) + a.q[PROMPT, row] * w.front_token_ps
         p.desk = a.q[COME, row] + w.front_ps
@@ -811,16 +832,20 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
         elif ps[r].accepts:
             front_on = min(front_on, ps[r].on)
     while True:
-        while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
-            w.next += 1  # it comes after an answer
+        if SHARED:
+            while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
+                w.next += 1  # it comes after an answer
         front, row = NEVER, NONE - 1
         if w.next < w.issued:
             front, row = q[COME, w.next], w.next
-        if w.turns >= 0 and q[COME, w.turns] < front:
-            front, row = q[COME, w.turns], w.turns
+        fetched = NEVER
+        if SHARED:
+            if w.turns >= 0 and q[COME, w.turns] < front:
+                front, row = q[COME, w.turns], w.turns
+            if w.fetching >= 0:
+                fetched = q[COME, w.fetching]
         if row >= 0:
             front = max(front, front_on)
-        fetched = q[COME, w.fetching] if w.fetching >= 0 else NEVER
         back = max(q[COME, w.moving], back_on) if w.moving >= 0 else NEVER
         when = min(front, fetched, back, until)
         if w.loads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
 from flopwise.serving.memory import default_batch, generates
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
+from flopwise.serving.steady import STEP_IN_PROGRESS, SteadyCurves, closed_loop, steps_unseen
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
 
 if TYPE_CHECKING:
@@ -150,23 +152,34 @@ def replica(
         proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
     )  # fmt: skip
     cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
-    cost = replace(cost, request_ps=cost.request_ps + round(_unseen_s(job, machine) * PS))
+    cost = replace(cost, request_ps=cost.request_ps + round(unseen_s(job) * PS))
     block_bytes = float(memory.kv_budget_bytes) / (blocks * parts) * int(job.layout.tp) * int(job.layout.pp)
     return Replica(cost=cost, limits=limits, block_bytes=block_bytes, schedulers=int(job.layout.dp) * parts)
 
 
-def _unseen_s(job: ServeJob, machine: Runner) -> float:
-    """What a request waits, on average, for a scheduler that looks for requests every so many steps only.
+def unseen_s(job: ServeJob) -> float:
+    """What a request waits, on average, for a scheduler that does not know of it, beyond what the simulator plays.
 
-    Source: SGLang, scheduler: `--scheduler-recv-interval`.
-    Assumes: the steps are those of as many sequences as the job has users, or of one alone where none are given.
+    The simulator plays the rest of the step that runs when a request comes, and the next where the engine has planned
+    it already. Nobody waits where no other answer is under way.
+
+    Source: `flopwise.serving.steady.steps_unseen`.
+    Assumes: steps are those of as many sequences as the job has users, or as its rate keeps under way; 0 without.
     """
-    interval = machine.engine.recv_interval
-    if interval == 1:
+    machine, shape = runner(job), request_work(job)
+    steps = steps_unseen(machine.engine) - STEP_IN_PROGRESS - machine.engine.plans_ahead
+    if steps <= 0 or (job.concurrency is None and job.arrivals_per_s is None):
         return 0.0
-    running = -(-(job.concurrency or 1) // int(job.layout.dp))
-    load = StepLoad(decode_batch=float(running), decode_context=job.input_tokens + job.output_tokens / 2.0)
-    return (interval - 1) / 2.0 * float(np.ravel(machine.step(load, job.layout).seconds)[0])
+    most, ranks = float(max(int(job_memory(job, concurrency=None).max_concurrency), 1)), int(job.layout.dp)
+    if job.arrivals_per_s is None:
+        users = min(float(-(-(job.concurrency or 1) // ranks)), most)
+        steady, others = closed_loop(machine, job.layout, users, *shape), (users - 1.0) / users
+    else:
+        curves = SteadyCurves.up_to(machine, job.layout, most, *shape)
+        steady = curves.at(np.array([[min(job.arrivals_per_s / ranks, curves.most_per_s)]])).steady
+        others = -math.expm1(-float(np.ravel(steady.batch)[0]))
+    mean_s = steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
+    return steps * others * float(np.ravel(mean_s)[0])
 
 
 def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int) -> StepCost:

@@ -74,6 +74,8 @@ CACHED = record("there", "users", "released", "before", "after", "down")
 """A node of the tree of prefixes, on one device or in one store."""
 LINK = record("blocks", "used", "oldest", "newest", "block_ps", "latency_ps", "free", "fetched")
 """A store of one replica, below its device, and the link to it."""
+SHARED = True
+"""What `core` is compiled for next: with prompts that share beginnings, or without."""
 PARENT, END = range(2)
 """Rows of the tree: what a node hangs from (-1: nothing), and blocks from the start of a prompt to its end."""
 WORLD = record(

@@ -20,10 +20,12 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take, without_none
 from flopwise.serving.deployment import replica_of, spread
 from flopwise.serving.disaggregated import moved_s
+from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
-from flopwise.serving.sim.engine import Replica, replica
+from flopwise.serving.sim.cost import StepCost
+from flopwise.serving.sim.engine import Replica, replica, unseen_s
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
@@ -41,6 +43,8 @@ MOST_PROMPTS = 10_000_000
 """Distinct prompts that a popularity may have."""
 BYTES_PER_TOKEN = 4.0
 """Text of a token: about four characters of English in UTF-8."""
+USUAL_LOAD = 0.7
+"""Of what a replica sustains: the rate of one among replicas whose number follows the load."""
 ENTRY_BYTES = 500.0
 """Key, pointers and expiry beside an answer's text."""
 
@@ -176,8 +180,8 @@ class SimulationRequest:
             raise SpecError(f"{replicas} replicas; allowed: from 1")
         one, how, flow = self.replica, self.scheduling, self.traffic
         run = simulate(
-            self.computed_requests, one.cost, one.limits, replicas=replicas * one.schedulers, balancer=how.balancer,
-            policy=how.policy, users=flow.users, think_s=flow.think_s, together=flow.together,
+            self.computed_requests, self._cost_among(replicas), one.limits, replicas=replicas * one.schedulers,
+            balancer=how.balancer, policy=how.policy, users=flow.users, think_s=flow.think_s, together=flow.together,
             prefill_replicas=self.prefill_pool(replicas) * one.schedulers, transfer=self.transfer,
             on_compile=on_compile,
         )  # fmt: skip
@@ -192,10 +196,36 @@ class SimulationRequest:
         """What users see of replicas that follow `rule`."""
         one, how = self.replica, self.scheduling
         run = elastic(
-            self.computed_requests, one.cost, one.limits, rule, schedulers=one.schedulers, balancer=how.balancer,
-            policy=how.policy, on_compile=on_compile, report=report,
+            self.computed_requests, self._cost_among(self._usual_replicas(rule)), one.limits, rule,
+            schedulers=one.schedulers, balancer=how.balancer, policy=how.policy, on_compile=on_compile, report=report,
         )  # fmt: skip
         return replace(run, simulated=self._with_cached_answers(run.simulated))
+
+    @property
+    def _requests_per_s(self) -> float:
+        """Of the requests that reach the replicas, on average."""
+        came = self.computed_requests.arrival_ps
+        return len(came) * PS / max(float(came[-1] - came[0]), 1.0) if len(came) > 1 else 0.0
+
+    def _usual_replicas(self, rule: Autoscaling) -> int:
+        """About so many replicas share the load on average, each as busy as `USUAL_LOAD` of what it sustains."""
+        full = float(np.ravel(estimate(self.job).requests_per_s)[0])
+        return int(min(max(math.ceil(self._requests_per_s / (USUAL_LOAD * full)), rule.least, 1), rule.most))
+
+    def _cost_among(self, replicas: int) -> StepCost:
+        """Step costs where so many replicas share the load.
+
+        Source: `unseen_s`. Assumes: of users who begin together none waits for the first time.
+        """
+        cost, users, share = self.replica.cost, self.traffic.users, 1.0
+        if self.prefill_pool(replicas):
+            return cost
+        if users is not None:
+            job = replace(self.job, concurrency=max(1, round(users / replicas)))
+            share = max(0.0, 1.0 - users / len(self.trace)) if self.traffic.together else 1.0
+        else:
+            job = replace(self.job, arrivals_per_s=self._requests_per_s / replicas)
+        return replace(cost, request_ps=cost.request_ps + round(share * unseen_s(job) * PS))
 
     def _with_cached_answers(self, run: SimulatedRun) -> SimulatedRun:
         """A run of `computed_requests` and the answers that the cache gave."""
@@ -246,6 +276,7 @@ def request_of(
         output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
     )
     longest = int((trace.prompt + trace.output).max())
+    job = replace(job, concurrency=None, arrivals_per_s=None)  # of the run it is the traffic that loads it
     built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
     shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
     prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
