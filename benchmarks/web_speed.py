@@ -177,7 +177,8 @@ def first_paints(new_page: Callable[[], Page]) -> dict[str, float]:
 class ChangeTimes:
     """How a page follows its fields, in seconds."""
 
-    first_s: float  # until the first plans are there
+    look_s: float  # until any plans are there
+    first_s: float  # until all are
     changes_s: list[float]  # from a changed field to its plans
     server_s: float  # processor time of the server and its processes for each, details of the best plan included
 
@@ -186,6 +187,8 @@ def change_times(page: Page, query: str, field: str, values: Iterable[str], pid:
     """Open a plan, and change one field of it again and again."""
     begin = time.perf_counter()
     page.goto(f"/plan?{query}")
+    page.wait_for_selector("#results table", timeout=SLOWEST_MS)
+    look = time.perf_counter() - begin
     page.wait_for_selector(ANSWERED, timeout=SLOWEST_MS)
     first, seconds = time.perf_counter() - begin, list[float]()
     page.wait_for_selector("text=operations", timeout=SLOWEST_MS)
@@ -198,7 +201,7 @@ def change_times(page: Page, query: str, field: str, values: Iterable[str], pid:
         page.wait_for_selector(ANSWERED, timeout=SLOWEST_MS)
         seconds.append(time.perf_counter() - begin)
         page.wait_for_selector("text=operations", timeout=SLOWEST_MS)
-    return ChangeTimes(first, seconds, (processor_s(pid) - spent) / len(seconds))
+    return ChangeTimes(look, first, seconds, (processor_s(pid) - spent) / len(seconds))
 
 
 def table(count: int = 1000) -> list[str]:
@@ -223,7 +226,9 @@ def table(count: int = 1000) -> list[str]:
                     found = change_times(page, query, field, values, pid)
                     page.close()
                     median = statistics.median(found.changes_s)
-                    rows.append((f"{what}: first plans", "", f"{found.first_s:.2f} s", ""))
+                    rows.append(
+                        (f"{what}: a first look, all plans", "1 s", f"{found.look_s:.2f}, {found.first_s:.2f} s", "")
+                    )
                     rows.append((f"{what}: a changed field", "0.5 s", f"{median:.2f} s", f"{found.server_s:.2f} s"))
                 steps = journeys(new_page)
         for clients in (1, 8, 32):

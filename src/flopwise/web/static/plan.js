@@ -49,7 +49,6 @@ const FIELDS = {
 /** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer. */
 const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
 const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
-const LONG_MS = 1500; // from here on a first look is worth it
 
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
@@ -66,7 +65,7 @@ export async function show(main) {
   delete state.pick;
   let running = null;
   let timer = 0;
-  let took = Infinity; // ms of the last answer
+  let answered = ""; // of which model and task all plans were shown last
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
   const status = statusLine();
   const results = el("div", { id: "results" });
@@ -142,13 +141,14 @@ export async function show(main) {
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
     let whole = false;
-    if (took > LONG_MS && !PLACES.some((key) => key in question)) {
+    const subject = `${state.workload} ${state.task}`;
+    if (answered !== subject && !PLACES.some((key) => key in question)) {
       ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!whole) draw(plan, question, null, true); }, () => {});
     }
     try {
       const plan = await job("plan", question, { signal: mine.signal, progress: told });
       whole = true;
-      took = performance.now() - begun;
+      answered = subject;
       draw(plan, question, null);
       status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
