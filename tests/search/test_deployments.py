@@ -9,6 +9,7 @@ import pytest
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.catalog import load_facts
+from flopwise.search import deployments as deployments_file
 from flopwise.search.answer import RejectionLog
 from flopwise.search.deployments import (
     SIZED,
@@ -17,6 +18,7 @@ from flopwise.search.deployments import (
     SizedReplicas,
     deployments,
     size_together,
+    sized_replicas,
 )
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_serving import nodes_with_engine
@@ -106,6 +108,22 @@ def test_a_format_that_a_device_lacks_is_left_to_the_search_that_says_so() -> No
     assert not any(question in SIZED for question in group)
     with pytest.raises(MissingFactError, match="no kernels for fp8 weights"):
         deployments(model, workload, nodes[0], *forms)
+
+
+def test_a_group_of_which_some_are_known_and_others_push_them_out_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = questions("Llama-3.1-8B", "A100-SXM-80")
+    alone = [sized_replicas(question) for question in group]
+    monkeypatch.setattr(deployments_file, "SIZED", kept := KeptAnswers(2))
+    for exact in (False, True):
+        kept.clear()
+        size_together(group[:2], exact=exact)
+        size_together(group, exact=exact)
+        assert kept.hits == 2
+        for question, other in zip(group, alone, strict=True):
+            found = sized_replicas(question)
+            assert isinstance(found, SizedReplicas) == isinstance(other, SizedReplicas)
+            if isinstance(found, SizedReplicas) and isinstance(other, SizedReplicas):
+                same(found.steady, other.steady)
 
 
 def test_no_more_answers_are_kept_than_there_is_room_for() -> None:

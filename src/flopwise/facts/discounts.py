@@ -100,6 +100,9 @@ def _offer_in_bands(offer: Offer, bands: Bands) -> Offer:
             low, high = min(low, year_usd), min(high, year_usd)
         source = f"assumed, {100 * band.least_frac:.0f} to {100 * band.most_frac:.0f} % below on demand: {band.source}"
         assumed = AssumedPrice(purchase=purchase, usd_per_hour=(low, high), date=band.date, source=source)
-        made: dict[str, Any] = {PRICE_FIELDS[purchase]: (low + high) / 2, "assumed": (*offer.assumed, assumed)}
+        made: dict[str, Any] = {
+            PRICE_FIELDS[purchase]: (low + high) / 2,
+            "assumed_prices": (*offer.assumed_prices, assumed),
+        }
         offer = replace(offer, **made)
     return offer

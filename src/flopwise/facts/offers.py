@@ -88,7 +88,7 @@ class Offer:
     reserved_date: str | None = None
     reserved_source: str | None = None
     derived: str = ""  # what the price on demand was made of, where no list has it
-    assumed: tuple[AssumedPrice, ...] = field(default=(), metadata={"inner": True})
+    assumed_prices: tuple[AssumedPrice, ...] = field(default=(), metadata={"inner": True})
     notes: str = ""
     marketplace: bool = field(default=False, metadata={"gathered": True})
 
@@ -113,7 +113,7 @@ class Offer:
 
     def assumed_price(self, purchase: str) -> AssumedPrice | None:
         """What the price for a purchase may be where it is assumed; else None."""
-        return next((one for one in self.assumed if one.purchase == purchase), None)
+        return next((one for one in self.assumed_prices if one.purchase == purchase), None)
 
     def assumed_usd_per_hour(self, purchase: str) -> tuple[float, float] | None:
         """The least and the most USD per hour of a price that is assumed; else None."""

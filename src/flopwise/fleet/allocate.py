@@ -377,7 +377,7 @@ def _check_budget(made: ThriftyProgram, seconds: float) -> None:
     if budget is None:
         return
     free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, seconds)
-    floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns)
+    floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns) * (1.0 - solution.gap)
     if floor > budget.usd:
         raise InfeasibleError(
             f"a month costs {format_usd(floor, 0)} at least under these policies; "

@@ -274,7 +274,7 @@ Answer = SizedReplicas | Deployments | None
 
 
 class KeptAnswers:
-    """The last `most` answers of `sized_replicas`; `hits`: questions that were answered from them."""
+    """The last `most` answers of `sized_replicas`; `hits`: questions that one search had of another's."""
 
     def __init__(self, most: int) -> None:
         self.most, self.hits, self._answers = most, 0, OrderedDict[ReplicaQuestion, Answer]()
@@ -283,11 +283,11 @@ class KeptAnswers:
         return asked in self._answers
 
     def __getitem__(self, asked: ReplicaQuestion) -> Answer:
-        self.hits += 1
         return self._answers[asked]
 
     def __setitem__(self, asked: ReplicaQuestion, answer: Answer) -> None:
         self._answers[asked] = answer
+        self._answers.move_to_end(asked)
         while len(self._answers) > self.most:
             self._answers.popitem(last=False)
 
@@ -307,9 +307,11 @@ def sized_replicas(asked: ReplicaQuestion) -> Answer:
     """
     if not asked.is_kept:
         return _answers([_sizing(asked)])[0]
-    if asked not in SIZED:
-        SIZED[asked] = _answers([_sizing(asked)])[0]
-    return SIZED[asked]
+    if asked in SIZED:
+        return SIZED[asked]
+    (answer,) = _answers([_sizing(asked)])
+    SIZED[asked] = answer
+    return answer
 
 
 def size_together(questions: Iterable[ReplicaQuestion]) -> None:
@@ -323,12 +325,15 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> None:
             groups[asked.devices][asked] = None
     for group in groups.values():
         try:
-            fresh = [asked for asked in group if asked not in SIZED]
-            for asked, answer in zip(fresh, _answers([_sizing(asked) for asked in fresh]), strict=True):
-                SIZED[asked] = answer
+            answers = {asked: SIZED[asked] for asked in group if asked in SIZED}
+            SIZED.hits += len(answers)
+            fresh = [asked for asked in group if asked not in answers]
+            answers |= zip(fresh, _answers([_sizing(asked) for asked in fresh]), strict=True)
         except (MissingFactError, SpecError):
             continue
-        _curves_together([SIZED[asked] for asked in group if asked.workload.requests_per_s is not None])
+        for asked, answer in answers.items():
+            SIZED[asked] = answer
+        _curves_together([answers[asked] for asked in group if asked.workload.requests_per_s is not None])
 
 
 def _curves_together(answers: Sequence[Answer]) -> None:

@@ -68,7 +68,7 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
         if constraint:
             ruled_out.add(FORBIDS[constraint], 1, f"{offer.provider} {offer.instance} in {offer.region}", unit="offers")
             continue
-        left_out = {one.purchase for one in offer.assumed if one.kind not in workload.assumed_prices}
+        left_out = {one.purchase for one in offer.assumed_prices if one.kind not in workload.assumed_prices}
         prices = [(p, offer.price_usd_per_hour(p)) for p in purchases if p not in left_out]
         priced = [Priced(offer=offer, purchase=p, usd_per_hour=usd) for p, usd in prices if usd is not None]
         if not priced:
