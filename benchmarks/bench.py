@@ -29,6 +29,7 @@ SEARCH = Path(__file__).parent / "search_speed.py"
 FLEET = Path(__file__).parent / "fleet_speed.py"
 CALLBACKS = Path(__file__).parent / "callback_overhead.py"
 WATCH = Path(__file__).parent / "watch_speed.py"
+WEB = Path(__file__).parent / "web_speed.py"
 SIMULATOR = Path(__file__).parent / "simulator_speed.py"
 MEMORY_TARGET_BYTES = 500e6
 LAYOUTS_PER_S_TARGET = 5e6
@@ -94,6 +95,7 @@ def cases() -> list[Case]:
         ),
         Case("train", ("train", "Llama-3.1-8B", "--gpu", "h100", "--gpus", "64"), 0.25),
         Case("serve", ("serve", "Llama-3.1-8B", "--gpu", "h100"), 0.25),
+        Case("fit", ("fit", "Llama-3.1-8B", "--gpu", "h100", "--context", "32k"), 0.25),
         Case("roofline", ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"), 0.25),
     ]
     every.extend(
@@ -202,6 +204,12 @@ def report(timings: list[Timing]) -> str:
     lines += runpy.run_path(str(CALLBACKS))["table"]()
     lines += ["", "One look at a job, as a process; target 0.5 s:", ""]
     lines += runpy.run_path(str(WATCH))["table"]()
+    lines += [
+        "",
+        "The web app on loopback, in a headless Chromium; target 0.5 s from a changed field to its plans:",
+        "",
+    ]
+    lines += runpy.run_path(str(WEB))["table"]()
     return "\n".join(lines) + "\n"
 
 

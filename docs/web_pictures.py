@@ -15,6 +15,7 @@ IMAGES = Path(__file__).parent / "images"
 PAGES = {
     "web-plan": "/plan?workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M&provider=aws",
     "web-serve": "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=5min&ttft=1s",
+    "web-fleet": "/fleet",
 }
 """Pictures, and the addresses that they show."""
 
@@ -33,8 +34,11 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 1500}, color_scheme="light")
         for name, path in PAGES.items():
             page.goto(address + path)
+            if name == "web-fleet":
+                page.get_by_role("button", name="Write an example").click()
+                page.get_by_role("button", name="Assess").click()
             page.wait_for_selector("#results:not([aria-busy]) table", timeout=120_000)
-            page.wait_for_selector(".chart[data-drawn]")
+            page.wait_for_selector(".chart[data-drawn], .picture")
             page.wait_for_timeout(3_000)
             page.screenshot(path=IMAGES / f"{name}.png")
         browser.close()

@@ -251,6 +251,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert pages <= made.keys()
     functions = made["python-functions.html"].read_text(encoding="utf-8")
     assert "global_batch" in functions, "keywords are those of the stub"
+    assert '<abbr title="Time to first token: ' in made["questions/serve.html"].read_text(encoding="utf-8")
     assert "<math" in made["how-it-works.html"].read_text(encoding="utf-8")
     for name, path in made.items():
         assert "https://fonts" not in (text := path.read_text(encoding="utf-8")), name

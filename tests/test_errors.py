@@ -73,3 +73,8 @@ def test_few_names_are_all_named_where_none_is_near() -> None:
     )
     assert "known:" not in str(UnknownNameError("model", "amazn", [f"x{n}" for n in range(41)]))
     assert str(UnknownNameError("provider", "aws2", ["aws", "gcp"])) == "unknown provider 'aws2'; nearest: aws"
+
+
+@pytest.mark.parametrize(("given", "nearest"), [("h1oo", "H100-SXM-80"), ("hh100", "H100-SXM-80"), ("l4o", "L40")])
+def test_a_name_with_letters_for_digits_or_of_a_longer_one_is_near(given: str, nearest: str) -> None:
+    assert nearest in nearest_names(given, ["A10", "B100", "H100-SXM-80", "L4", "L40", "MI100"])[:2]

@@ -7,7 +7,8 @@ A row's distance is |log(measured / predicted) - median| over that of the end of
 end of the interval. The spread of some rows is the distance that 80 % of them keep to, a row weighing one over the
 square root of its group's rows, and never less than 1. Rows of a family are also predicted by a calibration that does
 not know the family, or none of its maker's: the spreads of those, over all families, are what an unmeasured device's
-band is widened by. Makers other than the one whose measurements stand in for all others are left out.
+band is widened by. As bands do, a row counts with its error under constants that have not seen its publisher. Makers
+other than the one whose measurements stand in for all others are left out.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import argparse
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fit_intervals import TARGET
-from rows import TRUTH, TRUTH_DATE
+from rows import TRUTH, TRUTH_DATE, unseen_errors
 
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.memory import row_method
@@ -47,10 +48,10 @@ DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / COVER
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One predicted row: its device, its study, and its distance."""
+    """One predicted row: its device, its publisher, and its distance."""
 
     device: Accelerator
-    study: str
+    publisher: str
     distance: float
     classes: tuple[str, ...]  # its class of errors, and those above it
     row: Row
@@ -66,12 +67,15 @@ def family_of(chip: Accelerator) -> str:
     return families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
 
 
-def distance(prediction: Prediction, facts: Facts) -> float | None:
-    """How far the measured value is from the median, over the end of the class's own band on that side."""
+def distance(prediction: Prediction, facts: Facts, unseen: Mapping[tuple[str, str], float]) -> float | None:
+    """How far the measured value is from the median, over the end of the class's own band on that side.
+
+    `unseen`: predicted / measured - 1, by row and quantity, where others than the prediction's own errors count.
+    """
     if prediction.band is None or not prediction.predicted or not prediction.measured:
         return None
-    band = facts.calibration.errors[prediction.band.name]
-    ratio = math.log(prediction.measured / prediction.predicted)
+    band, key = facts.calibration.errors[prediction.band.name], (prediction.id, prediction.quantity)
+    ratio = -math.log1p(unseen[key]) if key in unseen else math.log(prediction.measured / prediction.predicted)
     if prediction.unit.startswith("tokens") and ".tpot" in band.name:  # one stream: 1 / TPOT
         ratio = -ratio
     low, high = map(math.log, prediction.band.reach)
@@ -80,17 +84,21 @@ def distance(prediction: Prediction, facts: Facts) -> float | None:
     return (ratio - math.log(band.median)) / math.log(end / band.median)
 
 
-def measured_rows(kind: str, rows: Iterable[Row], facts: Facts) -> list[Measured]:
-    """The rows that can be predicted with `facts`."""
+def measured_rows(
+    kind: str, rows: Iterable[Row], facts: Facts, unseen: Mapping[tuple[str, str], float] | None = None
+) -> list[Measured]:
+    """The rows that can be predicted with `facts`; `unseen` as of `distance`."""
     found = []
     done = run_backtest(KINDS[kind], rows, facts)
     for prediction, row in zip(done.predictions, done.rows, strict=True):
-        far = distance(prediction, facts)
+        far = distance(prediction, facts, unseen or {})
         if far is not None:
             assert prediction.band is not None
             parts = (prediction.band.asked or prediction.band.name).split(".")
             above = tuple(".".join(parts[:count]) for count in range(1, len(parts) + 1))
-            found.append(Measured(facts.resolve(row["gpu"]).accelerator, row["study"], far, above, row))
+            found.append(
+                Measured(facts.resolve(row["gpu"]).accelerator, row.get("publisher") or row["study"], far, above, row)
+            )
     return found
 
 
@@ -113,7 +121,7 @@ def spread(members: Sequence[tuple[str, float]], *, once: bool = False) -> float
 def coverage(kind: str, facts: Facts) -> dict[str, Any]:
     """The families of one kind of prediction, and the spreads of those left out."""
     by_family: dict[str, list[Measured]] = defaultdict(list)
-    for one in measured_rows(kind, measurements(KINDS[kind], TRUTH / f"{kind}.csv"), facts):
+    for one in measured_rows(kind, measurements(KINDS[kind], TRUTH / f"{kind}.csv"), facts, unseen_errors(kind)):
         by_family[one.family].append(one)
     family_out: list[tuple[str, float]] = []
     maker_out: list[tuple[str, float]] = []
@@ -125,19 +133,23 @@ def coverage(kind: str, facts: Facts) -> dict[str, Any]:
             maker_out += [(family, m.distance) for m in measured_rows(kind, rows, blind)]
     every = [m for own in by_family.values() for m in own]
     # a family without rows is no surer than the known one that is met worst
-    farthest = max(spread([(m.study, m.distance) for m in own]) for own in by_family.values() if len(own) >= FEW_ROWS)
+    farthest = max(
+        spread([(m.publisher, m.distance) for m in own]) for own in by_family.values() if len(own) >= FEW_ROWS
+    )
     foreign = max(
-        spread([(m.study, m.distance) for m in own]) for own in by_family.values() if own[0].device.vendor != GENERAL
+        spread([(m.publisher, m.distance) for m in own])
+        for own in by_family.values()
+        if own[0].device.vendor != GENERAL
     )
     of_training = kind == "training" and {
         "stacks": dict(sorted(Counter(row_stack(m.row) for m in every).items())),
-        "large": spread([(m.study, m.distance) for m in every if float(m.row["gpus"]) > LARGE_GPUS]),
+        "large": spread([(m.publisher, m.distance) for m in every if float(m.row["gpus"]) > LARGE_GPUS]),
     }
     return (of_training or {}) | {
         "families": {
             family: {
                 "maker": f"{own[0].device.vendor} {own[0].device.kind}", "rows": len({m.row["id"] for m in own}),
-                "sources": len({m.study for m in own}), "spread": spread([(m.study, m.distance) for m in own]),
+                "sources": len({m.publisher for m in own}), "spread": spread([(m.publisher, m.distance) for m in own]),
                 "classes": dict(sorted(Counter(name for m in own for name in m.classes).items())),
             }
             for family, own in sorted(by_family.items())

@@ -8,6 +8,10 @@ square root of its source's rows in the class, so that a source with many rows d
 on sources that they have not seen: each source is left out in turn, and one factor on the spread of all bands of a kind
 is set so that 80 % of what was left out lies inside. Where constants were fitted to the rows themselves, a row counts
 with its error under constants that have not seen its source; rows that are younger than the fit were never seen.
+
+Bands know nothing of data/coverage.json: its spreads of families of devices are measured against them afterwards. The
+bias of few sources is nobody else's: where a class has fewer than `MANY_SOURCES`, its band holds the estimate itself.
+What is known worse (`.far`) is never surer than what it stands beside.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "inte
 
 
 class Point(NamedTuple):
-    """One measurement: its class, source, log(measured / predicted), and how much wider than its class its band is.
+    """One measurement: its class, source and log(measured / predicted).
 
     Of a row with inputs that nobody stated, the logarithm is what is left beyond their ends.
     """
@@ -55,7 +59,6 @@ class Point(NamedTuple):
     name: str
     source: str
     log_ratio: float
-    spread: float
 
 
 class Band(NamedTuple):
@@ -82,7 +85,7 @@ def points_of(scored: Sequence[Case]) -> list[Point]:
             far -= min(max(far, math.log(band.reach[0])), math.log(band.reach[1]))
             if case.kind == "memory":
                 name = unseen_class(case, measured)
-            points.append(Point(name, case.publisher, far, band.spread))
+            points.append(Point(name, case.publisher, far))
     return points
 
 
@@ -114,11 +117,9 @@ def source_weights(points: Sequence[Point]) -> Array:
 
 
 def fit(points: Sequence[Point], floor: float) -> Band:
-    """The band of some points; a point whose band is wider than its class counts as near as its spread makes it."""
+    """The band of some points."""
     ratios, weights = np.array([p.log_ratio for p in points]), source_weights(points)
-    median = weighted_quantile(ratios, weights, 0.5)
-    scaled = median + (ratios - median) / np.array([p.spread for p in points])
-    low, high = weighted_quantile(scaled, weights, 0.1), weighted_quantile(scaled, weights, 0.9)
+    low, median, high = (weighted_quantile(ratios, weights, quantile) for quantile in (0.1, 0.5, 0.9))
     return Band(min(low, median - floor), median, max(high, median + floor))
 
 
@@ -156,8 +157,7 @@ def inside(fitted: dict[str, Band], points: Sequence[Point], factor: float) -> l
         name = nearest(fitted, p.name)
         if name is not None:
             band = fitted[name]
-            wide = factor * p.spread
-            low, high = band.median + (band.low - band.median) * wide, band.median + (band.high - band.median) * wide
+            low, high = widened(band, factor)
             out.append(low <= p.log_ratio <= high)
     return out
 
@@ -200,6 +200,13 @@ def widened(band: Band, factor: float) -> tuple[float, float]:
     return band.median + (band.low - band.median) * factor, band.median + (band.high - band.median) * factor
 
 
+def outside(band: tuple[float, float, float], near: dict[str, float | int]) -> tuple[float, float, float]:
+    """The band of what is known worse than its neighbour `near`, never narrower on either side of its median."""
+    low, median, high = band
+    beside, middle, above = (math.log(near[end]) for end in ("low", "median", "high"))
+    return min(low, median - (middle - beside)), median, max(high, median + (above - middle))
+
+
 def _place(name: str) -> tuple[int, str]:
     """Where a class stands in the file: by kind, then by name."""
     return [kind.replace("-", "_") for kind in KINDS].index(name.split(".", maxsplit=1)[0]), name
@@ -226,14 +233,13 @@ def main() -> None:
                 continue
             factor = factors[name]
             low, high = widened(band, factor)
-            if name.endswith(".far") and len({p.source for p in own[name]}) < MANY_SOURCES:
-                low, high = min(low, 0.0), max(high, 0.0)  # the bias of few sources is nobody else's
-            out[name] = {
-                "low": round(math.exp(low), 4),
-                "median": round(math.exp(band.median), 4),
-                "high": round(math.exp(high), 4),
-                "rows": len(own[name]),
-            }
+            if len({p.source for p in own[name]}) < MANY_SOURCES:
+                low, high = min(low, 0.0), max(high, 0.0)
+            median = band.median
+            if name.endswith(".far"):
+                low, median, high = outside((low, median, high), out[name.removesuffix(".far")])
+            ends = zip(("low", "median", "high"), (low, median, high), strict=True)
+            out[name] = {end: round(math.exp(value), 4) for end, value in ends} | {"rows": len(own[name])}
             ends = (f"{out[name][q]:.3f}" for q in ("low", "median", "high"))
             print(f"  {name:38} {len(own[name]):5} x {factor:.2f}", *ends)
     if given.write:

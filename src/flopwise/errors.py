@@ -56,11 +56,17 @@ def nearest_hint(given: object, allowed: Iterable[str]) -> str:
     return f"; nearest: {near[0]}" if near else ""
 
 
+LOOK_ALIKE = str.maketrans("oil", "011")
+"""Letters that are written for the digits of a name: h1oo."""
+NEAR, BEGINNING = 0.55, 0.95
+"""How alike names are that are near, of 1; and how much less than a whole name its beginning says."""
+
+
 def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str, ...]:
     """Return the `known` names most like `given`, best first, blind to case and punctuation.
 
-    Names that punctuation alone tells apart (OPT-1.3b, OPT-13b) are all returned, the one written more like `given`
-    first.
+    A name that only begins like `given` is near, too (hh100: H100-SXM-80). Names that punctuation alone tells apart
+    (OPT-1.3b, OPT-13b) are all returned, the one written more like `given` first.
     """
     import difflib  # noqa: PLC0415 - only a wrong name needs it
 
@@ -69,8 +75,22 @@ def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str
     for name in known:
         folded.setdefault(fold(name), {}).setdefault(name.lower(), name)
     key = fold(given)
-    close = difflib.get_close_matches(key, folded, n=limit, cutoff=0.55)
-    inside = [k for k in folded if key and (key in k or k in key)]
+    if not key:
+        return ()
+
+    def likeness(name: str, key: str) -> float:
+        matcher = difflib.SequenceMatcher(None, name, key)
+        whole = matcher.ratio()
+        matcher.set_seq1(name[: len(key)])
+        return max(whole, matcher.ratio() * BEGINNING)
+
+    scores: dict[str, float] = {}
+    for typed in dict.fromkeys([key, key.translate(LOOK_ALIKE)]):
+        scores = {name: likeness(name, typed) for name in folded}
+        if any(score >= NEAR for score in scores.values()):
+            break
+    close = sorted((name for name in scores if scores[name] >= NEAR), key=lambda name: -scores[name])[:limit]
+    inside = [k for k in folded if key in k or k in key]
     found: list[str] = []
     for near in dict.fromkeys([*close, *inside]):
         spelled = sorted(folded[near], key=lambda s: -difflib.SequenceMatcher(None, given, s).ratio())

@@ -41,7 +41,7 @@ def takes(*specs: type, **own: ValueKind) -> Callable[[Callable[P, R]], Callable
         extra = [_parameter(name, specs) for name in fields]
         call.__signature__ = shown.replace(parameters=[*named, *extra])  # type: ignore[attr-defined] # inspect reads it
         call.specs, call.spelled = specs, spelled  # type: ignore[attr-defined] # the stub is made from them
-        call.__doc__ = f"{function.__doc__ or ''}{_arguments(fields, spelled)}"
+        call.__doc__ = _documented(function.__doc__ or "", fields, spelled)
         return call
 
     return declare
@@ -94,13 +94,16 @@ def _annotation(kind: Any, one: Option) -> str:
     )
 
 
-def _arguments(fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:
-    """The part of a docstring that says what each option is."""
-    if not fields:
-        return ""
+def _documented(text: str, fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:
+    """A docstring whose `Args:` say what each option is, after those that its author wrote."""
     lines = []
     for name, one in fields.items():
         others = ", ".join(other for other, field in spelled.items() if field == name)
-        alias = f" (or {others})" if others else ""
-        lines.append(f"        {name}{alias}: {one.help}")
-    return "\n".join(["\n    Keywords:", *lines, ""])
+        lines.append(f"        {name}{f' (or {others})' if others else ''}: {one.help}")
+    head, own, rest = text.partition("    Args:\n")
+    if not own:
+        head, heading, rest = text.partition("    Raises:\n")
+        return "\n".join([f"{head}    Args:", *lines, f"\n{heading}{rest}"])
+    written, gap, rest = rest.partition("\n\n")
+    kept = [line for line in written.split("\n") if not line.startswith("        **")]  # which the options replace
+    return f"{head}{own}" + "\n".join([*kept, *lines]) + f"{gap}{rest}"

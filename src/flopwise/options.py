@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwise import units
-from flopwise.errors import SpecError, nearest_hint
+from flopwise.errors import SpecError, fold, nearest_hint
 from flopwise.values import dataclass
 
 JsonSchema = dict[str, Any]
@@ -81,6 +81,34 @@ def name(metavar: str, longest: int = 200) -> ValueKind:
     return ValueKind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
 
 
+PROVIDER_ALIASES = {
+    alias: provider
+    for provider, aliases in {
+        "aws": "amazon amazonwebservices ec2",
+        "azure": "microsoft microsoftazure msazure",
+        "gcp": "google googlecloud googlecloudplatform gce",
+        "lambda": "lambdalabs lambdacloud lambdaai",
+        "massedcompute": "massed",
+        "oci": "oracle oraclecloud",
+        "vast": "vastai",
+    }.items()
+    for alias in aliases.split()
+}
+"""Other names of providers, folded, and what offers call them."""
+
+
+def provider_name(given: str) -> str:
+    """What offers call the provider `given`, which may be one of `PROVIDER_ALIASES`; else as given."""
+    return PROVIDER_ALIASES.get(fold(given), given)
+
+
+def _provider(value: object, what: str) -> str:
+    return provider_name(name("provider").parse(value, what))
+
+
+PROVIDER = replace(name("provider"), parse=_provider)
+
+
 def choice(*allowed: str) -> ValueKind:
     """One of a few names."""
 
@@ -136,7 +164,7 @@ FLOPS = quantity("flop", units.parse_flops, high=1e36)
 BYTES = quantity("bytes", units.parse_bytes, high=1e21)
 SECONDS = quantity("time", units.parse_seconds, high=1e12)
 SECONDS_OR_ZERO = quantity("time", units.parse_seconds, high=1e12, closed=True)
-RATE = quantity("rate", units.parse_rate, high=1e12)
+RATE = quantity("rate", units.parse_rate, low=1e-12, high=1e12)
 RATE_OR_ZERO = quantity("rate", units.parse_rate, high=1e12, closed=True)
 BANDWIDTH = quantity("bandwidth", units.parse_bytes_per_s, low=1e-9, high=1e18)
 WATTS = quantity("power", units.parse_watts, high=1e6)

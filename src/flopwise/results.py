@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from flopwise.errors import SpecError
 from flopwise.pictures import Picture
@@ -49,11 +49,7 @@ class Result:
         Raises:
             SpecError: pandas is not installed.
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise SpecError("to_frame needs pandas: pip install pandas") from None
-        return pandas.DataFrame(records(self.to_dict(), self.table))
+        return _frame(records(self.to_dict(), self.table))
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the answer with matplotlib, on `axes` where some are given; returns the axes.
@@ -70,16 +66,73 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The sentence and the main table, for notebooks."""
-        rows, shown = records(self.to_dict(), self.table), [f"<p><strong>{html.escape(self.verdict)}</strong></p>"]
-        if rows:
-            heads = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
-            cells = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-            lines = [f"<tr>{cells}</tr>"]
-            for row in rows:
-                cells = "".join(f"<td>{html.escape(_shown(row.get(name)))}</td>" for name in heads)
-                lines.append(f"<tr>{cells}</tr>")
-            shown.append(f"<table>{''.join(lines)}</table>")
-        return "\n".join(shown)
+        return _page(self.verdict, records(self.to_dict(), self.table))
+
+
+V = TypeVar("V")
+NAMED = 4
+"""Rows that a listing names in its `repr`."""
+
+
+class Rows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep `what` its rows are
+    """Facts in their order: a tuple that shows in a line, in a notebook as a table, and gives plain data."""
+
+    what: str
+
+    def __new__(cls, rows: Iterable[V] = (), what: str = "rows") -> Self:
+        """`what` they are, in the plural: accelerators."""
+        made = super().__new__(cls, rows)
+        made.what = what
+        return made
+
+    def to_dict(self) -> list[Any]:
+        """The rows as plain data: what `--json` prints."""
+        return [plain(row) for row in self]
+
+    def to_frame(self) -> Any:
+        """The rows as a DataFrame of pandas. SpecError: pandas is not installed."""
+        return _frame(records(self.to_dict()))
+
+    def __repr__(self) -> str:
+        """How many there are, and the first of them."""
+        names = [_name(row) for row in self[:NAMED]]
+        return f"<{self._title}: {', '.join(names)}{' ...' * (len(self) > NAMED)}>"
+
+    def _repr_html_(self) -> str:
+        """The table, for notebooks."""
+        return _page(self._title, records(self.to_dict()))
+
+    @property
+    def _title(self) -> str:
+        return f"{len(self):,} {self.what if len(self) != 1 else self.what.removesuffix('s')}"
+
+
+def _name(row: Any) -> str:
+    """What a row of facts is called."""
+    values = row if isinstance(row, Mapping) else {n: getattr(row, n, None) for n in ("name", "instance", "region")}
+    return str(values.get("name") or f"{values.get('instance')} in {values.get('region')}")
+
+
+def _frame(rows: list[dict[str, Any]]) -> Any:
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        raise SpecError("to_frame needs pandas: pip install pandas") from None
+    return pandas.DataFrame(rows)
+
+
+def _page(title: str, rows: list[dict[str, Any]]) -> str:
+    """A sentence above a table of the figures of `rows`, as HTML."""
+    shown = [f"<p><strong>{html.escape(title)}</strong></p>"]
+    if rows:
+        heads = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
+        cells = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+        lines = [f"<tr>{cells}</tr>"]
+        for row in rows:
+            cells = "".join(f"<td>{html.escape(_shown(row.get(name)))}</td>" for name in heads)
+            lines.append(f"<tr>{cells}</tr>")
+        shown.append(f"<table>{''.join(lines)}</table>")
+    return "\n".join(shown)
 
 
 def records(document: Any, table: str | None = "") -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def test_a_spelling_that_leaves_the_variant_open_says_what_was_taken() -> None:
 def test_offers_by_instance_and_price() -> None:
     found = flopwise.instances("p5.48xlarge", provider="aws")
     assert {(o.accelerator, o.count) for o in found} == {("H100-SXM-80", 8)}
-    cheap = flopwise.instances(accelerator="h100", purchase="spot", max_usd_per_hour=30)
+    cheap = flopwise.instances(gpu="h100", purchase="spot", max_usd_per_hour=30)
     assert all(o.spot_usd_per_hour is not None and o.spot_usd_per_hour <= 30 for o in cheap)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +157,18 @@ def test_lists_are_asked_by_name() -> None:
     for question in (flopwise.gpus, flopwise.models):
         with pytest.raises(flopwise.UnknownNameError):
             question("zzz")
+
+
+def test_facts_show_in_a_line_and_are_tuples() -> None:
+    found = flopwise.gpus(vendor="AMD")
+    assert repr(found).startswith(f"<{len(found)} accelerators: MI100, ")
+    assert repr(flopwise.gpus("h200")) == "<1 accelerator: H200-SXM-141>"
+    assert len(repr(flopwise.instances())) < 300
+    assert repr(flopwise.models("Llama-3.1-8B")) == "<1 model: Llama-3.1-8B>"
+    assert found == tuple(found)
+    assert pickle.loads(pickle.dumps(found)) == found  # noqa: S301 - made in this line
+    assert found._repr_html_().count("<tr>") == len(found) + 1
+    assert [row["name"] for row in found.to_dict()] == [device.name for device in found]
+    frame = pytest.importorskip("pandas")
+    assert isinstance(found.to_frame(), frame.DataFrame)
+    assert list(found.to_frame()["name"]) == [device.name for device in found]

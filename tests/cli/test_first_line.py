@@ -127,3 +127,16 @@ def test_lists_take_a_number_too(run: Run) -> None:
     code, _, err = run("plan gpt2 --task pretrain --tokens 10M --gpu 2xa100-80gb --max-gpus 3")
     assert code == 2
     assert "3, but" in err
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown"),
+    [
+        ("100T", r"interruptions +\d[\d,.]* expected, one every "),
+        ("1B", r"interruptions +under 0.1 % chance of one; "),
+    ],
+)
+def test_interruptions_are_a_number_or_a_chance(run: Run, tokens: str, shown: str) -> None:
+    _, out, _ = run(f"train gpt2 --gpu 8xh100 --seq 1024 --tokens {tokens}")
+    assert re.search(shown, out)
+    assert re.search(r"unit costs +\$[\d.]+ per hour; ", out)

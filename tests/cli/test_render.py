@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.render import Screen, bars, cell, heading, pairs, plain_text, screen, table, tree, write
+from flopwise.cli.render import Screen, bars, cell, heading, pairs, plain_text, screen, table, tree, verdict, write
 from flopwise.provenance import fact, term
 
 PIPE = Screen()
@@ -231,3 +231,23 @@ def test_colour_changes_no_line(rows: list[tuple[str, str]], width: int) -> None
             write(pairs(rows, paper), heading("a verdict " * 20, paper), to=paper)
         shown.append(re.sub(r"\x1b\[\d+m", "", out.getvalue()))
     assert [line.rstrip() for line in shown[0].splitlines()] == [line.rstrip() for line in shown[1].splitlines()]
+
+
+def test_a_cell_that_would_be_tall_makes_records_of_the_rows() -> None:
+    rows = [("gaudi", "PyTorch with a bridge " * 12), ("xla", "JAX")]
+    text = table(["software", "what has to be ported"], rows, Screen(width=40))
+    assert text.count("software  ") == 2
+    assert "─" not in text
+    assert "─" in table(["software", "what has to be ported"], rows, Screen(width=120))
+
+
+def test_what_is_good_is_green_what_is_bad_is_red_and_widths_stay() -> None:
+    rows = [("bf16", False, False), ("fp8", True, True)]
+    plain = table(["weights", "fits", "spot"], rows, Screen(width=80))
+    shown = table(["weights", "fits", "spot"], rows, Screen(width=80, color=True))
+    assert "\x1b[31mno\x1b[0m" in shown
+    assert "\x1b[32myes\x1b[0m" in shown
+    assert shown.count("\x1b[3") == 2  # `spot` is neither good nor bad
+    assert re.sub(r"\x1b\[\d+m", "", shown) == plain
+    assert verdict("Does not fit 1 x L4: much", Screen(color=True)).startswith("\x1b[31m")
+    assert verdict("Fits 1 x L4", Screen(color=True)).startswith("\x1b[1m")

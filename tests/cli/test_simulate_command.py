@@ -91,3 +91,21 @@ def test_scaling_to_zero_wakes_for_who_comes(said: Say) -> None:
     assert found["autoscale"]["cold_starts"] == 8
     assert found["ttft_s"]["p50"] > 20
     assert found["autoscale"]["mean_replicas"] < 0.6
+
+
+@pytest.mark.parametrize(("ttft", "tpot", "code"), [("p95=5s", "p99=1s", 0), ("p95=5s", "p99=1ms", 1)])
+def test_a_limit_at_a_percentile_is_held_or_missed(
+    capsys: pytest.CaptureFixture[str], ttft: str, tpot: str, code: int
+) -> None:
+    line = f"{TRAFFIC.replace('400', '40')} --ttft {ttft} --tpot {tpot}"
+    assert cli.main([*line.split(), "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    first, second = found["targets"]
+    assert first == {
+        "latency": "ttft", "percentile": "p95", "limit_s": 5.0, "measured_s": found["ttft_s"]["p95"], "holds": True
+    }  # fmt: skip
+    assert (second["measured_s"], second["holds"]) == (found["tpot_s"]["p99"], code == 0)
+    assert found["verdict"].startswith("Holds TTFT p95 of 5.00 s: ")
+    assert ("Misses TPOT p99 of 1.00 ms: " in found["verdict"]) == (code == 1)
+    assert cli.main([*line.split(), "--ttft", "mean=1s"]) == 2
+    assert "--ttft: allowed of a run: p50, p90, p95, p99" in capsys.readouterr().err

@@ -16,7 +16,8 @@ import pytest
 from bad_inputs import GOOD_FILES, Case
 
 from flopwise import cli
-from flopwise.cli.progress import Progress
+from flopwise.cli.commands import plan
+from flopwise.cli.progress import SHOWN_AFTER_S, Progress
 from flopwise.serving.sim import fleet
 
 
@@ -44,7 +45,8 @@ def in_terminal(argv: list[str], *, columns: int = 100, **env: str) -> str:
 FLOPWISE = [sys.executable, "-m", "flopwise"]
 WORK = """
 import time
-from flopwise.cli.progress import Progress
+from flopwise.cli.commands import plan
+from flopwise.cli.progress import SHOWN_AFTER_S, Progress
 with Progress("searching") as progress:
     for done in range(8):
         progress(done, 8, "layouts")
@@ -110,16 +112,42 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_progress_waits_half_a_second_and_redraws_at_most_ten_times_a_second() -> None:
+def test_progress_waits_a_moment_and_redraws_at_most_ten_times_a_second() -> None:
     now = 0.0
     stream = _Terminal()
     with Progress("work", stream, lambda: now) as progress:
         for tick in range(100):
             now = tick * 0.02
             progress(tick, 100)
-            if now < 0.5:
+            if now < SHOWN_AFTER_S:
                 assert stream.getvalue() == ""
-    assert 10 <= stream.getvalue().count("work") <= 16
+    assert 14 <= stream.getvalue().count("work") <= 19
+    assert SHOWN_AFTER_S <= 0.2  # with the start of a process within 0.3 s of the question
+
+
+SILENT = """
+import time
+from flopwise.cli.progress import Progress, note
+with Progress("planning"):
+    {within}
+    for _ in range(20):
+        time.sleep(0.02)
+    note("prices are old")
+    time.sleep(0.3)
+print("done")
+"""
+
+
+@pytest.mark.parametrize(("within", "line"), [("pass", "planning"), ("Progress('searching').__enter__()", "searching")])
+def test_work_that_reports_nothing_shows_its_line_until_something_is_written(within: str, line: str) -> None:
+    shown = in_terminal([sys.executable, "-c", SILENT.format(within=within)])
+    assert shown == f"\r\x1b[K{line} ...\r\x1b[Knote: prices are old\r\ndone\r\n"
+
+
+def test_every_command_that_reports_progress_shows_a_line_from_its_start() -> None:
+    for file in sorted(Path(plan.__file__).parent.glob("*.py")):
+        if "with Progress(" in file.read_text() and file.stem not in ("observe", "probe"):  # which wait by design
+            assert 'work="' in file.read_text(), file.stem
 
 
 @pytest.mark.parametrize("command", ["--rate 1 --requests 5", "--rate 1 --requests 5 --autoscale queue"])

@@ -8,6 +8,7 @@ from flopwise.api.facts import instances
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import PURCHASES, Offer
+from flopwise.options import PROVIDER_ALIASES
 
 FACTS = load_facts()
 OFFERS = FACTS.offers
@@ -165,7 +166,7 @@ def test_a_cpu_offer_never_has_more_cores_than_its_vcpus() -> None:
 
 
 def test_filters_agree_with_a_plain_scan() -> None:
-    found = instances(provider="AWS", region="us-east-1", accelerator="h100", purchase="spot", max_usd_per_hour=30)
+    found = instances(provider="AWS", region="us-east-1", gpu="h100", purchase="spot", max_usd_per_hour=30)
     assert found == tuple(
         o
         for o in OFFERS
@@ -184,7 +185,7 @@ def test_filters_agree_with_a_plain_scan() -> None:
     [
         ({"provider": "awz"}, "unknown provider 'awz'; nearest: aws"),
         ({"region": "westeurop"}, "unknown region 'westeurop'; nearest: westeurope"),
-        ({"accelerator": "h1000"}, "unknown accelerator 'h1000'; nearest"),
+        ({"gpu": "h1000"}, "unknown accelerator 'h1000'; nearest"),
         ({"name": "p5.48xlarg"}, "unknown instance 'p5.48xlarg'; nearest: p5.48xlarge"),
         ({"kind": "fpga"}, "unknown kind of accelerator 'fpga'"),
     ],
@@ -192,3 +193,20 @@ def test_filters_agree_with_a_plain_scan() -> None:
 def test_a_filter_that_fits_nothing_known_names_the_nearest(filters: dict[str, str], message: str) -> None:
     with pytest.raises(UnknownNameError, match=message):
         instances(**filters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "offered"), [("amazon", "aws"), ("Google Cloud", "gcp"), ("lambda-labs", "lambda")])
+def test_a_provider_goes_by_the_names_that_people_use(given: str, offered: str) -> None:
+    assert {o.provider for o in instances(provider=given)} == {offered}
+    assert load_facts().offers_for(provider=given) == load_facts().offers_for(provider=offered)
+
+
+def test_a_misspelt_other_name_of_a_provider_is_near() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown provider 'gogle'.* google is gcp here"):
+        instances(provider="gogle")
+
+
+def test_other_names_are_of_providers_that_are_known_and_none_is_one() -> None:
+    providers = {o.provider for o in OFFERS}
+    assert set(PROVIDER_ALIASES.values()) <= providers
+    assert not PROVIDER_ALIASES.keys() & providers

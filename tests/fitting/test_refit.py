@@ -37,7 +37,7 @@ def fitted(facts: Facts, rows: list[dict[str, str]]) -> Refit:
 
 
 def test_a_slower_machine_is_found_out(facts: Facts) -> None:
-    found = fitted(facts, cpu_rows(facts, {"matmul_frac.bf16": 0.7, "train_host_ratio": 3.0}))
+    found = fitted(facts, cpu_rows(facts, {"matmul_frac.bf16": 0.7, "train_host_ratio": 3.0}, count=24))
     values = {c.name: v for c, v in found.values.items()}
     assert values["matmul_frac.bf16"] == pytest.approx(0.7, rel=0.1)
     assert np.median(np.abs(found.before)) > 0.25

@@ -115,6 +115,32 @@ def tried(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Po
         yield Tried(by=dict(by), spot=spot, on_a=on_a, taken=tuple((taken, spare) for taken, spare, _ in picked))
 
 
+def has_redundant(options: list[MonthlyOption], demand: WorkloadDemand, taken: Counts, rules: Policies) -> bool:
+    """Whether one machine less carries the workload for less money.
+
+    At most the storage that went with it then costs what the dearest provider asks, and its provider's cheapest
+    machines stand by for what it did for a backup: 1 of each part that it carried, and the share of the rest.
+    """
+    whole = sum(n / c.instances for c, n in taken)
+    for c, _ in taken:
+        part = 1 / c.instances
+        if whole - part < 1 - EDGE:
+            continue
+        stored = demand.volumes_usd
+        dearer = part * (max(stored.values()) - stored[c.provider]) if stored else 0.0
+        standby = 0.0
+        if demand.backup:
+            share = rules.backup.share
+            part = min(part + share * part, share)
+            ready = [o for o in options if o.provider == c.provider and o.purchase == "on_demand"]
+            ready = [] if c.provider == "a" and rules.quotas else ready
+            hours = rules.backup.hours / 730
+            standby = min((math.ceil(part * o.instances - EDGE) * o.usd_each * hours for o in ready), default=math.inf)
+        if c.usd_each > dearer + standby + EDGE:
+            return True
+    return False
+
+
 def counts_enough(
     bill: Tried, options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Policies, slack: float
 ) -> bool:
@@ -126,6 +152,9 @@ def counts_enough(
     """
     if not rules.shares and rules.max_spot_share == 1:
         return True
+    for number, (demand, (taken, _)) in enumerate(zip(demands, bill.taken, strict=True)):
+        if demand.splittable and has_redundant([c for c in options if c.workload == number], demand, taken, rules):
+            return False
     limited = rules.max_spot_share < 1
     paid: dict[tuple[str, bool], float] = {(p, spot): 0.0 for p in "ab" for spot in (False, True)}
     model = LinearRows()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flopwise.errors import InfeasibleError
+from flopwise.fleet import allocate as allocation
 from flopwise.fleet import outlook
 from flopwise.fleet.allocate import allocate as allocate_problem
 from flopwise.fleet.assess import assess
@@ -112,6 +113,56 @@ def test_machines_that_nobody_needs_are_no_way_to_a_share() -> None:
     demands = [demand("s"), demand("t", split=True)]
     with pytest.raises(InfeasibleError, match=r"37\.5 % is as near"):
         allocate(options, demands, HALVES)
+
+
+@pytest.mark.parametrize(("beside", "rounds"), [(0, 4), (700, 4), (0, 1)])
+def test_a_small_machine_beside_one_that_carries_all_is_no_way_to_a_share(
+    beside: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """t runs on one of b at 100, or on five of a at 25; u on a at 20. b may have from 30 to 70 % of the bill.
+
+    Alone it has 83 %, and with one of a beside it, for nothing, 69 % of 145. In halves one of b needs three of a.
+    """
+    monkeypatch.setattr(allocation, "ROUNDS", rounds)
+    options = [option(0, "b", 100), option(0, "a", 25, 5), option(1, "a", 20)]
+    options += [option(1, "a", 21 + n / 1000, instance=f"a.{n}", purchase=f"p{n}") for n in range(beside)]
+    rules = replace(RULES, providers={"b": 0.5}, share_tolerance=0.2)
+    demands = [demand("t", split=True), demand("u")]
+    with pytest.raises(InfeasibleError, match=r"83\.3 % is as near as it comes"):
+        allocate(options, demands, rules)
+    halves = allocate([option(0, "b", 50, 2), *options[1:]], demands, rules)
+    assert {(t.option.workload, t.option.provider, t.count) for t in halves.taken} == {
+        (0, "b", 1), (0, "a", 3), (1, "a", 1),
+    }  # fmt: skip
+
+
+def test_a_machine_that_is_cheaper_than_standby_is_not_redundant() -> None:
+    """A quarter of t stands by with a: two on demand at 40, or one of five a year at 21, which carries a fifth as well.
+
+    With two on demand for a day (2.63) it is redundant, and no way to the share of a.
+    """
+    options = [
+        option(0, "b", 100), option(0, "a", 40, 5, instance="a.now"),
+        option(0, "a", 21, 5, instance="a.year", purchase="reserved_1y"),
+    ]  # fmt: skip
+    rules, demands = replace(RULES, providers={"a": 0.2}, share_tolerance=0.08), [demand("t", split=True, backup=True)]
+    found = allocate(options, demands, rules)
+    assert {(t.option.instance, t.count, t.role) for t in found.taken} == {
+        ("b.x", 1, "primary"), ("a.year", 1, "primary"),
+    }  # fmt: skip
+    a_day = replace(rules, backup=Backup(share=0.25, on=False, hours=24))
+    with pytest.raises(InfeasibleError, match=r"2\.6 % is as near as it comes"):
+        allocate(options, demands, a_day)
+
+
+def test_a_budget_is_compared_with_what_is_needed() -> None:
+    """b has at most 70 %: with one redundant machine of a 145 would hold it, without waste 165 does."""
+    options = [option(0, "b", 100), option(0, "a", 25, 5), option(0, "b", 60, 2, instance="b.half"), option(1, "a", 20)]
+    rules = replace(RULES, providers={"b": 0.5}, share_tolerance=0.2)
+    demands = [demand("t", split=True), demand("u")]
+    assert allocate(options, demands, rules).usd == 60 + 75 + 20
+    with pytest.raises(InfeasibleError, match=r"a month costs \$155 at least"):
+        allocate(options, demands, replace(rules, budget_per_month=150))
 
 
 def test_nothing_stands_by_that_is_not_needed() -> None:

@@ -69,6 +69,15 @@ def test_few_rows_pass_more_weights_than_a_processors_caches_hold() -> None:
     assert all(one.name == "matmul" for one in _probe(FakeDevice(), "matmul").measurements), "of a card: in its shapes"
 
 
+def test_products_of_the_first_dtype_come_before_what_takes_long() -> None:
+    """Weights of hundreds of megabytes wait until the rate of products is known; other dtypes come last."""
+    device = FakeDevice(kind="cpu")
+    order = [(one.name, one.dtype) for one in _probe(device, "matmul").measurements]
+    (first, second), names = device.dtypes[:2], list(dict.fromkeys(order))
+    assert (names[0], names[-1]) == (("matmul", first), ("matmul", second))
+    assert {name for name, _ in names[1:-1]} == {"weights_read"}
+
+
 def test_the_work_of_each_kind_by_hand() -> None:
     found = {(one.name, one.dtype, *one.shape.values()): one.work for one in _probe(FakeDevice()).measurements}
     assert found["matmul", "bf16", 512, 256, 256] == 2 * 512 * 256 * 256 == 67_108_864

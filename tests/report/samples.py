@@ -69,7 +69,7 @@ def assessment(name: str = "platform", **changed: Any) -> Assessment:
         "instances": [{"provider": "aws", "instance": "g6.xlarge", "region": "us-east-1", "gpu": "L4", "count": 1,
                        "on_demand_usd_per_hour": 0.8048, "source": "price list", "used": True}],
         "optimality_gap": 0.0,
-        "optimality": "within 0.0 % of the least that 9 ways allow",
+        "optimality": "proven optimal among 9 ways to run the workloads",
         "budget_per_month": 1600.0, "assumptions": ["a month has 730 hours"],
         "price_notes": ["prices of 2026-07-20"], "elapsed_s": 1.0, "fleet": {},
     }  # fmt: skip

@@ -54,10 +54,10 @@ def test_units_have_a_column_where_a_workload_has_them() -> None:
 def test_unknown_carbon_is_told_and_is_no_zero() -> None:
     dark = workload("tpu", energy_kwh_per_month=None, carbon_kg_per_month=None)
     table = next(b for b in costs(assessment(workloads=[workload(), dark])) if isinstance(b, Table))
-    assert "known of 1 of 2 workloads, 42 kg in all" in table.note
+    assert "known for 1 of 2 workloads, 42 kg in all" in table.note
     table = next(b for b in costs(assessment()) if isinstance(b, Table))
     assert "in all 42 kg" in table.note
-    assert "known of" not in table.note
+    assert "known for" not in table.note
 
 
 def test_what_policies_have_a_plan_pay_is_taken_off_and_shown() -> None:
@@ -66,7 +66,9 @@ def test_what_policies_have_a_plan_pay_is_taken_off_and_shown() -> None:
     found = assessment(savings=rows)
     assert sum(savings_by_kind(found).values()) == pytest.approx(9 * 1000 + 36 + 964 - 2000)
     blocks = list(savings(found))
-    assert any(isinstance(b, Text) and "saves $8,000 a month, with $2,000 taken off" in b.text for b in blocks)
+    assert any(
+        isinstance(b, Text) and "saves $8,000 a month, after $2,000 that the policies cost" in b.text for b in blocks
+    )
     assert next(r[2] for b in blocks if isinstance(b, Table) for r in b.rows) == "-$2,000"
     (told,) = [b.text for b in savings(assessment(savings=[saving("reserved", -2000.0)])) if isinstance(b, Text)]
     assert told.startswith("The plan costs $2,000 a month more than its baseline")

@@ -109,6 +109,6 @@ def test_what_no_measurement_stands_behind_is_said() -> None:
     plain = workload()
     bare = workload("staging", best=plain.best | {"gpu": "T4", "evidence": "no measured run on this architecture (x)"})
     texts = [b.text for b in expected_figures(assessment(workloads=[plain, bare])) if isinstance(b, Text)]
-    assert "no server's published run measured it" in texts[0]
+    assert "published runs of servers do not report it" in texts[0]
     assert len([text for text in texts if "staging (T4)" in text and "chat" not in text]) == 1
     assert answer().assessment.workloads[0].best["evidence"]

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.search.deployments import sized_replicas
+from flopwise.search.deployments import SIZED
+from flopwise.search.layout_search import timed_layouts
 from flopwise.search.plan import plan
+from flopwise.search.plan_training import _kept_layouts
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 
@@ -99,8 +101,47 @@ def test_an_answer_is_the_same_after_others_of_another_rate() -> None:
     ]  # fmt: skip
     alone = []
     for change in changes:
-        sized_replicas.cache_clear()
+        SIZED.clear()
         alone.append(plan(workload_from(SERVICE | change), facts(), alone=False).plans)
     again = [plan(workload_from(SERVICE | change), facts(), alone=False).plans for change in changes]
     assert again == alone
-    assert sized_replicas.cache_info().hits
+    assert SIZED.hits
+
+
+TUNING: dict[str, Any] = {
+    "task": "finetune", "model": "Llama-3.1-8B", "method": {"kind": "lora", "rank": 16}, "data": {"tokens": "20M"},
+}  # fmt: skip
+
+
+def test_a_run_is_the_same_after_others_of_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of steps are kept; what they depend on tells them apart, and a longer run times no layout again."""
+    changes: list[dict[str, Any]] = [
+        {}, {"data": {"tokens": "70M"}}, {"targets": {"deadline": "2h"}}, {"targets": {"budget": 5}},
+        {"targets": {"confidence": 0.5}}, {"data": {"tokens": "20M", "seq_len": 512}}, {"constraints": {"max_gpus": 2}},
+        {"constraints": {"network": "1 GB/s"}}, {"constraints": {"purchase": ["spot"]}},
+    ]  # fmt: skip
+    alone = []
+    for change in changes:
+        _kept_layouts.cache_clear()
+        alone.append(plan(workload_from(TUNING | change), facts()).plans)
+    assert len({str(plans) for plans in alone}) > len(changes) // 2  # most of them matter
+    for change, plans in zip(changes, alone, strict=True):
+        assert plan(workload_from(TUNING | change), facts()).plans == plans
+    timed = list[object]()
+
+    def counted(*asked: Any, **more: Any) -> Any:
+        timed.append(asked)
+        return timed_layouts(*asked, **more)
+
+    monkeypatch.setattr("flopwise.search.plan_training.timed_layouts", counted)
+    plan(workload_from(TUNING | {"data": {"tokens": "33M"}}), facts())
+    assert not timed
+    plan(workload_from(TUNING | {"data": {"tokens": "33M", "seq_len": 640}}), facts())
+    assert timed
+
+
+def test_a_large_search_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flopwise.search.plan_training.MOST_KEPT_BYTES", 0)
+    _kept_layouts.cache_clear()
+    plan(workload_from(TUNING), facts())
+    assert not _kept_layouts.cache_info().currsize

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import flopwise
 from flopwise.cost.cluster import cluster
-from flopwise.errors import SpecError
+from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.tensors import parameters
@@ -215,3 +215,10 @@ def test_checkpoints_of_many_gpus_share_one_file_system() -> None:
     assert run_on(1024, checkpoint_bandwidth=2e12) == (pytest.approx(2e12), False)
     assert run_on(1024, checkpoint_storage="nvme-gen4") == (pytest.approx(128 * 3.5e9), False)
     assert run_on(1024, checkpoint_storage="azure-blob") == (pytest.approx(3.1e9), False)
+
+
+@pytest.mark.parametrize("asked", [{"mtbf": "1ms"}, {"mtbf": "10s"}, {"node_mtbf": "1ms"}])
+def test_a_run_that_never_ends_is_refused_with_what_undoes_it(asked: dict[str, str]) -> None:
+    with pytest.raises(InfeasibleError, match=r"no progress: the job is interrupted every .*, while a restart takes"):
+        flopwise.train("gpt2", gpu="8xh100", tokens="1B", **asked)  # type: ignore[arg-type]
+    assert flopwise.train("gpt2", gpu="8xh100", tokens="1B", mtbf="2h").estimate.run is not None

@@ -8,13 +8,14 @@ import re
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from journeys import JOURNEYS, LONGEST_S
 from playwright.sync_api import Browser, Page, expect
 
 import flopwise
@@ -41,8 +42,6 @@ workloads:
     targets: {ttft: {p95: 1s}}
     constraints: {gpus: [l4], providers: [aws]}
 """
-LONGEST_S = 180
-"""What a person who never opened a terminal may need for a plan."""
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 8192,
@@ -111,6 +110,16 @@ def _serious(page: Page) -> list[str]:
 def _settled(page: Page) -> None:
     expect(page.locator("#results table").first).to_be_visible()
     expect(page.locator("#results[aria-busy]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_a_person_who_never_opened_a_terminal_plans_in_under_three_minutes(
+    name: str, page: Page, record_property: Callable[[str, object], None]
+) -> None:
+    steps = JOURNEYS[name](page)
+    for step in steps:
+        record_property(step.name, f"waited {step.waited_s:.1f} s, the person {step.person_s:.1f} s")
+    assert sum(step.seconds for step in steps) < LONGEST_S, [(step.name, step.seconds) for step in steps]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +240,78 @@ def test_files_are_previewed_and_packed(page: Page) -> None:
     assert any(name.endswith(".yaml") for name in packed.namelist())
 
 
+def test_a_figure_that_is_clicked_says_where_it_comes_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto(f"/plan?{FINETUNE}")
+    _settled(page)
+    figure = page.locator("[data-origin='throughput per GPU'] button")
+    shown = figure.inner_text()
+    figure.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"throughput per GPU: {shown} tokens/s = throughput / GPUs")
+    line = page.locator("pre").first.inner_text()
+    root = _printed(f"{line.removeprefix('flopwise ')} --explain", capsys)["provenance"][0]
+    leaf = next(one for one in root["inputs"] if one["name"] == "throughput per GPU")
+    names = []
+    while leaf.get("inputs"):  # down to a fact, level by level
+        leaf = next((one for one in leaf["inputs"] if one.get("inputs")), leaf["inputs"][0])
+        names.append(leaf["name"])
+    for name in names[:-1]:
+        summary = dialog.locator("summary").filter(has_text=re.compile(f"^{name}:")).first
+        if summary.evaluate("one => !one.parentElement.open"):
+            summary.click()
+    expect(dialog).to_contain_text(names[-1])
+    assert not _serious(page)
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_text("Formulas, facts with source and date").click()
+    expect(page.locator(".tree details details").first).to_be_visible()
+
+
+def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto(f"/plan?{FINETUNE}")
+    _settled(page)
+    page.locator("summary", has_text=re.compile(r"^\d+ operations$")).click()
+    stack = re.search(r"--stack (\S+)", page.locator("pre").first.inner_text())
+    micro = re.search(r"--micro-batch (\d+)", page.locator("pre").first.inner_text())
+    assert stack is not None
+    assert micro is not None
+    gpu = page.get_by_role("heading", name="Roofline of").inner_text().removeprefix("Roofline of ")
+    line = f"explain Llama-3.1-8B --gpu {gpu} --stack {stack[1]} --batch {micro[1]} --seq 2048"
+    found = _printed(line, capsys)
+    operations = page.get_by_role("region", name="Operations")
+    for one in found["operations"]:
+        if one["flops"] and one["kind"] == "matmul":
+            row = operations.get_by_role("row").filter(has_text=units.format_seconds(one["seconds"]))
+            expect(row.first).to_contain_text(one["bound"])
+    expect(page.locator("section", has_text="Roofline").last).to_contain_text(units.format_seconds(found["pass_s"]))
+
+
+def test_a_first_look_holds_rows_of_the_whole_answer(page: Page) -> None:
+    """An offer costs what it costs alone: what is shown while all are searched stays true."""
+    page.goto("/plan?workload=Llama-3.1-8B&task=finetune&lora=16&tokens=21M")
+    expect(page.locator(".first-look")).to_be_visible()
+    expect(page.locator("#results[aria-busy]")).to_have_count(1)
+    first = page.locator("tr[data-rank='1'] td").all_inner_texts()
+    _settled(page)
+    expect(page.locator(".first-look")).to_have_count(0)
+    page.get_by_label("Filter the plans").fill(first[2].split()[2])  # the instance
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr[data-rank]").all()]
+    assert first[2:] in [row[2:] for row in rows]
+
+
+def test_a_long_plan_tells_its_progress_and_is_stopped(page: Page) -> None:
+    page.goto("/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1T&deadline=90d")
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.get_by_role("status").first).to_contain_text(re.compile(r"searching offers and layouts \d+ %"))
+    expect(page.locator(".skeleton")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status").first).to_have_text("Stopped.")
+    expect(page.locator(".skeleton")).to_have_count(0)
+    assert [job["state"] for job in page.evaluate("() => fetch('/api/v1/jobs').then((answer) => answer.json())")].count(
+        "running"
+    ) == 0
+
+
 def test_why_not_another(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
     _settled(page)
@@ -284,7 +365,7 @@ def test_the_catalog_holds_the_facts(page: Page) -> None:
     expect(row).to_contain_text("3.35 TB/s")
     expect(row).to_contain_text("989 TFLOP/s")
     page.get_by_role("link", name="Offers").click()
-    expect(page.locator(".chart[data-drawn]")).to_have_count(1)
+    expect(page.locator(".chart[data-drawn]")).to_have_count(2)
     page.get_by_label("Find among Offers").fill("nothing like this")
     expect(page.get_by_text("Nothing of the Offers")).to_be_visible()
 
@@ -298,7 +379,7 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
         for value in run[figure].values():
             expect(page.locator("#results")).to_contain_text(units.format_seconds(value))
     expect(page.locator("#results")).to_contain_text(units.format_percent(run["utilisation_frac"]))
-    expect(page.locator(".chart[data-drawn]")).to_have_count(2)
+    expect(page.locator(".chart[data-drawn]")).to_have_count(3)
     page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
     expect(page.locator("form")).to_contain_text("it is not part of the link")
     expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
@@ -306,12 +387,29 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
     assert not _serious(page)
 
 
+def test_replicas_come_and_go_as_the_command_line_says(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=8&duration=10min&ttft=1s&replicas=1")
+    _settled(page)
+    page.get_by_label("Autoscaling").select_option("concurrency")
+    expect(page.get_by_label("Replicas", exact=True)).to_have_count(0)
+    page.get_by_label("Of that, for each replica", exact=True).fill("16")
+    page.get_by_label("Replicas, at most", exact=True).fill("4")
+    expect(page.get_by_role("heading", name="Replicas", exact=True)).to_be_visible()
+    _settled(page)
+    line = "simulate Llama-3.1-8B --gpu l40s --rate 8 --duration 10min --ttft 1s"
+    run = _printed(f"{line} --autoscale concurrency --target 16 --max-replicas 4", capsys)
+    expect(page.get_by_role("heading", name=run["verdict"])).to_be_visible()
+    most = max(run["timeline"]["replicas"])
+    expect(page.locator("section", has_text="replica-hours").last).to_contain_text(f"and {most};")
+    expect(page.locator("#results")).to_contain_text(units.format_usd(run["cost_usd"]))
+
+
 def test_a_fleet_is_assessed_as_on_the_command_line(
     page: Page, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     begun = time.monotonic()
     page.goto("/")
-    page.get_by_role("link", name="Fleet").click()
+    page.get_by_role("link", name="Fleet", exact=True).click()
     page.get_by_label("Fleet file (YAML)").fill(FLEET)
     page.get_by_label("Draws of demand").fill("5")
     page.get_by_role("button", name="Assess").click()
@@ -325,6 +423,13 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     expect(page.locator("dl.figures")).to_contain_text(units.format_usd(total))
     for one in found["allocation"]:
         expect(page.locator("#results")).to_contain_text(units.format_usd(one["usd_per_month"]))
+    for one in found["whatif"]:  # each can be switched on
+        page.get_by_label(one["name"], exact=True).check()
+        told = page.locator("section", has_text="What if").get_by_role("status")
+        expect(told).to_contain_text(one["text"])
+        expect(told).to_contain_text(
+            units.format_usd(one["usd_per_month"]) if one["feasible"] else "nothing runs it all"
+        )
     assert "#fleet=name" in page.url
     with page.expect_download() as download:
         page.get_by_role("button", name="Download the report").click()

@@ -72,6 +72,10 @@ def test_a_plan_is_shown_as_the_page_of_the_same_question(
          {"model": "gpt2", "gpu": "l4", "rate": "2.0", "input": "1000", "duration": "60.0"}, {}),
         ("runs show last-night", "runs", {"run": "last-night"}, {}),
         ("runs", "runs", {}, {}),
+        ("gpus", "catalog", {"kind": "gpus"}, {}),
+        ("gpus h100", "catalog", {"kind": "gpus", "find": "h100"}, {}),
+        ("instances --gpu l40s --provider aws", "catalog", {"kind": "instances", "find": "l40s aws"}, {}),
+        ("models --kind encoder", "catalog", {"kind": "models", "find": "encoder"}, {}),
         ("assess fleet.yaml --scenarios 20", "fleet", {"scenarios": "20"}, {"fleet": "name: a & b\n"}),
     ],
 )  # fmt: skip
@@ -94,7 +98,14 @@ def test_every_page_is_reached_from_the_command_of_its_question(
 
 
 @pytest.mark.parametrize(
-    "line", ["simulate gpt2 --gpu l4 --trace t.csv", "runs list --task serve", "assess fleet.yaml -o report"]
+    "line",
+    [
+        "simulate gpt2 --gpu l4 --trace t.csv",
+        "runs list --task serve",
+        "assess fleet.yaml -o report",
+        "gpus --min-memory 80GB",
+        "models gpt2 --batch 1",
+    ],
 )
 def test_what_a_page_does_not_hold_is_refused(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -104,7 +115,7 @@ def test_what_a_page_does_not_hold_is_refused(
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n", encoding="utf-8")
     assert cli.main([*line.split(), "--web"]) == 2
     said = capsys.readouterr().err
-    assert any(option in said for option in ("--trace", "--task", "--output"))
+    assert any(option in said for option in ("--trace", "--task", "--output", "--min-memory", "--batch"))
 
 
 def test_it_starts_answers_and_ends(tmp_path: Path) -> None:

@@ -25,7 +25,31 @@ def assess(
     today: str | None = None,
     advance: Advance | None = None,
 ) -> Assessment:
-    """The assessment of a fleet: where each workload runs and what a month costs; keywords as `assess_with_plans`."""
+    """Assess a platform: where each workload runs, what a month costs, and what to decide.
+
+    The same as `assess_with_plans`, without the plan of each workload.
+
+    Args:
+        fleet: path of a YAML file (docs/questions/fleet.md), or plain data with the same keys.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        scenarios: random draws of demand, prices and interruptions; 0 leaves them out.
+        seed: of the draws; the same seed gives the same figures.
+        today: day that the age of prices counts from, such as "2026-11-21" (default: the clock's, in UTC).
+        advance: called with (what is done, steps done, steps in all) as it goes.
+
+    Raises:
+        SpecError: something in the fleet is wrong; says where.
+        InfeasibleError: the policies leave no allocation; says which.
+
+    Examples:
+        >>> import flopwise
+        >>> job = {"name": "tune", "model": "gpt2", "task": "finetune", "data": {"tokens": "1M"}}
+        >>> fleet = {"name": "demo", "workloads": [job], "policies": {"providers": {"aws": 1}}}
+        >>> found = flopwise.assess(fleet, scenarios=0)
+        >>> print(found.workloads[0].name, found.workloads[0].feasible)
+        tune True
+    """
     whole = assess_with_plans(
         fleet, facts=facts, calibration=calibration, scenarios=scenarios, seed=seed, today=today, advance=advance
     )

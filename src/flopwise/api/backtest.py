@@ -18,14 +18,26 @@ def backtest(
     calibration: str | None = None,
     progress: Callable[[float, float | None], None] | None = None,
 ) -> Backtest:
-    """Predictions for every row of a measurement file, with errors and the coverage of the intervals.
+    """Predict every row of a measurement file: errors, and how often the intervals cover.
 
-    `kind` is one of weights, memory, kernels, training, gpu-hours, io, serving; rows that cannot be predicted are
-    skipped with a reason. What a row measured is never used to predict it.
+    What a row measured is never used to predict it.
+
+    Args:
+        kind: weights, memory, kernels, training, gpu-hours, io or serving.
+        file: a CSV with the columns of that kind.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        progress: called with (rows done, rows in all).
 
     Raises:
         SpecError: the file cannot be read or lacks a column that the kind needs.
         UnknownNameError: there is no such kind.
+
+    Examples:
+        >>> import flopwise
+        >>> done = flopwise.backtest("training", "examples/measured-training.csv")
+        >>> print(done.kind.name, len(done.predictions))
+        training ...
     """
     from flopwise.backtests.kinds import kind_of
     from flopwise.backtests.run import printed_rows, run_backtest

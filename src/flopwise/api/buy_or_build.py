@@ -19,17 +19,32 @@ def compare(
     advance: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> CostComparison:
-    """What each way to answer `traffic` with `model` costs over `months`, and when own machines pay off.
+    """Compare the ways to answer the same traffic with a model: an API, open weights, fine-tuning, training.
 
-    `options` are fields of `flopwise.buy_or_build.alternatives.ComparisonRequest` (`months=24, runs=2 ...`). `apis` are
-    names of hosted models (`groq/Llama-3.1-8B`, or a name alone for its cheapest host), `api_prices` are USD a million
-    tokens as (input, output); without either, whoever hosts `model` at the least. `targets` and `constraints` have the
-    keys of a workload file; `purchase` is for serving, `train_purchase` for training. `pretrain_tokens` None: the
-    compute-optimal number.
+    Each way has an up-front cost and a monthly one, in US dollars, with 80 % intervals.
+
+    Args:
+        model: a catalog name, a hub id, or a size such as "7B".
+        traffic: tokens a month and their mix.
+        ways: which of api, open, finetune and pretrain.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        advance: called with (units of work done, units in all) as it goes.
+        options: fields of `ComparisonRequest`: `months=24`, `runs=2`, `apis=["groq/Llama-3.1-8B"]` (default: the
+            cheapest host), `api_prices=[(0.15, 0.60)]` in USD per million tokens, `pretrain_tokens`, `purchase`,
+            `train_purchase`; `targets` and `constraints` have the keys of a workload file.
 
     Raises:
-        SpecError, UnknownNameError: a figure out of range, or a name that is not known.
+        SpecError: a figure is out of range.
+        UnknownNameError: a name is not known.
         InfeasibleError: no way is feasible; the reasons of each.
+
+    Examples:
+        >>> import flopwise
+        >>> traffic = flopwise.MonthlyTraffic(tokens_per_month=500e6)
+        >>> found = flopwise.compare("Llama-3.1-8B", traffic=traffic, ways=("api",), months=6)
+        >>> [way.kind for way in found.ways]
+        ['api']
     """
     from flopwise.buy_or_build.comparison import compare_alternatives
     from flopwise.facts.catalog import load_facts

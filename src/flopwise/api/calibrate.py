@@ -22,18 +22,30 @@ def calibrate(
     advance: Callable[[float, float | None], None] | None = None,
     **deployment: Any,
 ) -> CalibrationProfile:
-    """Refit the constants that measurements can decide into the profile `name` (default: as the first file).
+    """Refit the constants that measurements can decide, into a calibration profile.
 
-    `files`: what `flopwise probe` wrote, CSV files as `flopwise backtest` reads them, or names of recorded runs. With
-    a `model` they are observations that `flopwise observe` wrote (or results of a load generator) of its deployment,
-    which `deployment` says: keywords of `MachineSpec` and `ServingSpec`; `users`: of a closed loop, where the file
-    does not say how many: None takes requests at the times that it has. `calibration`: the profile to start from,
-    instead of the shipped constants. `dry_run`: write nothing; `force`: over a profile of the same name.
-    `advance(done, whole)` is called as the fit goes.
+    Args:
+        files: what `flopwise probe` wrote, CSV files as `backtest` reads them, or names of recorded runs; with a
+            `model`, observations that `flopwise observe` wrote, or results of a load generator.
+        name: of the profile (default: as the first file).
+        model: what an observed deployment serves.
+        users: clients of a closed loop, where a file does not say how many; None takes requests at their times.
+        facts: folder of rows that override the shipped ones.
+        calibration: profile to start from, instead of the shipped constants.
+        dry_run: write nothing.
+        force: replace a profile of the same name.
+        advance: called with (units of work done, units in all) as it goes.
+        deployment: of an observed deployment, keywords of `MachineSpec` and `ServingSpec` (`gpu="h100", tp=2` ...).
 
     Raises:
-        SpecError: a file is broken or of no known kind, nothing in them can be predicted, requests are too few, or the
-            name is taken.
+        SpecError: a file is broken or of no known kind, nothing in it can be predicted, requests are too few, or
+            the name is taken.
+
+    Examples:
+        >>> import flopwise
+        >>> profile = flopwise.calibrate("examples/measured-training.csv", name="ours", dry_run=True)
+        >>> profile.name
+        'ours'
     """
     from flopwise.api.prices import today
     from flopwise.errors import SpecError
@@ -88,10 +100,15 @@ def _of_deployment(
 
 
 def calibrations() -> list[CalibrationProfile]:
-    """All calibration profiles, by name.
+    """List all calibration profiles, by name.
 
     Raises:
         SpecError: one is damaged.
+
+    Examples:
+        >>> import flopwise
+        >>> [profile.name for profile in flopwise.calibrations()]
+        [...]
     """
     from flopwise.facts.profiles import profile_names
     from flopwise.fitting.profile import read_profile
@@ -102,9 +119,18 @@ def calibrations() -> list[CalibrationProfile]:
 def calibration_profile(name: str) -> CalibrationProfile:
     """What a calibration profile says, and what it was made of.
 
+    Args:
+        name: of the profile.
+
     Raises:
         UnknownNameError: there is none of that name.
         SpecError: it is damaged.
+
+    Examples:
+        >>> import flopwise
+        >>> _ = flopwise.calibrate("examples/measured-training.csv", name="shown", force=True)
+        >>> flopwise.calibration_profile("shown").files
+        ('examples/measured-training.csv',)
     """
     from flopwise.fitting.profile import read_profile
 
@@ -112,11 +138,20 @@ def calibration_profile(name: str) -> CalibrationProfile:
 
 
 def remove_calibration(name: str) -> Path:
-    """Remove a calibration profile; the folder that is gone.
+    """Remove a calibration profile; returns the folder that is gone.
+
+    Args:
+        name: of the profile.
 
     Raises:
         UnknownNameError: there is none of that name.
         SpecError: it cannot be removed.
+
+    Examples:
+        >>> import flopwise
+        >>> _ = flopwise.calibrate("examples/measured-training.csv", name="brief", force=True)
+        >>> flopwise.remove_calibration("brief").name
+        'brief'
     """
     import shutil
 

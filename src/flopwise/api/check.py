@@ -21,13 +21,28 @@ def check(
     today: str | None = None,
     advance: Advance | None = None,
 ) -> Check:
-    """Judge the machines that the workloads of a fleet have: do they hold, what do they cost, what would change.
+    """Check the machines that a platform has: do they hold, what do they cost, what would change.
 
-    `existing`: a table of them (CSV: name, instance, count, hours ...) instead of what the fleet says.
-    `advance(what, done, whole)` is called as it goes.
+    Args:
+        fleet: path of a fleet file whose workloads say under `existing` what they run on, or plain data with the
+            same keys.
+        existing: a table of the machines instead (CSV: name, instance, count, hours ...).
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        today: day that the age of prices counts from (default: the clock's, in UTC).
+        advance: called with (what is done, steps done, steps in all) as it goes.
 
     Raises:
-        SpecError, UnknownNameError: something in the fleet or the table is wrong; says where.
+        SpecError: something in the fleet or the table is wrong; says where.
+        UnknownNameError: a name is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> have = [{"instance": "g5.xlarge", "count": 1}]
+        >>> job = {"name": "tune", "model": "gpt2", "task": "finetune", "data": {"tokens": "1M"}, "existing": have}
+        >>> found = flopwise.check({"name": "demo", "workloads": [job], "policies": {"providers": {"aws": 1}}})
+        >>> [workload.name for workload in found.workloads]
+        ['tune']
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.fleet.check import check as fleet_check

@@ -7,10 +7,13 @@ from pathlib import Path
 
 
 def amounts_in(currency: str, *, facts: str | Path | None = None) -> AbstractContextManager[None]:
-    """A context in which verdicts, tables and reports show amounts in `currency`.
+    """Show amounts in another currency within a `with` block: in verdicts, tables and reports.
 
-    `currency`: "EUR" at the rate of a day that `facts` know, "EUR=1.08" at so many US dollars for one. Attributes and
-    `to_dict` stay US dollars; what is said may then be in the currency as well (`budget="500 EUR"`).
+    Attributes and `to_dict` stay in US dollars; arguments may name the currency as well (`budget="500 EUR"`).
+
+    Args:
+        currency: "EUR" at the dated rate that the facts have, or "EUR=1.08" at 1.08 US dollars for one.
+        facts: folder of rows that override the shipped ones.
 
     Raises:
         UnknownNameError: no rate is known of it.

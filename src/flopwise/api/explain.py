@@ -34,13 +34,24 @@ def explain(kind: Literal["train", "serve", "memory"], *args: Any, **options: An
 @overload
 def explain(kind: str | Model, **options: Any) -> ShapeAnswer: ...
 def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | ShapeAnswer:
-    """Explain the answer to a question: `explain("train", "Llama-3.1-8B", gpu="h100", gpus=8)`.
+    """Explain an answer: the tree behind each figure, and the effect of each single change.
 
-    Arguments are those of the function of that name. Any other first word is a model, whose shapes are judged:
-    `explain("gpt2-xl", gpu="a100-80gb")` is `flopwise.advise("gpt2-xl", gpu="a100-80gb")`.
+    Any other first word is a model, whose shapes are judged: `explain("gpt2-xl", gpu="a100-80gb")` is
+    `advise("gpt2-xl", gpu="a100-80gb")`.
+
+    Args:
+        kind: "train", "serve" or "memory", or a model.
+        args: positional arguments of the function of that name.
+        options: its keywords.
 
     Raises:
         SpecError: no such question; otherwise as the question.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.explain("train", "Llama-3.1-8B", gpu="h100", gpus=8)
+        >>> print(found.figure.name, len(found.sensitivities) > 5)
+        estimate True
     """
     if isinstance(kind, str) and kind in QUESTIONS:
         question = getattr(import_module(f"flopwise.api.{kind}"), kind)

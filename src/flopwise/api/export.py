@@ -35,7 +35,13 @@ class TargetInfo:
 
 
 def export_targets() -> list[TargetInfo]:
-    """Every target with what it can express."""
+    """List every export target with what it can express.
+
+    Examples:
+        >>> import flopwise
+        >>> {"kubernetes", "vllm", "skypilot"} <= {target.name for target in flopwise.export_targets()}
+        True
+    """
     from dataclasses import fields
 
     from flopwise.exports.targets import TARGETS, Target
@@ -63,14 +69,26 @@ def export(
     calibration: str | None = None,
     **settings: Any,
 ) -> Exported:
-    """The files of a plan (or of its file, or of a whole report) for a target; `write_export` writes them.
+    """The files that deploy a plan with another tool; `write_export` writes them.
 
-    `rank`: the candidate of a plan. `settings`: names, images, places and references to secrets, as `ExportSettings`;
-    what is not given is a placeholder in the files, and listed in `to_fill`.
+    Args:
+        target: a name of `export_targets`.
+        plan: a plan, its file, an assessment, or the folder of a report.
+        rank: which candidate of a plan, from 1.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        settings: fields of `ExportSettings`: names, images, places and references to secrets. What is not given is
+            a placeholder in the files and listed in `to_fill`.
 
     Raises:
         SpecError: no such plan, target, candidate or setting.
         InfeasibleError: the target cannot express the plan; says why.
+
+    Examples:
+        >>> import flopwise
+        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
+        >>> sorted(flopwise.export("torchrun", plan).files)
+        [...'run.sh'...]
     """
     from flopwise.exports.deployment import Deployment
     from flopwise.exports.spec import ExportSettings
@@ -90,10 +108,22 @@ def export(
 
 
 def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -> list[Path]:
-    """Write the files of an export below a folder, all or none, and only over others with `force`; their places.
+    """Write the files of an export, all or none; returns their paths.
+
+    Args:
+        answer: what `export` returned.
+        folder: where they go; it is made where there is none.
+        force: replace files that are there.
 
     Raises:
         SpecError: a file stands there, or the folder cannot be written to.
+
+    Examples:
+        >>> import flopwise
+        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
+        >>> from tempfile import mkdtemp
+        >>> {path.name for path in flopwise.write_export(flopwise.export("torchrun", plan), mkdtemp())} > {"run.sh"}
+        True
     """
     from flopwise.folders import write_folder
 

@@ -12,6 +12,7 @@ from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, take
+from flopwise.results import Rows
 from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
@@ -40,14 +41,28 @@ def gpus(
     matching: str | None = None,
     facts: Path | str | None = None,
     calibration: str | None = None,
-) -> tuple[Accelerator, ...]:
-    """The accelerators that fit every given condition, in the order of the catalog; `matching`: part of the name.
+) -> Rows[Accelerator]:
+    """The accelerators that pass every filter, in the order of the catalog.
 
-    With a `name` the one that it stands for, in any common spelling, or else those that have it in theirs.
-    `min_hbm_bytes` may be text with a unit: "80GB".
+    Args:
+        name: one of them in any common spelling ("h100", "8xh100"), else a part of names.
+        vendor: NVIDIA, AMD, Google ...
+        architecture: Hopper, CDNA3 ...
+        kind: gpu, tpu, npu, soc or cpu.
+        min_hbm_bytes: least memory, in bytes or as text: "80GB".
+        matching: part of the name.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
 
     Raises:
-        UnknownNameError: no accelerator has such a vendor, architecture or kind.
+        UnknownNameError: no accelerator has such a name, vendor, architecture or kind.
+
+    Examples:
+        >>> import flopwise
+        >>> [device.name for device in flopwise.gpus("h200")]
+        ['H200-SXM-141']
+        >>> len(flopwise.gpus(vendor="AMD", min_hbm_bytes="100GB")) > 3
+        True
     """
     rows: Iterable[Accelerator] = load_facts(facts, calibration).accelerators.values()
     if name is not None:
@@ -61,7 +76,7 @@ def gpus(
     vendor = one_of("vendor", vendor, (a.vendor for a in rows))
     architecture = one_of("architecture", architecture, (a.architecture for a in rows))
     kind = one_of("kind of accelerator", kind, KINDS)
-    return tuple(
+    passing = (
         a
         for a in rows
         if vendor in (None, a.vendor)
@@ -70,13 +85,25 @@ def gpus(
         and a.hbm_bytes >= least_bytes
         and _matches(matching, a.name)
     )
+    return Rows(passing, "accelerators")
 
 
 def largest_models(*names: str, facts: Path | str | None = None, calibration: str | None = None) -> list[LargestModels]:
-    """The largest model that one of each accelerator trains and serves, by format; of all that are known without names.
+    """The largest model that one of each accelerator trains and serves, by format.
+
+    Args:
+        names: accelerators in any common spelling; all that are known without names.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
 
     Raises:
         UnknownNameError: no accelerator by such a name.
+
+    Examples:
+        >>> import flopwise
+        >>> (found,) = flopwise.largest_models("l4")
+        >>> found.gpu
+        'L4'
     """
     from flopwise.search.model_sizes import largest_models as largest
 
@@ -90,33 +117,48 @@ def instances(
     *,
     provider: str | None = None,
     region: str | None = None,
-    accelerator: str | None = None,
+    gpu: str | None = None,
     vendor: str | None = None,
     kind: str | None = None,
     matching: str | None = None,
     purchase: str | None = None,
     max_usd_per_hour: float | None = None,
     facts: Path | str | None = None,
-) -> tuple[Offer, ...]:
-    """The offers that fit every given condition, in the order of the catalog; with `name` those of one instance type.
+) -> Rows[Offer]:
+    """The cloud offers that pass every filter, in the order of the catalog.
 
-    `matching`: part of its name. With a number before `accelerator` (`8xh100`) those that hold as many or more. With
-    `purchase` only those with a known price for it; `max_usd_per_hour` holds for that price, else for the on-demand
-    one.
+    Args:
+        name: an instance type.
+        provider: aws, gcp, azure, lambda ... by the names that people use.
+        region: of the provider; patterns such as "eu-*" are fine.
+        gpu: accelerator in any common spelling; with a number before it ("8xh100") offers that hold as many or
+            more.
+        vendor: of the accelerator.
+        kind: gpu, tpu, npu, soc or cpu.
+        matching: part of the instance type's name.
+        purchase: on_demand, spot, reserved_1y or reserved_3y: only offers with a known price for it.
+        max_usd_per_hour: highest price of one instance, of `purchase`, else on demand.
+        facts: folder of rows that override the shipped ones.
 
     Raises:
-        UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or vendor.
+        UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or
+            vendor.
         SpecError: no such purchase option.
+
+    Examples:
+        >>> import flopwise
+        >>> {offer.count for offer in flopwise.instances(gpu="8xh100", provider="aws")}
+        {8}
     """
     catalog = load_facts(facts)
     chips = catalog.accelerators
-    count, accelerator = (None, None) if accelerator is None else split_count(accelerator)
+    count, accelerator = (None, None) if gpu is None else split_count(gpu)
     offers = catalog.offers_for(provider=provider, region=region, accelerator=accelerator, instance=name)
     kind = one_of("kind of accelerator", kind, KINDS)
     vendor = one_of("vendor", vendor, (a.vendor for a in chips.values()))
     priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
     limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
-    return tuple(
+    passing = (
         o
         for o in offers
         if (count is None or o.count >= count)
@@ -125,6 +167,7 @@ def instances(
         and vendor in (None, chips[o.accelerator].vendor)
         and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
     )
+    return Rows(passing, "offers")
 
 
 def models(
@@ -134,14 +177,23 @@ def models(
     kind: str | None = None,
     matching: str | None = None,
     facts: Path | None = None,
-) -> tuple[Mapping[str, Any], ...]:
-    """The rows of the catalog of models that fit every given condition: name, model_type, kind, parameters and so on.
+) -> Rows[Mapping[str, Any]]:
+    """The rows of the catalog of models that pass every filter: name, model_type, kind, parameters ...
 
-    `matching`: part of the name or of the hub's id, whatever the case, with a dash for a blank. With a `name` the one
-    that is called so, or else those that have it in theirs.
+    Args:
+        name: a model, else a part of names.
+        family: its model_type: llama, qwen3_moe ...
+        kind: decoder, encoder, vision ...
+        matching: part of the name or of the hub id, whatever the case, with a dash for a blank.
+        facts: folder of rows that override the shipped ones.
 
     Raises:
-        UnknownNameError: no model is of such a family (model_type) or kind.
+        UnknownNameError: no model is of such a name, family or kind.
+
+    Examples:
+        >>> import flopwise
+        >>> flopwise.models("Llama-3.1-8B")[0]["parameters"]
+        8030261248
     """
     rows: Sequence[Mapping[str, Any]] = load_facts(facts).models.rows()
     if name is not None:
@@ -155,7 +207,7 @@ def models(
             if given.lower() not in known:
                 raise UnknownNameError(what, given, known.values())
             rows = [row for row in rows if row[column] == known[given.lower()]]
-    return tuple(row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"])))
+    return Rows((row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"]))), "models")
 
 
 def _matches(part: str | None, *names: str) -> bool:

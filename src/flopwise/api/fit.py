@@ -22,16 +22,27 @@ def fit(
     model: Model | str, *, context: int | None = None, output: int | None = None,
     formats: str | Sequence[str] | None = None, **options: Any,
 ) -> FitAnswer:  # fmt: skip
-    """What fits in which weight format, on all GPUs that are given as one replica: `fit("...", gpu="2xa100-80gb")`.
+    """What fits in which weight format: longest context, requests at once, tokens/s and price.
 
-    Requests have `context` tokens (8k where none are given, or what the model is made for), of them `output` answered.
-    `formats` None: the checkpoint's own, 16 bits, and the usual smaller ones that engine and device run. `options` are
-    those of `ServingSpec` (`engine="sglang", kv_dtype="fp8", tp=2 ...`), `MachineSpec` and `SourceSpec`, or whole
-    specs.
+    All accelerators that are given make one replica: `gpu="2xa100-80gb"`.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        context: tokens of a request, answer included: 32768 or "32k" (default: 8k, or the model's own).
+        output: tokens of the answer among them.
+        formats: weight formats to compare, such as "bf16,fp8" (default: the checkpoint's, 16 bits, and the usual
+            smaller ones that engine and device run).
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
+        >>> [row.weights for row in found.formats]
+        ['bf16', 'fp8']
     """
     from flopwise.changes.format_fit import FitAnswer
     from flopwise.serving.deployment import spread

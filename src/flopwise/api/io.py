@@ -19,16 +19,26 @@ if TYPE_CHECKING:
 
 @takes(SampleSpec, StorageRequest, MachineSpec, SourceSpec, gpus=DEGREE)
 def io(model: Model | str | None = None, *, gpus: int | None = None, **options: Any) -> StorageAnswer:
-    """Storage bandwidth that training `model` needs, on `gpus` accelerators (one whole node where not given).
+    """Storage bandwidth that training needs, and which storage keeps up.
 
-    `model` is a benchmark workload (`cosmoflow`, `deepcam`, `resnet50`, `unet3d`, `tiramisu`, `bert`), any model, or
-    None with `flops_per_sample` and `sample_bytes`. The achieved rate is our estimate, unless `efficiency` (a share of
-    the peak of `precision`) or `achieved_flops_per_s` of a device is given. `options` are those of `SampleSpec`,
-    `StorageRequest`, `MachineSpec` and `SourceSpec`, or whole specs.
+    The achieved rate is our estimate, unless `efficiency` or `achieved_flops_per_s` is given. Bandwidths are in
+    bytes/s.
+
+    Args:
+        model: a benchmark workload (cosmoflow, deepcam, resnet50, unet3d, tiramisu, bert), any model, or None with
+            `flops_per_sample` and `sample_bytes`.
+        gpus: number of accelerators (default: one whole node).
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.io("resnet50", gpu="a100", gpus=64)
+        >>> found.num_nodes
+        8
     """
     from flopwise.storage.bandwidth import storage_answer
 

@@ -27,19 +27,30 @@ def memory(
     model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None, grad_accum: int = 1,
     concurrency: int | None = None, context: int | None = None, **options: Any,
 ) -> MemoryAnswer:  # fmt: skip
-    """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
+    """Memory per accelerator of a training step, or of serving, item by item in bytes.
 
-    `gpu`: what it has to fit; `grad_accum`: micro-batches of a training step of `micro_batch` sequences.
-    Without a `task` options of serving alone, such as `context`, mean serving; else it is training.
+    Without a `task`, options of serving alone, such as `context`, mean serving; else it is training. Of several
+    accelerators (`gpu="8xh100"`) without a degree, training shards everything over all of them (FSDP) and serving
+    is one replica over all of them.
 
-    Of several GPUs (`gpu="8xh100"`), where no degree is given, training shards everything over all of them (FSDP), and
-    serving is one replica over all of them. `options` are those of `DataSpec` and `TrainingSpec` in training
-    (`seq="8k", zero=3, lora=16 ...`), of `ServingSpec` in serving (`weights="fp8", tp=8 ...`), and of `SourceSpec`; or
-    whole specs.
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        task: "train" or "serve".
+        gpu: what it has to fit: "h100", "2xa100-80gb".
+        grad_accum: micro-batches of a training step.
+        concurrency: sequences in the cache at once, in serving.
+        context: tokens of each of them: 32768 or "32k".
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: only published figures of the model are known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
+        >>> print(found.fits, found.task)
+        True serve
     """
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds

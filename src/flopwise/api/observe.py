@@ -23,13 +23,25 @@ def observe(
     progress: Callable[[float, float], None] | None = None,
     **keywords: Any,
 ) -> Observation:
-    """Watch the engine at `url` for some time; keywords are those of `ObserveSpec` (`seconds=60, load=... `).
+    """Watch a running engine: latencies, load, cache, and its traffic as a trace.
 
-    `out`: a folder for `observation.json` and for `trace.csv`, which `simulate` replays. Without a `url` a load
-    generator's file (`load`) is read alone.
+    Args:
+        url: address of vLLM, SGLang, TensorRT-LLM, TGI or llama.cpp; None reads the file of a load generator
+            (`load`) alone.
+        out: folder for `observation.json` and `trace.csv`, which `replay` simulates.
+        facts: folder of rows that override the shipped ones.
+        progress: called with (seconds done, seconds in all).
+        keywords: fields of `ObserveSpec`: `seconds=60`, `load="guidellm.json"` ...
 
     Raises:
-        SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be read.
+        SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
+            read.
+
+    Examples:
+        >>> import flopwise
+        >>> seen = flopwise.observe(load="examples/guidellm.json")
+        >>> seen.requests > 0
+        True
     """
     from flopwise.errors import SpecError
     from flopwise.facts.catalog import load_facts
@@ -61,10 +73,22 @@ class Replay:
 
 
 def replay(model: Any, folder: Path | str, **keywords: Any) -> Replay:
-    """Run the trace of an observation (`folder`) through a deployment; keywords are those of `simulate`.
+    """Simulate the traffic of an observation, and compare with what was measured.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B".
+        folder: what `observe` wrote.
+        keywords: those of `simulate`.
 
     Raises:
-        SpecError: no such observation, or as `simulate`; InfeasibleError, MissingFactError: as `simulate`.
+        SpecError: no such observation, or as `simulate`.
+        InfeasibleError, MissingFactError: as `simulate`.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.replay("Llama-3.1-8B", "examples/observed", gpu="l40s")
+        >>> found.answer.summary.completed > 0
+        True
     """
     from flopwise.api.simulate import simulate
     from flopwise.observations.comparison import compare

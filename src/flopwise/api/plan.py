@@ -48,17 +48,32 @@ def plan(
     on_compile: Callable[[], None] | None = None,
     **options: Any,
 ) -> Plan:
-    """Plan a workload over all offers: a file, plain data, one already read, or a model with the workload in `options`.
+    """Rank the ways of running a workload over all offers: machines, layout, time, cost, energy.
 
-    `task` and `options` are those of the command line by name: `plan("Llama-3.1-8B", task="finetune", lora=16,
-    tokens="50M", gpu="8xh100")`, `plan("Llama-3.1-8B", task="serve", rate="2/s", ttft="1s")`; over a file they change
-    what it says, `model` its model.
-    The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done,
-    whole)` is called as the search goes, `on_compile` before the simulator is compiled for the first time.
+    Costs are in US dollars: of the run in training and batch, of a month for a service. Where nothing meets the
+    targets `plans` is empty and `misses` has the nearest.
+
+    Args:
+        source: a model with the workload in keywords, a workload file, plain data with its keys, or a workload
+            already read.
+        model: instead of that of a file.
+        task: pretrain, finetune, serve, batch or encode.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        assume_family: read an unknown model_type as this known family.
+        advance: called with (units of work done, units in all) as it goes.
+        on_compile: called before the simulator is compiled for the first time.
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
         InfeasibleError: the constraints leave no offer at all.
+
+    Examples:
+        >>> import flopwise
+        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
+        >>> print(plan.plans[0].gpu, plan.plans[0].num_gpus)
+        A100-... 1
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.search.plan import plan as search_plan

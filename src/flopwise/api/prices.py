@@ -19,10 +19,20 @@ def today() -> dt.date:
 
 
 def prices(*, most_days: float | None = None, facts: str | Path | None = None, day: dt.date | None = None) -> PriceAges:
-    """The age of all prices, by provider; older than `most_days` (180) counts as stale.
+    """The age of all prices, by provider.
+
+    Args:
+        most_days: age in days from which a price is stale (default: 180).
+        facts: folder of rows that override the shipped ones.
+        day: that the age counts from (default: today, in UTC).
 
     Raises:
         SpecError: a file of facts or prices is broken.
+
+    Examples:
+        >>> import flopwise
+        >>> {"aws", "gcp", "azure"} <= {age.provider for age in flopwise.prices().providers}
+        True
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.price_import.age import MOST_DAYS, price_ages
@@ -48,15 +58,32 @@ def import_prices(
     skip_unknown: bool = False,
     facts: str | Path | None = None,
 ) -> PriceImport:
-    """Lay the prices of a file (gpuhunt's CSV, SkyPilot's catalog CSV, our own table) over the shipped ones.
+    """Lay the prices of a file over the shipped ones; nothing changes if anything in it is wrong.
 
-    Nothing changes where anything in it is wrong. `day`: the date of prices that have none, the file's own by default.
-    `provider`: whose they are where no column says it, else the name of file or folder, which must be a known provider;
-    one that a column or the argument names may be new. The answer's `notes` name new providers and prices far from
-    those that are known.
+    The answer's `notes` name new providers and prices that are far from those already known.
+
+    Args:
+        file: a CSV of gpuhunt, of SkyPilot's catalog, or with the columns of our own table.
+        name: of these prices (default: the file's).
+        provider: whose they are where no column says it (default: the name of file or folder, which must be a known
+            provider).
+        day: date of prices without one (default: the file's).
+        skip_unknown: leave out rows of accelerators that are not known.
+        facts: folder of rows that override the shipped ones.
 
     Raises:
         SpecError: with file, row and column, what was given and what is allowed.
+
+    Examples:
+        >>> import flopwise
+        >>> from pathlib import Path
+        >>> from tempfile import mkdtemp
+        >>> file = Path(mkdtemp(), "ours.csv")
+        >>> rows = "provider,instance,region,accelerator,count,on_demand_usd_per_hour,source,price_date"
+        >>> _ = file.write_text(f"{rows}{chr(10)}ours,box,here,H100-SXM-80,8,16,contract,2026-11-01")
+        >>> flopwise.import_prices(file).name
+        'ours'
+        >>> _ = flopwise.remove_prices("ours")
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.price_import.imports import import_file
@@ -69,10 +96,15 @@ def import_prices(
 
 
 def list_prices() -> list[ImportedFile]:
-    """What was imported, oldest first; files that cannot be read say why.
+    """List what was imported, oldest first; files that cannot be read say why.
 
     Raises:
         SpecError: the folder cannot be read.
+
+    Examples:
+        >>> import flopwise
+        >>> [held.name for held in flopwise.list_prices()]
+        [...]
     """
     from flopwise.price_import.imports import imported_files
 
@@ -80,10 +112,21 @@ def list_prices() -> list[ImportedFile]:
 
 
 def remove_prices(name: str) -> str:
-    """Delete imported prices; the path of the file that went.
+    """Delete imported prices; returns the path of the file that is gone.
+
+    Args:
+        name: of the import.
 
     Raises:
         UnknownNameError: there are none of that name.
+
+    Examples:
+        >>> import flopwise
+        >>> try:
+        ...     flopwise.remove_prices("nobody")
+        ... except flopwise.UnknownNameError as error:
+        ...     print(type(error).__name__)
+        UnknownNameError
     """
     from flopwise.price_import import imports
 
@@ -93,8 +136,20 @@ def remove_prices(name: str) -> str:
 def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = None) -> PriceImport:
     """Fetch today's prices through gpuhunt and lay them over the shipped ones, as the import `gpuhunt`.
 
+    Args:
+        providers: only theirs (default: of all).
+        facts: folder of rows that override the shipped ones.
+
     Raises:
         InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
+
+    Examples:
+        >>> import flopwise
+        >>> try:
+        ...     fresh = flopwise.refresh_prices(providers=["aws"])
+        ... except flopwise.InfeasibleError as error:
+        ...     print("the prices that are there stay")
+        the prices ...
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.price_import.imports import import_fetched

@@ -21,12 +21,21 @@ if TYPE_CHECKING:
 def probe(progress: Callable[[float, float, str], object] | None = None, **options: Any) -> Probe:
     """Measure this machine: through PyTorch where it is installed, else the processor through NumPy.
 
-    `options` are those of `ProbeSpec` and `SourceSpec`, or whole specs. An operation that fails is an entry with its
-    reason. `progress(seconds, of, what)` is called before each.
+    An operation that fails is an entry with its reason.
+
+    Args:
+        progress: called with (seconds done, seconds in all, what comes next).
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: there is no such device, or a value cannot be.
         InfeasibleError: nothing could be measured.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.probe(quick=True, only=["launch"], device=["cpu"])
+        >>> len(found.measurements) > 0
+        True
     """
     from dataclasses import replace
     from pathlib import Path

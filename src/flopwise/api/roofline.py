@@ -33,16 +33,30 @@ def roofline(
     training: bool = False,
     **options: Any,
 ) -> RooflineAnswer:
-    """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` devices.
+    """Time of a piece of work by the roofline: operations against bytes moved, in seconds.
 
-    A pass is over `seq` tokens of each sample, forward alone, or backward, too, with `training`; `dtype` is the format
-    that is multiplied.
-    `efficiency` is the achieved fraction of the datasheet's rates, for both; without it the calibrated fractions hold.
-    `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
+    The work is `flops` and `bytes`, or one pass of `model` over `batch` samples of `seq` tokens.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        flops: floating-point operations: 1e15, "1PFLOP".
+        bytes: moved to and from memory: "2TB".
+        dtype: format that is multiplied.
+        efficiency: achieved share of the datasheet's rates, of both (default: as calibrated).
+        gpus: number of accelerators.
+        batch: samples of a pass.
+        seq: tokens of each sample.
+        training: forward and backward pass.
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: neither work nor model is given, or both, or a value cannot be.
         MissingFactError: the accelerator has no such rate, or nobody published the model's figures.
+
+    Examples:
+        >>> import flopwise
+        >>> flopwise.roofline(flops=1e15, bytes="2TB", gpu="h100").bound
+        'compute'
     """
     from flopwise.cost.roofline import RooflineWork, roofline_answer
     from flopwise.training.spec import DataSpec

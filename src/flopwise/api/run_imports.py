@@ -27,14 +27,27 @@ TRAINING, SERVING = (DataSpec, TrainingSpec), (RequestSpec, ServingSpec)
 def import_runs(
     *files: Path | str, store: Path | str | None = None, gpus: int | None = None, **options: Any
 ) -> list[ImportedRun]:
-    """Write the runs of files of other tools to a store, with what is expected of them where model and GPU are known.
+    """Write runs of other tools to the store, with what is expected of them where model and GPU are known.
 
-    `options` are those of `ImportSpec` (`format="wandb", model="Llama-3.1-8B" ...`), `MachineSpec` (`gpu="h100" ...`),
-    of runs of training those of `DataSpec` and `TrainingSpec`, of serving those of `RequestSpec` and `ServingSpec`, and
-    `SourceSpec`. What a file says itself need not be said. The same content is imported once.
+    The same content is imported once.
+
+    Args:
+        files: files or folders of trainer-state, TensorBoard, W&B, MLflow, GuideLLM, genai-perf or vLLM's
+            benchmark.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        gpus: number of accelerators.
+        options: fields of `ImportSpec` (`format="wandb", model="Llama-3.1-8B"` ...), `MachineSpec` (`gpu="h100"`
+            ...) and `SourceSpec`; of training those of `DataSpec` and `TrainingSpec`, of serving those of
+            `RequestSpec` and `ServingSpec`. What a file says itself need not be given.
 
     Raises:
-        SpecError: a file that cannot be read, or an option that is not of its kind of run; nothing is written then.
+        SpecError: a file cannot be read, or an option is not of its kind of run; nothing is written then.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> one.run.task
+        'serve'
     """
     from flopwise.records.imports.imported import import_files
 

@@ -23,11 +23,22 @@ class ExplainedRun:
 
 
 def explain_run(run: str, *, store: str | Path | None = None, page: str | Path | None = None) -> ExplainedRun:
-    """A run against what was expected of it, its difference by term; `page`: write it there as HTML.
+    """A run against what was expected of it, its difference by term.
+
+    Args:
+        run: id, its first digits, or a name.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        page: write the same as HTML there.
 
     Raises:
         UnknownNameError: there is no such run.
         SpecError: the store cannot be read, or the page not written.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.explain_run(one.run.run_id).measured is not None
+        True
     """
     from flopwise.records.explanation import explanation
     from flopwise.records.measured import run_figures
@@ -44,11 +55,25 @@ def explain_run(run: str, *, store: str | Path | None = None, page: str | Path |
 
 
 def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: str | Path | None = None) -> Comparison:
-    """Runs against the first of them, and each against its plan; `page`: write it there as HTML.
+    """Runs against the first of them, and each against its plan.
+
+    Args:
+        runs: two or more, by id or name.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        page: write the same as HTML there.
 
     Raises:
         UnknownNameError: there is no such run.
         SpecError: fewer than two runs, or the store cannot be read.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> try:
+        ...     flopwise.compare_runs([one.run.run_id])
+        ... except flopwise.SpecError as error:
+        ...     print(type(error).__name__)
+        SpecError
     """
     from flopwise.errors import SpecError
     from flopwise.records.comparison import comparison
@@ -70,13 +95,23 @@ def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: 
 def run_rows(
     runs: Sequence[str] = (), kind: str = "training", *, store: str | Path | None = None, file: str | Path | None = None
 ) -> RunRows:
-    """Runs as rows that `backtest` and `calibrate` read, of a kind: training, memory or serving.
+    """Runs as rows that `backtest` and `calibrate` read.
 
-    `runs` empty: all of the store. `file`: write them there as CSV.
+    Args:
+        runs: ids or names; empty: all of the store.
+        kind: training, memory or serving.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        file: write the rows there as CSV.
 
     Raises:
         UnknownNameError: there is no such run or kind.
         SpecError: the store cannot be read, the file not written, or no run makes a row.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> len(flopwise.run_rows([one.run.run_id], "serving").rows) > 0
+        True
     """
     from flopwise.errors import SpecError
     from flopwise.files import write_whole

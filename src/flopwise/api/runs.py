@@ -17,13 +17,20 @@ if TYPE_CHECKING:
 
 @takes(RunFilter)
 def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
-    """The runs in a store with the summaries of their metrics, without events; the one that began last first.
+    """The runs in a store with the summaries of their metrics, without events; the latest first.
 
-    `store`: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in the user's data folder). `which`:
-    `task`, `model` (a part of its name), `status`, `since` ("7d", "2026-11-01"), as `RunFilter` has them.
+    Args:
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        **which: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: the store cannot be read, or one that was named is not there.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.runs(task="serve")[0].run.task
+        'serve'
     """
     from flopwise.records.database import store_address
     from flopwise.records.model import RecordedRun
@@ -40,11 +47,21 @@ def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
 
 
 def recorded_run(run: str, *, store: str | Path | None = None) -> RecordedRun:
-    """A run by its id, the first digits of it, or its name (the latest of that name), with all its events.
+    """A run with all its events.
+
+    Args:
+        run: id, its first digits, or a name (the latest of that name).
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
         UnknownNameError: there is none.
         SpecError: the store cannot be read.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.recorded_run(one.run.run_id[:8]).run.run_id == one.run.run_id
+        True
     """
     from flopwise.records.model import RecordedRun
     from flopwise.records.store import open_store
@@ -57,10 +74,23 @@ def recorded_run(run: str, *, store: str | Path | None = None) -> RecordedRun:
 def export_runs(
     runs: Sequence[str], output: str | Path, *, form: str = "jsonl", store: str | Path | None = None
 ) -> list[RecordedRun]:
-    """Write runs to a file of JSON lines, which `import` reads back, or in the form `csv` to a folder of tables.
+    """Write runs to a file of JSON lines, which `import_runs` reads back, or to a folder of CSV tables.
+
+    Args:
+        runs: ids or names.
+        output: the file, or the folder.
+        form: "jsonl" or "csv".
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
         SpecError: no such run, the store cannot be read, or the output not written.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> from tempfile import mkdtemp
+        >>> len(flopwise.export_runs([one.run.run_id], mkdtemp() + "/runs.jsonl"))
+        1
     """
     from flopwise.records.exports import WRITERS
     from flopwise.records.model import RecordedRun
@@ -73,11 +103,21 @@ def export_runs(
 
 
 def delete_runs(runs: Sequence[str], *, store: str | Path | None = None) -> list[str]:
-    """Delete runs with all that was recorded of them; their ids. None is deleted where one is not found.
+    """Delete runs with all that was recorded of them, all or none; returns their ids.
+
+    Args:
+        runs: ids or names.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
         UnknownNameError: there is no such run.
         SpecError: the store cannot be written.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.delete_runs([one.run.run_id]) == [one.run.run_id]
+        True
     """
     from flopwise.records.store import open_store
 

@@ -25,20 +25,28 @@ SERVED = (RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, So
 def serve(
     model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, **options: Any
 ) -> ServeAnswer:
-    """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
+    """Latency, throughput, memory, energy and price of serving a model.
 
-    `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
-    load, too; with `requests` a run with an end, simulated. With `encode` each request is one pass over its input,
-    without an answer. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context
-    holds. `static`: a fixed batch, all prompts first, then all answers.
-    `options` are those of `RequestSpec` (`rate="5/s" ...`), `MachineSpec` (`gpu="h100", provider="aws" ...`),
-    `ServingSpec` (`tp=8, weights="fp8" ...`), `TechniqueRequest` (`draft="Llama-3.2-1B" ...`), `StartSpec` and
-    `SourceSpec`, or whole specs.
+    Times are in seconds, rates per second, money in US dollars. `gpus` accelerators hold gpus / (tp x pp x dp)
+    replicas. With `rate` there are percentiles under that load; with `requests` a run with an end, simulated.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one replica).
+        static: a fixed batch: all prompts first, then all answers.
+        encode: one pass over each input, without an answer.
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
+        >>> found.estimate.tpot_s.low < found.estimate.tpot_s.value < found.estimate.tpot_s.high
+        True
     """
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds
@@ -65,14 +73,22 @@ def serve(
 
 @takes(*SERVED, gpus=DEGREE)
 def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None = None, **options: Any) -> ServeSweep:
-    """Estimates along `axis`: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
+    """Estimates of serving along an axis, with the point from which more load only waits.
 
-    `values` None: powers of two as far as memory holds (for tp: that divide the heads, within a node of eight). All
-    other keywords as `flopwise.serve`.
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
+        values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         UnknownNameError: no such axis.
         SpecError: a value that cannot be, or an axis whose value is fixed as well.
+
+    Examples:
+        >>> import flopwise
+        >>> [point.value for point in flopwise.serve_sweep("Llama-3.1-8B", "batch", values=(1, 8), gpu="h100").points]
+        [1, 8]
     """
     from flopwise.serving.load_curve import AXES, ServeSweep
 

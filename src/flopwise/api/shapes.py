@@ -36,14 +36,35 @@ def advise(
     engine: str | None = None,
     **options: Any,
 ) -> ShapeAnswer:
-    """Shapes of `model` on `tp` accelerators: `batch` sequences of `seq` tokens in training, as many cached in serving.
+    """Judge the shapes of a model on an accelerator, and say which changes would be faster.
 
-    `precision`, `stack`, `attention`, `offload` (the optimizer to host memory) and `ep` go with training; `weights`,
-    `kv_dtype` and `engine` with serving. `options` are those of `MachineSpec` and `SourceSpec`, or whole specs.
+    In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        task: "train" or "serve".
+        tp: tensor-parallel degree.
+        batch: sequences.
+        seq: tokens of each.
+        ep: expert-parallel degree, in training.
+        precision: format of the products, in training.
+        stack: training software.
+        attention: its implementation, in training.
+        offload: keep the optimizer in host memory.
+        weights: weight format, in serving.
+        kv_dtype: format of the KV cache, in serving.
+        engine: serving engine.
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value cannot be, or does not go with the task.
         MissingFactError: only published figures of the model are known, or the device lacks a rate.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
+        >>> 0 < found.memory_bound_frac < 1
+        True
     """
     from flopwise.facts import defaults
     from flopwise.ops.degrees import check_expert_parallel

@@ -36,17 +36,29 @@ def simulate(
     on_compile: Callable[[], None] | None = None,
     **keywords: Any,
 ) -> SimulateAnswer:
-    """Run requests through `replicas` of a deployment, step by step, and say what their users see.
+    """Run requests through a deployment, step by step, and say what their users see.
 
-    Further keywords are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
-    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs. `slo`:
-    what a request must hold to count into the goodput. `cache`: answers that are given again; the replicas that it
-    saves are those that `attain` of the requests need to hold the objective.
+    Times are in seconds.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json or a size such as "7B".
+        replicas: behind the balancer.
+        slo: what a request must hold to count into the goodput.
+        cache: answers that are given again.
+        attain: share of requests in time that decides how many replicas a cache saves.
+        on_compile: called before the simulator is compiled for the first time.
+        **keywords: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         InfeasibleError: weights and one request do not fit the memory.
         MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
+        >>> found.summary.completed
+        20
     """
     from flopwise.serving.sim.answer import fixed_answer
     from flopwise.serving.sim.request import simulation_request
@@ -69,14 +81,28 @@ def autoscale(
     report: Callable[[float, float], None] | None = None,
     **keywords: Any,
 ) -> AutoscaleAnswer:
-    """Run requests through replicas that an autoscaler starts and drains; further keywords as `simulate`.
+    """Run requests through replicas that an autoscaler starts and drains.
 
-    With an objective, `compare` finds the fewest fixed replicas that hold it for as many requests as the autoscaler's
-    do, or for a share `attain`; without one, a fixed peak is the most replicas that the autoscaler had.
+    Args:
+        model: as of `simulate`.
+        rule: the autoscaler (default: by concurrency).
+        slo: what a request must hold.
+        attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
+        compare: find the fewest fixed replicas that do as well.
+        cache: answers that are given again.
+        on_compile: called before the simulator is compiled for the first time.
+        report: called with (steps done, steps in all).
+        **keywords: options of the command line by name, or whole specs.
 
     Raises:
-        SpecError: a value or a name that cannot be, or traffic that follows its answers; InfeasibleError and
-            MissingFactError as `simulate`.
+        SpecError: a value or a name that cannot be, or traffic that follows its answers.
+        InfeasibleError, MissingFactError: as `simulate`.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
+        >>> found.answer.summary.completed
+        20
     """
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.elasticity import autoscaling_report
@@ -128,14 +154,25 @@ def batch(
     report: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> BatchAnswer:
-    """Work off `requests` on spot workers.
+    """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.
 
-    `options` are those of `BatchRequest`, `ServingSpec`, `MachineSpec`, `TechniqueRequest` and `SourceSpec`, or whole
-    specs.
+    Args:
+        model: as of `simulate`.
+        requests: in the queue.
+        concurrency: requests in flight at each worker (default: as many as memory holds).
+        report: called with (trials done, trials in all).
+        **options: options of the command line by name, or whole specs.
 
     Raises:
-        SpecError: a value or a name that cannot be; InfeasibleError: the model does not fit, or interruptions undo
-            the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
+        SpecError: a value or a name that cannot be.
+        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
+        >>> found.queue.workers
+        2
     """
     from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.sim.batch import queue_answer

@@ -34,13 +34,28 @@ def sweep(
     assume_family: str | None = None,
     advance: Callable[[int, int], None] | None = None,
 ) -> Sweep:
-    """Plan every workload of a sweep: a file, plain data with the same keys, or points read before.
+    """Plan every workload of a sweep; the plans are the same with every engine.
 
-    `engine`: "inline" plans one after the other, "processes" in `workers` processes of this machine, "ray" on the
-    cluster at `address`; the plans are the same. A workload that nothing could satisfy has no plan but reasons.
+    A workload that nothing can satisfy has no plan but reasons.
+
+    Args:
+        source: a file, plain data with the same keys, or points read before.
+        engine: "inline", "processes" or "ray".
+        address: of the Ray cluster.
+        workers: processes (default: all cores).
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        assume_family: read an unknown model_type as this known family.
+        advance: called with (units of work done, units in all) as it goes.
 
     Raises:
         SpecError: something in the file is wrong, Ray is not installed, or no cluster answers.
+
+    Examples:
+        >>> import flopwise
+        >>> job = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "10M"}, "constraints": {"gpus": ["l4"]}}
+        >>> flopwise.sweep([{"name": "small", **job}]).num_planned
+        1
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.search.sweep import SweptWorkload, plan_sweep

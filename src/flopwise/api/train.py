@@ -25,18 +25,26 @@ if TYPE_CHECKING:
 
 @takes(DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec, gpus=DEGREE)
 def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> TrainAnswer:
-    """Training `model` on `gpus` accelerators (default: one): sequences of `seq` tokens, `global_batch` a step.
+    """Step time, throughput, memory, time and cost of training a model.
 
-    The run is `tokens` long, or `samples` sequences, each `epochs` times. `options` are those of `DataSpec` (`seq="8k",
-    tokens="1T" ...`), `TrainingSpec` (`tp=8, zero=1, recompute="full" ...`), `MachineSpec` (`gpu="h100", provider="aws"
-    ...`), `RunConditionsSpec` (`spares=2 ...`), `ReadsSpec` (`storage="nfs" ...`) and `SourceSpec`, or whole specs.
-    Without any degree the best layout that fits is looked for. A layout that doesn't fit is estimated all the same:
-    `fits` says so.
+    Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
+    found; a layout that does not fit is estimated all the same: `fits` says so.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one).
+        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
+        >>> found.estimate.low < found.estimate.tokens_per_s / found.estimate.num_gpus < found.estimate.high
+        True
     """
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds

@@ -16,10 +16,18 @@ if TYPE_CHECKING:
 
 @takes(WatchSpec)
 def watch(**options: Any) -> WatchStatus:
-    """One look at what the options name (see `WatchSpec`): this machine's GPUs, `prometheus=URL` or `run=NAME`.
+    """Look once at a job: what bounds it, whether it is on plan, what it costs.
+
+    Reads this machine's GPUs, a Prometheus server (`prometheus=URL`) or a recorded run (`run=NAME`).
 
     Raises:
         SpecError: no source, or options that cannot be; says what to install or to give.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.watch(run=one.run.run_id).source
+        'run ...'
     """
     watcher = watcher_of(**options)
     try:
@@ -30,7 +38,17 @@ def watch(**options: Any) -> WatchStatus:
 
 @takes(WatchSpec)
 def watch_live(**options: Any) -> Iterator[WatchStatus]:
-    """A status for each reading, for as long as the source has some; options and errors as of `watch`."""
+    """A status for each reading of a job, for as long as the source has some.
+
+    Raises:
+        SpecError: as `watch`.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> next(flopwise.watch_live(run=one.run.run_id)).source
+        'run ...'
+    """
     watcher = watcher_of(**options)
     try:
         yield from watcher.looks()

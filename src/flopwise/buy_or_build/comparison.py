@@ -148,14 +148,16 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     """What the comparison takes for granted."""
     own = [kind for kind in request.kinds if kind != "api"]
     notes = [
-        "every way answers well enough; only cost is compared",
-        "machines that serve are on all month, whole",
+        "all ways are assumed to answer well enough: only cost is compared",
+        "whole machines serve, all month",
         "80 % intervals come from the measured errors of training and serving; prices are as listed",
     ]
     if "api" in request.kinds:
         notes.append("API prices without discounts for batches, volume or cached prompts")
     if set(own) - {"open"}:
-        notes.append(f"{request.runs} training run(s) paid, without data, evaluation and people")
+        notes.append(
+            f"{request.runs:,} training run{'s' * (request.runs != 1)} paid, without data, evaluation and people"
+        )
     if own and any(RESERVED_MONTHS.get(purchase, 0) > request.months for purchase in request.purchase):
         notes.append(
             f"a reservation outlasts the {request.months} months compared; the rest of its term is not in the sums"
@@ -165,8 +167,8 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     if "pretrain" in own:
         ratio = plans.pretrain_tokens / float(active_parameters(plans.scratch))
         notes.append(
-            f"from scratch on {plans.pretrain_tokens:,.3g} tokens, {ratio:.3g} a parameter; published weights of the "
-            "same size have often seen many times that, and answer better for it"
+            f"from scratch on {units.format_count(plans.pretrain_tokens)} tokens, {ratio:.3g} a parameter; published "
+            "weights of the same size have often seen many times that, and answer better for it"
         )
     if own and not request.upkeep_usd_per_month:
         notes.append("no upkeep: people and storage of a self-hosted service are not counted (--upkeep)")

@@ -41,8 +41,9 @@ LONGEST_MONTHS = 120
 """Months beyond which nobody waits for a break-even."""
 AT_SCALE = 30.0
 """Machines are also planned for so many times the traffic: what a full one carries is what break-even volumes need."""
-DEAREST = 2.0
-"""Training machines that cost more than so many times the best, even at their peak rate, cannot be the cheapest."""
+DEAREST = 1.2
+"""Training machines that cost more than so many times the best even at their peak rate, which no run comes near, cannot
+be the cheapest, however the time is billed."""
 REASONS = 3
 LOW, HIGH = 0.1, 0.9
 NAMES: dict[Kind, str] = {"open": "open weights", "finetune": "fine-tune", "pretrain": "train from scratch"}

@@ -133,7 +133,7 @@ class _ReaderGoneError(click.exceptions.Exit):
     name="flopwise",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Every command takes --json, --csv, --markdown and --help. Exit codes: 0 answered, 1 no feasible answer, "
-    "2 bad input.",
+    "2 bad input. What TTFT, MFU, ZeRO and other words mean: docs/glossary.md.",
 )
 @click.version_option(flopwise.__version__, "-V", "--version", message="flopwise %(version)s")
 @click.pass_context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options, units
+from flopwise.cli import render
 from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import COMMANDS, LazyGroup
+from flopwise.cli.progress import Progress, clear, note
 from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.cli.settings import GENERAL, read_settings
 from flopwise.errors import SpecError
@@ -181,10 +184,15 @@ def by_section(params: Sequence[click.Parameter], most_used: Sequence[str] = ())
 class QuestionCommand(click.Command):
     """A command with examples in its help and `--json` among its options."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), most_used: Sequence[str] = (), **kwargs: Any) -> None:
-        """`examples` are whole command lines; the tests run each. `most_used`: names of options, first in the help."""
+    def __init__(
+        self, *args: Any, examples: Sequence[str] = (), most_used: Sequence[str] = (), work: str = "", **kwargs: Any
+    ) -> None:
+        """`examples` are whole command lines; the tests run each. `most_used`: names of options, first in the help.
+
+        `work`: what it does that may take longer than a second, as its line of progress says it.
+        """
         super().__init__(*args, **kwargs)
-        self.examples, self.most_used = tuple(examples), tuple(most_used)
+        self.examples, self.most_used, self.work = tuple(examples), tuple(most_used), work
         self.forms: tuple[
             QuestionCommand, ...
         ] = ()  # what else its first argument may make of it, with options of their own
@@ -203,7 +211,7 @@ class QuestionCommand(click.Command):
         read = [*with_own_names(args, own)]
         for meant, alias in read:
             if alias is not None:
-                click.echo(f"note: {alias} is read as {meant.partition('=')[0]}", err=True)
+                note(f"{alias} is read as {meant.partition('=')[0]}")
         args = [meant for meant, _ in read]
         ctx.meta["flopwise.args"] = [*args]
         for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
@@ -247,7 +255,8 @@ class QuestionCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; options that do not go together are named as they are spelled."""
         try:
-            return super().invoke(ctx)
+            with Progress(self.work) if self.work else nullcontext():
+                return super().invoke(ctx)
         except OptionError as error:
             named = next((spelling(p) for p in self.params if p.name == error.name), error.name)
             raise SpecError(f"{named}: {error.reason}") from None
@@ -326,12 +335,15 @@ def form_asked() -> str | None:
     return form
 
 
-def command(title: str, *examples: str, most_used: str = "") -> Callable[[Callable[..., None]], QuestionCommand]:
+def command(
+    title: str, *examples: str, most_used: str = "", work: str = ""
+) -> Callable[[Callable[..., None]], QuestionCommand]:
     """Make a function the command `title`, with `examples` of whole command lines in its help.
 
-    `most_used`: names of the options that stand first in it, blanks between them.
+    `most_used`: names of the options that stand first in it, blanks between them. `work`: what may take longer than a
+    second.
     """
-    return click.command(title, cls=QuestionCommand, examples=examples, most_used=most_used.split())
+    return click.command(title, cls=QuestionCommand, examples=examples, most_used=most_used.split(), work=work)
 
 
 def argument(
@@ -378,7 +390,7 @@ def _say_settings(context: click.Context) -> None:
     """Say on stderr which options are those of a file of settings."""
     used = context.meta.get("flopwise.settings", {}).values()
     for file in dict.fromkeys(file for file, _ in used):
-        click.echo(f"note: {file}: {', '.join(text for one, text in used if one == file)}", err=True)
+        note(f"{file}: {', '.join(text for one, text in used if one == file)}")
 
 
 def refuse(names: Iterable[str], why: str) -> None:
@@ -422,6 +434,7 @@ def answer(
     plain figures are.
     """
     context, form = click.get_current_context(), form_asked()
+    clear()
     _say_settings(context)
     if isinstance(value, Result):
         verdict, document = verdict or (lambda _: value.verdict), document or (lambda _: value.document())
@@ -441,7 +454,7 @@ def answer(
         context.meta["flopwise.emitted"] = True
         return
     paper = replace(screen(), width=None, color=False, markdown=True) if form == "markdown" else screen()
-    blocks = [] if verdict is None else [heading(verdict(value), paper)]
+    blocks = [] if verdict is None else [render.verdict(verdict(value), paper)]
     blocks += text(value, paper)
     if figure is not None:
         blocks += [heading("Where the figures come from", paper), tree(figure(value), paper)]
@@ -463,4 +476,4 @@ def say_age(notes: Sequence[str]) -> None:
     """Say on stderr that prices are old: the answer is the same today and tomorrow, their age is not."""
     if notes:
         more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
-        click.echo(f"note: {notes[0]}{more}", err=True)
+        note(f"{notes[0]}{more}")

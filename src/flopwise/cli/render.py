@@ -30,6 +30,12 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 MISSING = "-"
 NARROWEST = 12
 """Columns of the screen to which text in a table is wrapped at the least."""
+TALLEST = 6
+"""Lines of a cell at the most: where wrapping makes more of one, each row is a record."""
+JUDGED = ("fits", "enough", "holds")
+"""Columns whose yes is good and whose no is bad."""
+BAD = ("Does not fit", "Too slow", "No ", "Nothing ", "Misses")
+"""How the verdict of an answer begins that nobody wants."""
 _CODES = re.compile(r"\x1b\[\d+m")
 _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
@@ -50,6 +56,10 @@ class Screen:
     def spell(self, text: str) -> str:
         """`text` in characters that the encoding has."""
         return text if self.unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+    def wrap(self, text: str) -> str:
+        """A line of prose in lines that are no wider than this, each under the line's own indent."""
+        return _wrapped_prose(text, self.width)
 
     def verbatim(self, text: str) -> str:
         """What is drawn with characters, or typed: as it is, whatever the page makes of text."""
@@ -84,7 +94,7 @@ def write(*blocks: str, to: Screen | None = None) -> None:
     """Write `blocks` to stdout, an empty line between them, prose wrapped to the terminal; without empty blocks."""
     paper = to or screen()
     lines = "\n\n".join(block for block in blocks if block).split("\n")
-    sys.stdout.write(paper.spell("\n".join(_wrapped_prose(line, paper.width) for line in lines)) + "\n")
+    sys.stdout.write(paper.spell("\n".join(map(paper.wrap, lines))) + "\n")
 
 
 def _wrapped_prose(line: str, width: int | None) -> str:
@@ -138,11 +148,12 @@ def table(
     titles = [_title(headers[i]) for i in kept]
     cells = [[row[i] for i in kept] for row in cells]
     fitted = [widths[i] for i in kept] if paper.width is None else _column_widths(titles, cells, right, paper.width)
-    if fitted is None:
+    if fitted is None or any(len(_wrapped(t, w)) > TALLEST for row in cells for t, w in zip(row, fitted, strict=True)):
         return "\n\n".join(_record(titles, row, paper) for row in cells)
     head = [paper.paint(line, "bold") for line in _table_row(titles, fitted, right)]
     rule = paper.paint("  ".join("─" * width for width in fitted), "dim")
-    return "\n".join([*head, rule, *(line for row in cells for line in _table_row(row, fitted, right))])
+    judged = [title in JUDGED for title in titles]
+    return "\n".join([*head, rule, *(line for row in cells for line in _table_row(row, fitted, right, paper, judged))])
 
 
 def _markdown_table(headers: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
@@ -156,12 +167,26 @@ def _title(header: str) -> str:
     return header.removeprefix(">")
 
 
-def _table_row(texts: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
-    """The lines of one row, its cells wrapped to the widths of their columns."""
-    wrapped = [textwrap.wrap(t, w) or [""] if len(t) > w else [t] for t, w in zip(texts, widths, strict=True)]
-    for parts in zip_longest(*wrapped, fillvalue=""):
-        places = zip(parts, widths, right, strict=True)
-        yield "  ".join(t.rjust(w) if number else t.ljust(w) for t, w, number in places).rstrip()
+def _table_row(
+    texts: Sequence[str], widths: Sequence[int], right: Sequence[bool], paper: Screen | None = None,
+    judged: Sequence[bool] = (),
+) -> Iterator[str]:  # fmt: skip
+    """The lines of one row, its cells wrapped to the widths of their columns; `judged` cells in colour."""
+    for parts in zip_longest(*map(_wrapped, texts, widths), fillvalue=""):
+        cells = [t.rjust(w) if number else t.ljust(w) for t, w, number in zip(parts, widths, right, strict=True)]
+        if paper is not None and paper.color:
+            cells = [_judgement(c, paper) if j else c for c, j in zip(cells, judged, strict=True)]
+        yield "  ".join(cells).rstrip()
+
+
+def _judgement(text: str, paper: Screen) -> str:
+    """A cell in green where it says yes, in red where it says no."""
+    color = {"yes": "green", "no": "red"}.get(text.strip())
+    return text if color is None else text.replace(text.strip(), paper.paint(text.strip(), color), 1)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width) or [""] if len(text) > width else [text]
 
 
 def _column_widths(
@@ -218,6 +243,13 @@ def heading(text: str, to: Screen | None = None) -> str:
     """A line above a block."""
     paper = to or screen()
     return f"### {plain_text(text)}" if paper.markdown else paper.paint(plain_text(text), "bold")
+
+
+def verdict(text: str, to: Screen | None = None) -> str:
+    """The answer in a sentence, in red where it is bad."""
+    paper = to or screen()
+    bad = text.startswith(BAD) and not paper.markdown
+    return paper.paint(plain_text(text), "red") if bad else heading(text, paper)
 
 
 def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) -> str:

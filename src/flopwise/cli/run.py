@@ -15,7 +15,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
@@ -31,7 +30,7 @@ NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EBADF)
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names (the process's own arguments by default); the exit code."""
     if sys.stderr is None:  # closed by who started this
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as long as the process
     if sys.stdout is None:
         _complain("error", "standard output is closed: there is nowhere to answer")
         return EXIT_BAD_INPUT
@@ -123,7 +122,7 @@ def _complain(kind: str, message: str, details: Sequence[str] = ()) -> None:
     paper = screen(sys.stderr)
     lines = [f"{paper.paint(kind, 'red')}: {plain_text(message)}", *(plain_text(detail) for detail in details)]
     with contextlib.suppress(OSError):
-        sys.stderr.write("".join(f"{paper.spell(line)}\n" for line in lines))
+        sys.stderr.write("".join(f"{paper.spell(paper.wrap(line))}\n" for line in lines))
         sys.stderr.flush()
 
 

@@ -36,8 +36,8 @@ class QuickFormula:
 
 
 def quick_gpus(parameters: Floats, elem_bytes: Floats, hbm_bytes: Floats, *, training: bool) -> Floats:
-    """GPUs whose memory holds the weights, six times over for training; not rounded; broadcasts.
+    """Whole GPUs whose memory holds the weights, six times over for training; broadcasts.
 
     Source: rule of thumb. Assumes: everything else grows with the weights.
     """
-    return parameters * elem_bytes * (TRAINING_FACTOR if training else 1) / hbm_bytes
+    return -(-parameters * elem_bytes * (TRAINING_FACTOR if training else 1) // hbm_bytes)

@@ -7,7 +7,7 @@ vendor's or the general value, and `Rates.assumptions` says which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from typing import TYPE_CHECKING
 
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT, Precision
@@ -64,6 +64,13 @@ class Rates:
     vendor: str = ""
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
     is_host: bool = False  # a CPU: it launches what it computes, one after the other
+    compiles: bool = False  # runs compiled graphs alone, whose elementwise operations are fused, whatever the software
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same of devices that compute alike: of those with more memory, too, but not of a share of one."""
+        columns = (getattr(self, each.name) for each in fields(self))
+        return tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
 
     def peak_dtype(self, dtype: str) -> str:
         """The format whose datasheet rate a `PRECISIONS` entry runs at: fp16 for bf16 on a device without it.
@@ -196,5 +203,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,
         assumptions=assumptions, tdp_w=accelerator.tdp_w, made_for_w=accelerator.made_for_w,
         clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
-        is_host=accelerator.kind == "cpu",
+        is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
     )  # fmt: skip

@@ -42,27 +42,27 @@ class MachineSpec(Spec):
         "Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there "
         "are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.")
     provider: str | None = _machine(
-        "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...")
+        "--provider", options.PROVIDER, "Offers of this provider only: aws, gcp, azure, lambda ...")
     instance: str | None = _machine(
         "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.")
     region: str | None = _machine(
         "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.")
     marketplace: bool = _machine(
         "--marketplace", options.FLAG,
-        "Hosts of third parties, too: communities and marketplaces, without SLA and attestations.", default=False)
-    purchase: str = _machine("--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand")
+        "Include community and marketplace hosts, which have no SLA and no attestations.", default=False)
+    purchase: str = _machine("--purchase", options.choice(*PURCHASES), "Purchase option.", default="on_demand")
     price: float | None = _machine(
         "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.")
-    gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators of a node.")
+    gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators per node.")
     network: float | None = _machine(
-        "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.")
+        "--network", options.BANDWIDTH, "Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.")
     intra_node: str | None = _machine(
         "--intra-node", options.choice(*INTRA_NODE),
         "How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory "
         "(default: as machines with them are usually built).")
     power_limit: float | None = _machine(
         "--power-limit", options.WATTS,
-        "Of one accelerator, below its own: 500W. Products run at lower clocks.")
+        "Power limit of one accelerator, below its own: 500W. Clocks drop with it.")
     counted: int | None = None  # accelerators that `gpu` asks for: 8 of 8xh100
     # fmt: on
 

@@ -21,13 +21,13 @@ _text = options.name("text", 4096)
 class ExportSettings(Spec):
     """Names, images, places and references to secrets. None: not said; a file then holds a placeholder to fill in."""
 
-    name: str | None = _name("--name", _text, "Of what is deployed (default: the workload's name).")
+    name: str | None = _name("--name", _text, "Name of the deployment (default: the workload's).")
     image: str | None = _name(
         "--image", _text, "Container image (serving: default the engine's own release; training: yours to build).",
     )
     script: str | None = _name("--script", _text, "Training program, instead of the one that is exported.")
     learning_rate: float | None = _name(
-        "--learning-rate", options.RATIO, "Of training: no plan has it (default: the trainer's, where it has one).",
+        "--learning-rate", options.RATIO, "Learning rate, which no plan has (default: the trainer's, if any).",
     )
     model_path: str | None = _place(
         "--model-path", _text, "Weights: a hub id, a folder or a URI (default: the model's hub id).",
@@ -54,7 +54,7 @@ class ExportSettings(Spec):
     hostname: str | None = _cluster("--hostname", _text, "Host name under which a gateway serves.")
     gateway: str | None = _cluster("--gateway", _text, "Gateway (Gateway API) that routes attach to.")
     prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus that scalers ask.")
-    machines: str | None = _cluster("--machines", _text, "Addresses of the machines, with commas between them.")
+    machines: str | None = _cluster("--machines", _text, "Addresses of the machines, separated by commas.")
     contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
 
     def value(self, name: str) -> str:

@@ -120,6 +120,7 @@ class Pointwise:
     stream: Stream = "tokens"
     per_expert: int = 0  # runs on the top_k copies that the router makes: this many rows a token
     reads: str = ""  # a residual reads, besides the item before it, the stream that runs past the block
+    clamped: bool = False  # an activation whose inputs are limited first (gpt-oss)
     mixes: int = 0  # each element is a weighted sum of this many, a product that counts (hyper-connections, AltUp)
 
 

@@ -83,16 +83,23 @@ class MeasuredFamilies:
     def spread(self, family: str, maker: str) -> float:
         """How many times wider than its class the band of a prediction for such a device is; 1 where rows vouch for it.
 
-        What a family's own rows say counts from `FEW_ROWS` on, and less than leaving it out only from `FEW_SOURCES` on.
+        What a family's own rows say counts from `FEW_ROWS` on, and less than leaving it out only from `FEW_SOURCES` on;
+        from one more for makers whose software is not that which most rows ran.
         """
         own = self.families.get(family)
-        known = any(f.maker == maker and _vouches(f) and f.spread <= self.family_out for f in self.families.values())
+        known = any(f.maker == maker and self._vouches(f) for f in self.families.values())
         unseen = self.family_out if known else max(self.family_out, self.maker_out)
         if own is None or own.rows < FEW_ROWS:
             return unseen
-        if _vouches(own) and own.spread <= self.family_out:
+        if self._vouches(own):
             return 1.0
         return max(own.spread, unseen)
+
+    def _vouches(self, family: FamilyRows) -> bool:
+        """Whether a family's rows are enough, and of sources enough, for the band of their class."""
+        usual = max(self.families.values(), key=lambda f: f.rows).maker
+        least = FEW_SOURCES if family.maker == usual else FEW_SOURCES + 1
+        return family.rows >= FEW_ROWS and family.sources >= least and family.spread <= self.family_out
 
     @classmethod
     def by_kind(cls, path: Path) -> dict[str, MeasuredFamilies]:
@@ -109,10 +116,6 @@ class MeasuredFamilies:
             }
         except (AttributeError, KeyError, TypeError) as error:
             raise SpecError(f"{path}: not what benchmarks/accuracy/fit_coverage.py writes: {error}") from None
-
-
-def _vouches(family: FamilyRows) -> bool:
-    return family.rows >= FEW_ROWS and family.sources >= FEW_SOURCES
 
 
 @dataclass(frozen=True, slots=True)

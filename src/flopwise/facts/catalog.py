@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
@@ -35,6 +35,7 @@ from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_error
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
+from flopwise.options import PROVIDER_ALIASES, provider_name
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -54,7 +55,8 @@ FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "offers.MARKETPLACES",
-    "spot_prices.DISCOUNTS", "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
+    "discounts.SPOT_DISCOUNTS", "discounts.RESERVED_DISCOUNTS",
+    "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
     "kubernetes.NODES", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
     "price_book.HARDWARE",
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
@@ -354,7 +356,7 @@ class Facts:
         Raises:
             UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator.
         """
-        provider = one_of("provider", provider, (o.provider for o in self.offers))
+        provider = None if provider is None else self._provider(provider)
         types = dict.fromkeys(o.instance for o in self.offers)
         named = types if instance is None else {t for t in types if names_instance(instance, t)}
         if not named:
@@ -372,12 +374,31 @@ class Facts:
             and (region is None or o.serves(region))
         )
 
-    def with_assumed_spot(self) -> Facts:
-        """The same facts, with spot prices assumed where they are not known and the provider's discounts are."""
-        from flopwise.facts.spot_prices import with_assumed_spot  # noqa: PLC0415 - few ask for them
+    def _provider(self, given: str) -> str:
+        """What offers call a provider, which may have other names."""
+        known = {o.provider.lower(): o.provider for o in self.offers}
+        meant = provider_name(str(given).strip()).lower()
+        if meant not in known:
+            import difflib  # noqa: PLC0415 - only a wrong name needs it
 
-        bands = _by_name(self.rows("spot_prices.DISCOUNTS"))
-        return self.with_tables(offers=with_assumed_spot(self.offers, bands))
+            near = difflib.get_close_matches(fold(str(given)), PROVIDER_ALIASES, n=1, cutoff=0.75)
+            raise UnknownNameError(
+                "provider", str(given), known.values(), f"{near[0]} is {PROVIDER_ALIASES[near[0]]} here" if near else ""
+            )
+        return known[meant]
+
+    def with_assumed_prices(self, kinds: Collection[str]) -> Facts:
+        """The same facts, with unknown prices of `kinds` (spot, reserved) assumed from the provider's discounts."""
+        if not kinds:
+            return self
+        from flopwise.facts.discounts import with_assumed_prices  # noqa: PLC0415 - few ask for them
+
+        bands: dict[tuple[str, str], Any] = {}
+        if "spot" in kinds:
+            bands |= {(row.provider, "spot"): row for row in self.rows("discounts.SPOT_DISCOUNTS").values()}
+        if "reserved" in kinds:
+            bands |= self.rows("discounts.RESERVED_DISCOUNTS")
+        return self.with_tables(offers=with_assumed_prices(self.offers, bands))
 
     def offered_accelerator(self, offer: Offer) -> Accelerator:
         """Return one accelerator as `offer` has it: whole, or its share.

@@ -42,6 +42,21 @@ def days_old(day: str, today: dt.date) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedPrice:
+    """The least and the most USD per hour of a price that nobody published; the middle is what counts."""
+
+    purchase: str
+    usd_per_hour: tuple[float, float]
+    date: str
+    source: str
+
+    @property
+    def kind(self) -> str:
+        """Of what prices it is one: spot, or reserved."""
+        return self.purchase.partition("_")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """One instance type in one region.
 
@@ -73,7 +88,7 @@ class Offer:
     reserved_date: str | None = None
     reserved_source: str | None = None
     derived: str = ""  # what the price on demand was made of, where no list has it
-    spot_band_usd_per_hour: tuple[float, float] | None = field(default=None, metadata={"inner": True})  # if assumed
+    assumed: tuple[AssumedPrice, ...] = field(default=(), metadata={"inner": True})
     notes: str = ""
     marketplace: bool = field(default=False, metadata={"gathered": True})
 
@@ -96,21 +111,37 @@ class Offer:
         price: float | None = getattr(self, field)
         return price
 
+    def assumed_price(self, purchase: str) -> AssumedPrice | None:
+        """What the price for a purchase may be where it is assumed; else None."""
+        return next((one for one in self.assumed if one.purchase == purchase), None)
+
+    def assumed_usd_per_hour(self, purchase: str) -> tuple[float, float] | None:
+        """The least and the most USD per hour of a price that is assumed; else None."""
+        band = self.assumed_price(purchase)
+        return None if band is None else band.usd_per_hour
+
     def price_date_of(self, purchase: str) -> str:
         """The day for which the price for a purchase holds, or UNDATED."""
+        band = self.assumed_price(purchase)
+        if band is not None:
+            return band.date
         own = self.spot_date if purchase == "spot" else self.reserved_date if "reserved" in purchase else None
         return own or self.price_date
 
     def price_source_of(self, purchase: str) -> str:
         """Where the price for a purchase is from."""
+        band = self.assumed_price(purchase)
+        if band is not None:
+            return band.source
         own = self.spot_source if purchase == "spot" else self.reserved_source if "reserved" in purchase else None
         return own or self.source
 
     def price_note(self, purchase: str) -> str:
         """What is to be known of the price for a purchase wherever it is printed: no date, derived, assumed; or ""."""
-        if purchase == "spot" and self.spot_band_usd_per_hour is not None:
-            symbol, (low, high) = units.CURRENCY.get().symbol, map(units.in_currency, self.spot_band_usd_per_hour)
-            return f"spot price assumed, {symbol}{low:.4g} to {symbol}{high:.4g} an hour"
+        band = self.assumed_price(purchase)
+        if band is not None:
+            symbol, (low, high) = units.CURRENCY.get().symbol, map(units.in_currency, band.usd_per_hour)
+            return f"{band.kind} price assumed, {symbol}{low:.4g} to {symbol}{high:.4g} an hour"
         found = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
         if purchase == "on_demand" and self.derived:
             found.append(f"derived price: {self.derived}")

@@ -161,6 +161,7 @@ class TrainingStack(Software):
     fused_sinks: bool  # its flash kernels know attention sinks; else such attention writes its scores
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
     dp_overlap: float = _by_fit("Share of compute that gradient and weight messages may hide behind.")
+    gathers_after_step: bool = False  # ZeRO 1 and 2: updated weights are gathered before anything else runs
     launch_s: float  # host time to launch one operation
     routing_s: float = _by_fit(
         "Host time to route, permute and launch the experts of one layer, forward and backward, in s."
@@ -173,6 +174,7 @@ class TrainingStack(Software):
         "split", "fused", "fused-fp8", "batched"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
     # in every format as one batched product
+    expert_kernels: tuple[str, ...] = ()  # "bias", "clamp": what runs beside experts' products in kernels of its own
     cast_passes: float = _by_fit(
         "Passes over operands and results of a product in low precision, to cast and transpose them."
     )

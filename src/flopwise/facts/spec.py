@@ -31,11 +31,11 @@ class SourceSpec(Spec):
     )
     facts: Path | None = _source(
         "--facts", options.FILE,
-        "Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.",
+        "Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.",
     )
     calibration: str | None = _source(
         "--calibration", options.name("profile", 80),
-        "Profile of your own measurements that `flopwise calibrate` made: its constants hold over the shipped ones.",
+        "Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.",
     )
     # fmt: on
 
@@ -79,7 +79,7 @@ class DeviceSpec(Spec):
 
     kind: str | None = option(
         "--kind", options.choice("gpu", "tpu", "npu", "soc", "cpu"),
-        "Only this kind of device; of instances `cpu` are those without another.",
+        "Only this kind of device; `cpu` instances are those without an accelerator.",
     )
 # fmt: on
 

@@ -65,7 +65,7 @@ def read_measurements(files: Sequence[Path]) -> Measurements:
     for file in files:
         if not file.suffix and not file.exists():
             rows += _recorded_rows(str(file))
-        elif file.suffix.lower() == ".json":
+        elif file.suffix.lower() == ".json" or _is_json(file):
             probe = Probe.from_file(file)
             machine = (probe.host, probe.backend, *((one.id, one.name, one.threads) for one in probe.devices))
             probes[machine].append((str(file), probe))
@@ -78,6 +78,15 @@ def read_measurements(files: Sequence[Path]) -> Measurements:
         probed.append(found)
         rows += (MeasuredRow("kernels", row, ", ".join(name for name, _ in same)) for row in found.rows)
     return Measurements(rows=tuple(rows), probed=tuple(probed), files=tuple(map(str, files)))
+
+
+def _is_json(file: Path) -> bool:
+    """Whether a file has one JSON document, whatever its name ends in: that is how probes are written."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False
 
 
 def pooled_probe(probes: Sequence[Probe]) -> Probe:

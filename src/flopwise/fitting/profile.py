@@ -127,7 +127,9 @@ def make_profile(
     with_probe = _with_probes(facts, probed)
     figures, skipped = predicted_figures(given.rows, with_probe)
     if not figures and not probed:
-        why = "; ".join(f"{text} ({count} rows)" for text, count in skipped.most_common(3)) or "there are no rows"
+        reasons = [f"{text} ({count} rows)" for text, count in skipped.most_common(3)]
+        reasons += [note for one in given.probed for note in one.notes]
+        why = "; ".join(reasons) or "there are no rows"
         raise SpecError(f"nothing to calibrate with: {why}")
     moving = [f for f in figures if f.row.kind in MOVING]
     still = [f for f in figures if f.row.kind not in MOVING]

@@ -165,7 +165,7 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         Constant("train_grouped_passes.fused", ("any",), 4.0, 1.0, 40.0),
         Constant("train_contention", ("any",), 0.2, 0.01, 1.0),
         stack("pointwise_traffic", fused, 0.8, 0.3, 3.0),
-        stack("pointwise_traffic", eager, 1.6, 0.6, 4.0),
+        stack("pointwise_traffic", eager, 0.8, 0.3, 4.0),
         stack("cast_passes", engine, 0.5, 0.02, 4.0),
         stack("cast_passes", torch_fused, 0.5, 0.02, 4.0),
         stack("cast_passes", torch_eager, 1.0, 0.02, 4.0),

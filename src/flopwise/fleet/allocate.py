@@ -33,7 +33,7 @@ from flopwise.fleet.model import (
     is_rented,
 )
 from flopwise.fleet.prices import volume_bills
-from flopwise.fleet.program import LARGE, MARGIN, AllocationProblem, AllocationProgram, backup_usd, solve
+from flopwise.fleet.program import LARGE, MARGIN, AllocationProblem, AllocationProgram, Solution, backup_usd, solve
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
 from flopwise.fleet.waste import ThriftyProgram, Waste
@@ -43,6 +43,8 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
+ROUNDS = 4
+"""Solutions with redundant machines after which no workload may have one."""
 HALF = 0.5
 """A column of whole numbers above it is not zero."""
 
@@ -120,18 +122,33 @@ def allocate(
     made = ThriftyProgram(replace(problem, options=some), without)
     columns = None if start is None or start.columns is None else start.columns[: len(made.program.costs)]
     fits = columns is not None and len(columns) == len(made.program.costs)
-    solution = solve(made.program, gap, seconds, columns if fits else None)
+    made, solution = _lean_solution(made, gap, seconds, columns if fits else None)
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
-        made = ThriftyProgram(problem, without)
-        solution = solve(made.program, gap, seconds)
+        made, solution = _lean_solution(ThriftyProgram(problem, without), gap, seconds)
     if solution.columns is None:
-        solution = solve(made.program, gap, seconds * LATER_FRAC, _nearest(made, seconds * STEP_FRAC))
+        made, columns = _nearest(made, seconds * STEP_FRAC)
+        made, solution = _lean_solution(made, gap, seconds * LATER_FRAC, columns)
     if solution.columns is None:
         raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
     found = _read_solution(made, solution.columns, solution.gap)
     if bound and len(made.options) < len(problem.options):
         return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
     return found
+
+
+def _lean_solution(
+    made: ThriftyProgram, gap: float, seconds: float, start: Array | None = None
+) -> tuple[ThriftyProgram, Solution]:
+    """A solution in which no machine is redundant, and the program that forbids those that would be.
+
+    Few workloads ever have one, so each is forbidden them only where a solution has one; after `ROUNDS` all are.
+    """
+    solution, rounds = solve(made.program, gap, seconds, start), 0
+    while solution.columns is not None and (more := made.redundant(solution.columns)):
+        rounds += 1
+        made = made.without_redundant(more if rounds < ROUNDS else frozenset(made.of))
+        solution = solve(made.program, gap, seconds)
+    return made, solution
 
 
 def _proven_gap(problem: AllocationProblem, objective: float, gap: float) -> float:
@@ -330,31 +347,36 @@ class RelaxedProgram:
         return {policy: value for policy, value in sums.items() if value > NOTHING}
 
 
-def _nearest(made: AllocationProgram, seconds: float) -> Array:
+def _nearest(made: ThriftyProgram, seconds: float) -> tuple[ThriftyProgram, Array]:
     """Columns that hold all policies after all, where the time was too short to find them; each step has `seconds`.
 
-    Raises: InfeasibleError: the policies contradict one another; says which, by how much, or the floor of a budget.
+    With the program that they are of. Raises: InfeasibleError: the policies contradict one another; says which, by how
+    much, or the floor of a budget.
     """
     _check_budget(made, seconds)
-    trial = made.relaxed_by(frozenset())
-    relaxed = RelaxedProgram(trial)
-    solution = solve(trial.program, NEAREST_GAP, seconds)
-    if solution.columns is None:
-        raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
+    while True:
+        trial = made.relaxed_by(frozenset())
+        relaxed = RelaxedProgram(trial)
+        solution = solve(trial.program, NEAREST_GAP, seconds)
+        if solution.columns is None:
+            raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
+        more = trial.redundant(solution.columns)
+        if not more:
+            break
+        made = made.without_redundant(more)
     gives = relaxed.gives(solution.columns)
     if gives:
         proven = solution.objective * (1 - solution.gap) > ELSEWHERE * TIE
         raise _conflict_error(trial, gives, solution.columns, None if proven else seconds)
-    return solution.columns[: len(made.program.costs)]
+    return made, solution.columns[: len(made.program.costs)]
 
 
-def _check_budget(made: AllocationProgram, seconds: float) -> None:
+def _check_budget(made: ThriftyProgram, seconds: float) -> None:
     """Refuse a budget below what the other policies cost at least."""
     budget = next((policy for policy in made.policies if isinstance(policy, Budget)), None)
     if budget is None:
         return
-    free = made.relaxed_by(frozenset({budget}))
-    solution = solve(free.program, FLOOR_GAP, seconds)
+    free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, seconds)
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns)
     if floor > budget.usd:
         raise InfeasibleError(

@@ -42,6 +42,8 @@ from flopwise.units import format_percent, format_usd
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25
 """Share of the on-demand price below which a spot price deserves a second look."""
+ROUNDED = 5e-5
+"""A gap that rounds to nothing."""
 STAGES = ("searching", "allocating", "what if", "scenarios")
 
 
@@ -170,13 +172,14 @@ def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:
 def _optimality(items: Sequence[PlannedWorkload], gap: float) -> str:
     """What is proven of the bill, in words."""
     options = sum(len(item.options) for item in items)
-    text = f"within {format_percent(gap)} of the least that the {options:,} ways to run the workloads allow"
+    proven = "proven optimal" if gap < ROUNDED else f"proven within {format_percent(gap, 2)} of the optimum"
+    text = f"{proven} among {options:,} ways to run the workloads"
     few = [item.num_kinds for item in items if item.num_kinds is not None]
     if not few:
         return text
     return (
-        f"{text}; of {len(few):,} workloads only the {min(few)} most promising kinds of machines were searched, and "
-        "what others would cost is not proven"
+        f"{text}; for {len(few):,} of them only the {min(few)} most promising kinds of machines were searched, which "
+        "proves nothing of the others"
     )
 
 
@@ -283,10 +286,10 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
     """What is assumed: of the fleet and its schedules, then of each workload's plan."""
     rules, spreads, jobs = fleet.platform.rules, fleet.platform.rules.scenarios, [chosen.job for chosen in fleet.chosen]
     yield "a month has 730 hours; a run without a deadline has its share of its environment's hours"
-    yield "machines of a kind are there when they are needed, at the listed price, up to the quotas"
+    yield "machines are available when they are needed, at list prices, up to the quotas"
     if drawn:
         yield (
-            f"drawn months: demand varies by {100 * spreads.demand:.3g} %, spot prices by "
+            f"simulated months: demand varies by {100 * spreads.demand:.3g} %, spot prices by "
             f"{100 * spreads.spot_price:.3g} %, others by {100 * spreads.list_price:.3g} % (standard deviations; "
             f"policies.scenarios sets them), an interruption costs {spreads.rework_hours:g} h, predictions vary by "
             "their measured errors"

@@ -122,7 +122,7 @@ def _rows(
             usd_per_hour_effective=None if rate is None else taken.usd / max(busy * taken.count, 1e-12),
             price_date=_price_date(option, allocation.pools.get(option.machine, 0)),
             price_note=option.offer.price_note(option.purchase),
-            usd_per_hour_interval=option.offer.spot_band_usd_per_hour if option.purchase == "spot" else None,
+            usd_per_hour_interval=option.offer.assumed_usd_per_hour(option.purchase),
             role=taken.role,
             pool=option.pool or (f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else ""),
             dedicated=bool(option.pool),
@@ -145,10 +145,10 @@ def _rows(
 def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
     """10-90 % interval of USD a month: of the time that the work takes, and of a price that is assumed."""
     low, high = _time_interval(taken, chosen)
-    offer, usd = taken.option.offer, taken.option.usd_per_hour
-    if taken.option.purchase != "spot" or offer.spot_band_usd_per_hour is None or not usd:
+    band, usd = taken.option.offer.assumed_usd_per_hour(taken.option.purchase), taken.option.usd_per_hour
+    if band is None or not usd:
         return low, high
-    least, most = offer.spot_band_usd_per_hour
+    least, most = band
     return low * least / usd, high * most / usd
 
 
@@ -354,7 +354,7 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
         f"{_machines(near, near.num_instances)} {BOUGHT[near.purchase]} {_shortfall(near, chosen.planned)}"
         for near in misses[: 2 - len(reasons)]
     ]
-    return "; ".join(reasons) or "it is the cheapest on offer that does the work"
+    return "; ".join(reasons) or "nothing cheaper does the work"
 
 
 BOUGHT = {

@@ -191,7 +191,8 @@ def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]
     limits = workload.limits.purchase
     allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
     bought = workload.nameless.with_limits(purchase=allowed or ("on_demand",))
-    bought = replace(bought, spot="assume") if platform.rules.spot == "assume" else bought
+    kinds = bought.assumed_prices | platform.rules.assumed_prices
+    bought = replace(bought, **dict.fromkeys(kinds, "assume")) if kinds else bought  # type: ignore[arg-type]  # by name
     if not job.ends:
         return bought
     longest = window_s(job, platform)

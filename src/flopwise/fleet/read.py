@@ -253,9 +253,9 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     """
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
-        own_rules = (job.workload.spot for job in platform.jobs if job.workload is not None)
+        own_rules = (job.workload.assumed_prices for job in platform.jobs if job.workload is not None)
         facts = facts.with_custom(_gpu_names(platform))
-        facts = facts.with_assumed_spot() if "assume" in {platform.rules.spot, *own_rules} else facts
+        facts = facts.with_assumed_prices(platform.rules.assumed_prices.union(*own_rules))
         facts = with_own(facts, platform.fleet.own_machines)
         known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
         known.check_policies()

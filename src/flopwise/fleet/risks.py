@@ -354,7 +354,7 @@ def _prices(
             evidence=f"{100 * share:.0f} % of the bill is at prices older than {max_age_days:g} days (since {oldest})",
             mitigation="flopwise prices refresh, or import a newer list",
         )  # fmt: skip
-    noted = [r for r in rows if r.price_note and r.purchase != "spot"]
+    noted = [r for r in rows if r.price_note and r.purchase != "spot" and r.usd_per_hour_interval is None]
     if noted and cost.compute:
         share = sum(r.usd_per_month for r in noted) / cost.compute
         yield Risk(
@@ -363,14 +363,16 @@ def _prices(
             + "; ".join(dict.fromkeys(f"{r.provider} {r.instance}, {r.price_note}" for r in noted[:3])),
             mitigation="ask the provider, and import what it says: flopwise prices import",
         )  # fmt: skip
-    assumed = sum(r.usd_per_month for r in rows if r.usd_per_hour_interval is not None)
-    if assumed and cost.compute:
-        yield Risk(
-            kind="price", workload="", probability=UNKNOWN, impact=assumed / cost.compute,
-            evidence=f"{100 * assumed / cost.compute:.0f} % of the bill is at spot prices that are assumed from "
-            "published discounts",
-            mitigation="look the spot prices up before you sign, and import them: flopwise prices import",
-        )  # fmt: skip
+    for kind in ("spot", "reserved"):
+        here = (r for r in rows if r.usd_per_hour_interval is not None and r.purchase.startswith(kind))
+        assumed = sum(r.usd_per_month for r in here)
+        if assumed and cost.compute:
+            yield Risk(
+                kind="price", workload="", probability=UNKNOWN, impact=assumed / cost.compute,
+                evidence=f"{100 * assumed / cost.compute:.0f} % of the bill is at {kind} prices that are assumed from "
+                "published discounts",
+                mitigation=f"look the {kind} prices up before you sign, and import them: flopwise prices import",
+            )  # fmt: skip
     spot = sum(r.usd_per_month for r in rows if r.purchase == "spot")
     if spot and cost.compute:
         yield Risk(

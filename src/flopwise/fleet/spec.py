@@ -16,7 +16,16 @@ from flopwise.cost.spec import PURCHASES as RENTED
 from flopwise.errors import SpecError
 from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
-from flopwise.search.spec import SECTIONS, SERVING, TRAINING, WORKLOAD_FILE, ConstraintsSpec, RankingSpec, WorkloadSpec
+from flopwise.search.spec import (
+    SECTIONS,
+    SERVING,
+    TRAINING,
+    WORKLOAD_FILE,
+    ConstraintsSpec,
+    RankingSpec,
+    WorkloadSpec,
+    assumed_kinds,
+)
 from flopwise.serving.spec import AutoscaleSpec
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
@@ -118,8 +127,8 @@ class Workstations(Spec):
         options.name("gpu", 400), "Which accelerators will do; any with enough memory when none is named.",
         repeated=True,
     )
-    gpus_each: int = _key(options.whole(high=64), "Accelerators of each machine, at least.", default=1)
-    memory: float | None = _key(options.BYTES, "Least memory of each accelerator: 16GB.")
+    gpus_each: int = _key(options.whole(high=64), "Minimum accelerators per machine.", default=1)
+    memory: float | None = _key(options.BYTES, "Minimum memory of each accelerator: 16GB.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +136,19 @@ class SiteFigures(Spec):
     """What a room and its people take; what is not given is as `flopwise.fleet.onprem.Site` has it."""
 
     colocation: bool = _key(
-        options.FLAG, "In somebody's data centre: rent for the power reserved in place of a building.",
+        options.FLAG, "In colocation: rent for reserved power in place of a building.",
         flags="--colocation", default=False,
     )
-    years: float | None = _key(options.COUNT, "Until the machines are written off (default: 4).", flags="--years")
-    residual_frac: float | None = _key(options.FRACTION_OR_ZERO, "What is left of the price then: 10%.")
-    interest_per_year: float | None = _key(_SHARE, "On what the machines have cost and is not written off: 5%.")
-    support_frac_per_year: float | None = _key(_SHARE, "Maker's support and spares, of the price.")
-    network_frac: float | None = _key(_SHARE, "Switches, cables, storage, installing, on top of the price.")
-    host_usd_per_card: float | None = _key(_USD, "US dollars of its share of a server, where only the card is priced.")
+    years: float | None = _key(options.COUNT, "Years until the machines are written off (default: 4).", flags="--years")
+    residual_frac: float | None = _key(
+        options.FRACTION_OR_ZERO, "Resale value at the end, as a share of the price: 10%.",
+    )
+    interest_per_year: float | None = _key(_SHARE, "Yearly interest on what is not yet written off: 5%.")
+    support_frac_per_year: float | None = _key(_SHARE, "Vendor support and spares per year, as a share of the price.")
+    network_frac: float | None = _key(
+        _SHARE, "Switches, cables, storage and installation, as a share on top of the price.",
+    )
+    host_usd_per_card: float | None = _key(_USD, "US dollars for its share of a server, where only the card is priced.")
     usd_per_kwh: float | None = _key(
         options.USD_OR_ZERO, "US dollars for a kWh of electricity (default: 0.128).", flags="--power-price",
     )
@@ -143,13 +156,16 @@ class SiteFigures(Spec):
         options.quantity("x", units.parse_count, low=1.0, high=4.0, closed=True),
         "Power at the meter over power of the machines (default: 1.54; 1.4 in colocation).", flags="--pue",
     )
-    facility_usd_per_kw: float | None = _key(_USD, "A building with power and cooling, for each kilowatt of machines.")
-    facility_years: float | None = _key(options.COUNT, "Until the building is written off.")
-    colocation_usd_per_kw_month: float | None = _key(_USD, "Rent for each kilowatt reserved.")
-    staff_usd_per_year: float | None = _key(_USD, "Of one person, with all costs.")
+    facility_usd_per_kw: float | None = _key(
+        _USD, "US dollars for a building with power and cooling, per kilowatt of machines.",
+    )
+    facility_years: float | None = _key(options.COUNT, "Years until the building is written off.")
+    colocation_usd_per_kw_month: float | None = _key(_USD, "Rent per month and reserved kilowatt.")
+    staff_usd_per_year: float | None = _key(_USD, "Yearly cost of one person, everything included.")
     gpus_per_person: float | None = _key(options.COUNT, "Accelerators that one person runs.")
     maintenance_hours_per_month: float | None = _key(
-        options.quantity("hours", units.parse_count, high=700.0, closed=True), "In which machines stand still.",
+        options.quantity("hours", units.parse_count, high=700.0, closed=True),
+        "Hours a month in which machines are down for maintenance.",
     )
 
 
@@ -157,35 +173,35 @@ class SiteFigures(Spec):
 class OwnMachines(Spec):
     """Machines of one kind that the fleet owns, or may buy."""
 
-    name: str = _key(_NAME, "As the bill calls them.", default=NEEDED)
-    gpu: str = _key(options.name("gpu", 400), "The accelerator, by any common spelling.", default=NEEDED)
+    name: str = _key(_NAME, "Name of the machines on the bill.", default=NEEDED)
+    gpu: str = _key(options.name("gpu", 400), "Accelerator, in any common spelling.", default=NEEDED)
     gpus: int = _key(options.whole(high=128), "Accelerators in one machine.", default=8)
-    count: int = _key(options.whole(low=0, high=MOST_MACHINES), "Machines that are there already.", default=0)
-    buy_up_to: int = _key(options.whole(low=0, high=MOST_MACHINES), "Machines more that may be bought.", default=0)
+    count: int = _key(options.whole(low=0, high=MOST_MACHINES), "Machines already owned.", default=0)
+    buy_up_to: int = _key(options.whole(low=0, high=MOST_MACHINES), "Further machines that may be bought.", default=0)
     sunk: bool = _key(
-        options.FLAG, "What those that are there have cost to buy is spent, and not in the bill.", default=True,
+        options.FLAG, "The purchase price of owned machines is sunk, and not on the bill.", default=True,
     )
     kept: bool = _key(
         options.FLAG,
-        "Those that are there are paid used or not (room, staff, support); otherwise those not needed are given up.",
+        "Owned machines cost room, staff and support whether used or not; otherwise those not needed are given up.",
         default=True,
     )
     price: float | None = _key(
         options.quantity("usd", units.parse_usd, high=1e9),
-        "US dollars of one machine with its accelerators; else as data/onprem.csv has it.",
+        "Price of one machine with its accelerators in US dollars (default: that of data/onprem.csv).",
     )
-    provider: str = _key(_NAME, "As shares and quotas call where they stand.", default="on-premises")
-    region: str = _key(_NAME, "What residency is compared with: eu-frankfurt is among eu-*.", default="on-premises")
-    tags: tuple[str, ...] = _key(_NAME, "What they have: gdpr, hipaa ...", repeated=True)
+    provider: str = _key(_NAME, "Name of the place, for shares and quotas.", default="on-premises")
+    region: str = _key(_NAME, "Region, for residency rules: eu-frankfurt matches eu-*.", default="on-premises")
+    tags: tuple[str, ...] = _key(_NAME, "Attestations of the place: gdpr, hipaa ...", repeated=True)
     memory: float | None = _key(
-        options.BYTES, "Of the host; it and the network are those of clouds' machines alike where they are not given.",
+        options.BYTES, "Memory of the host (default, as for the network: that of comparable cloud machines).",
     )
-    network: float | None = _key(options.BANDWIDTH, "Of one machine, to others: 400GB/s.")
+    network: float | None = _key(options.BANDWIDTH, "Network bandwidth of one machine to others: 400GB/s.")
     kg_per_kwh: float | None = _key(
         options.quantity("kg", units.parse_count, high=3.0, closed=True),
-        "Of CO2, for the electricity of the room; else that of the region, or the average of the world.",
+        "CO2 of the room's electricity (default: the region's, else the world's average).",
     )
-    site: SiteFigures = _key(record(SiteFigures), "What the room and its people take.", default=SiteFigures())
+    site: SiteFigures = _key(record(SiteFigures), "Costs of the site and its people.", default=SiteFigures())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,19 +209,20 @@ class ExistingMachines(Spec):
     """Machines that a workload has today: what it is judged on, and what savings are held against."""
 
     instance: str = _key(options.name("instance"), "Instance type, as the cloud or people call it.", default=NEEDED)
-    count: int = _key(options.whole(high=MOST_MACHINES), "How many of it.", default=1)
-    purchase: str = _key(options.choice(*RENTED), "How they are bought.", default="on_demand")
+    count: int = _key(options.whole(high=MOST_MACHINES), "Number of instances.", default=1)
+    purchase: str = _key(options.choice(*RENTED), "Purchase option.", default="on_demand")
     hours: float | None = _key(
         options.quantity("hours", units.parse_count, high=744.0),
-        "A month that each is paid; as its schedule says, or as long as its runs take, when it is not given.",
+        "Hours a month that each is paid for (default: those of its schedule, or of its runs).",
     )
-    provider: str | None = _key(_NAME, "Whose they are, where several have such a type.")
-    region: str | None = _key(_NAME, "Where they stand; the cheapest that is known when it is not given.")
+    provider: str | None = _key(_NAME, "Provider, where several offer such a type.")
+    region: str | None = _key(_NAME, "Region (default: the cheapest that is known).")
     price: float | None = _key(
-        options.quantity("usd", units.parse_usd, high=1e6), "US dollars an hour of one, instead of the listed price.",
+        options.quantity("usd", units.parse_usd, high=1e6),
+        "US dollars per hour of one instance, instead of the list price.",
     )
     weights: str | None = _key(
-        options.name("format"), "Weight format that runs on them (fp16, awq ...); the best when it is not given.",
+        options.name("format"), "Weight format in use: fp16, awq ... (default: the best).",
     )
 
 
@@ -213,14 +230,15 @@ class ExistingMachines(Spec):
 class Scaling(Spec):
     """How a service follows the profile of its traffic: machines by the hour, and a policy for what comes besides."""
 
-    fixed: bool = _key(options.FLAG, "All machines of the peak stay on, whatever the traffic.", default=False)
+    fixed: bool = _key(options.FLAG, "Keep all machines of the peak on, whatever the traffic.", default=False)
     headroom: float = _key(
-        _SHARE, "Machines of an hour beyond those that its highest rate takes, up to the peak's: 20%.", default=0.0,
+        _SHARE, "Machines beyond those that the highest rate of an hour needs, up to the number at the peak: 20%."
+, default=0.0,
     )
     policy: str = _key(
         options.choice("queue", "concurrency", "utilisation", "kv"),
-        "Of the simulator's autoscaler, on top of the machines of the hour; concurrency adds some where batches are "
-        "full.", default="concurrency",
+        "Policy of the simulator's autoscaler, on top of the machines of the hour; concurrency adds machines where "
+        "batches are full.", default="concurrency",
     )
     target: float | None = options.same(AutoscaleSpec, "target", key=FIELD)
     min_replicas: int | None = options.same(AutoscaleSpec, "min_replicas", key=FIELD)
@@ -233,7 +251,7 @@ class Scaling(Spec):
 class Job(Spec):
     """One workload of a fleet."""
 
-    name: str = _key(_NAME, "Its own among the workloads.", default=NEEDED)
+    name: str = _key(_NAME, "Unique name of the workload.", default=NEEDED)
     task: str = _key(
         options.choice(*TASKS),
         "What it does; `validate` is a batch of requests with short answers, `develop` machines that people work on.",
@@ -241,40 +259,43 @@ class Job(Spec):
     )
     model: str | None = options.same(WorkloadSpec, "model")
     environment: str | None = _key(
-        _NAME, "Whose hours it has: training for what is trained, else production, when it is not given.",
+        _NAME, "Environment whose hours it has (default: training for what is trained, else production).",
     )
     machines: Workstations | None = _key(record(Workstations), "Only of a `develop` workload.")
-    hours: Hours | None = _key(record(Hours), "Instead of its environment's.")
+    hours: Hours | None = _key(record(Hours), "Schedule of its own, instead of its environment's.")
     runs_per_month: float | None = _key(
         options.quantity("count", units.parse_count, low=1e-3, high=1e6, closed=True),
-        "Of what runs and ends: once a month when it is not given.",
+        "Runs a month, of a workload that ends (default: one).",
     )
     purchase: tuple[str, ...] = _key(
-        _PURCHASE, "Ways to buy it, among the fleet's; `owned` and `api` may be named here alone.", repeated=True,
+        _PURCHASE, "Purchase options, among the fleet's; `owned` and `api` may be named here alone.", repeated=True,
     )
     interruptible: bool | None = _key(
-        options.FLAG, "Whether spot machines may be taken from it; training and batch jobs, when it is not given.",
+        options.FLAG, "Whether it may be interrupted, so that spot is allowed (default: training and batch jobs may).",
     )
     residency: tuple[str, ...] = _key(
         _NAME, "Regions, or patterns of them, that its data may be in: eu-*.", repeated=True,
     )
-    tags: tuple[str, ...] = _key(_NAME, "What a provider must have: hipaa, fedramp, sagemaker ...", repeated=True)
-    backup: bool = _key(options.FLAG, "Capacity stands ready in a second provider, as the policy says.", default=False)
+    tags: tuple[str, ...] = _key(
+        _NAME, "Attestations and services that its provider must have: hipaa, fedramp, sagemaker ...", repeated=True,
+    )
+    backup: bool = _key(options.FLAG, "Keep standby capacity with a second provider, as the policy says."
+, default=False)
     dedicated: bool | str = _key(
         _POOL, "Machines that no other workload may share: its own, or those of all that name the same pool.",
         default=False,
     )
-    growth_per_month: float | None = _key(_GROWTH, "Of its traffic or runs, instead of the fleet's: 5%.")
+    growth_per_month: float | None = _key(_GROWTH, "Monthly growth of its traffic or runs, instead of the fleet's: 5%.")
     grows_with: str | None = _key(
         _NAME, "Name of the workload whose growth it follows, instead of its own growth.",
     )
-    starts: str | None = _key(_MONTH, "Its month in the roadmap: 2027-01.")
-    volumes: Volumes = _key(record(Volumes), "What it keeps and moves.", default=Volumes())
+    starts: str | None = _key(_MONTH, "Month of the roadmap in which it starts: 2027-01.")
+    volumes: Volumes = _key(record(Volumes), "Volumes of storage and traffic.", default=Volumes())
     existing: tuple[ExistingMachines, ...] = _key(
         record(ExistingMachines), "What it runs on today: `flopwise check` judges it.", repeated=True,
     )
     autoscale: Scaling = _key(
-        record(Scaling), "How a service with a `traffic.profile` follows it; it does by default.",
+        record(Scaling), "How a service follows its `traffic.profile` (by default it does).",
         default=Scaling(),
     )
     # fmt: on
@@ -312,8 +333,8 @@ class Quota(Spec):
     """At most so many instances of a type, or of all that a pattern names, at once."""
 
     most: int = _key(options.WHOLE_OR_ZERO, "Instances at once.", default=NEEDED)
-    provider: str | None = _key(_NAME, "Of this provider, or of all that a pattern names.")
-    instance: str | None = _key(_NAME, "Of this type, or of all that a pattern names: p5*.")
+    provider: str | None = _key(_NAME, "Provider that the quota is for, or a pattern of several.")
+    instance: str | None = _key(_NAME, "Instance type that the quota is for, or a pattern of several: p5*.")
 
     def __str__(self) -> str:
         return f"the quota of {self.most} x {' '.join(part for part in (self.provider, self.instance) if part)}"
@@ -331,10 +352,10 @@ class Backup(Spec):
 
     share: float = _key(
         options.FRACTION_OR_ZERO,
-        "Of what any one provider carries: so much the others have if it is lost, on whole instances.", default=0.25,
+        "Share of any provider's load that the others can carry if it is lost, on whole instances.", default=0.25,
     )
     on: bool = _key(
-        options.FLAG, "It runs all the time; otherwise it is only reserved on paper, and costs when it is used.",
+        options.FLAG, "Keep the backup running all the time; otherwise it costs only when it is used.",
         default=False,
     )
     hours: float = _key(
@@ -351,8 +372,8 @@ class MonthSpreads(Spec):
     """
 
     demand: float = _key(_SPREAD, "Standard deviation of a month's demand.", default=0.15)
-    spot_price: float = _key(_SPREAD, "The same of spot prices.", default=0.20)
-    list_price: float = _key(_SPREAD, "The same of all other prices.", default=0.02)
+    spot_price: float = _key(_SPREAD, "Standard deviation of a month's spot prices.", default=0.20)
+    list_price: float = _key(_SPREAD, "Standard deviation of a month's other prices.", default=0.02)
     rework_hours: float = _key(_HOURS, "Hours of work that an interruption of a spot machine costs.", default=0.5)
 
 
@@ -361,7 +382,7 @@ class Policies(Spec):
     """What holds for the whole fleet."""
 
     budget_per_month: float | None = _key(
-        options.USD, "US dollars; the answer is an error that says the floor where that is higher.",
+        options.USD, "Monthly budget in US dollars; if the bill cannot be that low, the error says how low it can be.",
     )
     providers: Mapping[str, float] | None = _key(
         by_name(options.FRACTION_OR_ZERO),
@@ -369,7 +390,7 @@ class Policies(Spec):
         "own and APIs count only where they are named here.",
     )
     share_tolerance: float = _key(
-        options.FRACTION_OR_ZERO, "By how much a share may be missed, of the whole.", default=0.05,
+        options.FRACTION_OR_ZERO, "Tolerance of the shares, as a part of the whole bill.", default=0.05,
     )
     regions: tuple[str, ...] = _key(
         _NAME, "Regions, or patterns of them (us-*), that may be rented in; all when none is named.", repeated=True,
@@ -381,30 +402,39 @@ class Policies(Spec):
     marketplace: bool = options.same(ConstraintsSpec, "marketplace", key=FIELD, default=False)
     purchase: tuple[str, ...] = _key(
         _PURCHASE,
-        "Ways to buy; on demand when none is named. Own machines may always be used, an API only where `api` is named.",
+        "Purchase options (default: on demand). Own machines may always be used, an API only where `api` is named.",
         repeated=True,
     )
     spot: str = options.same(RankingSpec, "spot", key=FIELD, section="")
-    max_spot_share: float = _key(options.FRACTION_OR_ZERO, "Of the monthly cost.", default=1.0)
-    quotas: tuple[Quota, ...] = _key(record(Quota), "Instances that providers grant.", repeated=True)
+    reserved: str = options.same(RankingSpec, "reserved", key=FIELD, section="")
+    max_spot_share: float = _key(options.FRACTION_OR_ZERO, "Highest share of spot in the monthly cost.", default=1.0)
+    quotas: tuple[Quota, ...] = _key(record(Quota), "Quotas of instances that providers grant.", repeated=True)
     backup: Backup = _key(record(Backup), "Capacity in a second provider.", default=Backup())
-    growth_per_month: float = _key(_GROWTH, "Of traffic and runs, of workloads that say nothing else: 4%.", default=0.0)
+    growth_per_month: float = _key(
+        _GROWTH, "Monthly growth of traffic and runs, for workloads that do not state their own: 4%.", default=0.0,
+    )
     carbon_usd_per_kg: float = _key(
         options.quantity("usd", units.parse_count, high=1e6, closed=True),
-        "What a kilogram of CO2 counts in the choice, beside the money.", default=0.0,
+        "US dollars that a kilogram of CO2 counts in the choice, on top of the cost.", default=0.0,
     )
     max_price_age_days: float = _key(
-        options.quantity("days", units.parse_count, low=1.0, high=36_500.0, closed=True), "Older prices are warned of.",
+        options.quantity("days", units.parse_count, low=1.0, high=36_500.0, closed=True),
+        "Age in days beyond which a price is warned about.",
         default=180.0,
     )
     baseline: str | None = _key(
-        _NAME, "What savings are held against: `on_demand`, the same machines bought so, services around the clock; "
-        "`existing`, what workloads run on today; or an accelerator on which each would run as published. The second "
-        "where workloads say what they run on, else the first.",
+        _NAME, "Baseline of the savings: `on_demand` (the same machines on demand, services around the clock), "
+               "`existing` (what workloads run on today; the default where they say so), or an accelerator on which "
+               "each would run as published.",
     )
     scenarios: MonthSpreads = _key(
-        record(MonthSpreads), "How far drawn months stray from the plan.", default=MonthSpreads(),
+        record(MonthSpreads), "Spread of the simulated months around the plan.", default=MonthSpreads(),
     )
+
+    @property
+    def assumed_prices(self) -> frozenset[str]:
+        """The kinds of prices that are assumed where they are not known: spot, reserved."""
+        return assumed_kinds(spot=self.spot, reserved=self.reserved)
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -423,8 +453,9 @@ class Fleet(Spec):
     environments: Mapping[str, Hours] | None = _key(
         by_name(record(Hours)), "Hours by name; development, staging, production and training have usual ones.",
     )
-    policies: Policies = _key(record(Policies), "What holds for all.", default=Policies())
-    own_machines: tuple[OwnMachines, ...] = _key(record(OwnMachines), "What the fleet owns or may buy.", repeated=True)
+    policies: Policies = _key(record(Policies), "Policies for all workloads.", default=Policies())
+    own_machines: tuple[OwnMachines, ...] = _key(record(OwnMachines), "Machines that the fleet owns or may buy."
+, repeated=True)
     description: str = _key(_TEXT, "A sentence or two for the report.", default="")
     existing: Any = _key(
         options.FILE, "A table (CSV) of what workloads run on today, with columns name, instance, count and hours, and "

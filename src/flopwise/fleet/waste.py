@@ -1,4 +1,4 @@
-"""Options that only waste money: a cheaper one with the same provider carries as much and needs nothing scarce beside.
+"""What only wastes money: options that a cheaper one of the provider replaces, machines that others make redundant.
 
 Without shares of the bill nobody would take them. With shares they would be a way to raise a provider's part, or to
 lower that of others, for nothing in return; so they are left out, or allowed only where what is cheaper cannot be had.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from flopwise.fleet.model import (
 )
 from flopwise.fleet.program import (
     ALWAYS_BUSY,
+    MARGIN,
     AllocationProgram,
     PaidColumn,
     backup_usd,
@@ -32,6 +35,7 @@ from flopwise.fleet.program import (
     machine_sharers,
 )
 from flopwise.fleet.spec import API, OWNED, Policies, Quota
+from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
 
 CENT = 1e-6
@@ -164,15 +168,85 @@ class ThriftyProgram(AllocationProgram):
     share nor lowers that of others. What work is worth follows from no policy (but for machines of which a quota
     allows none), so that looser policies allow whatever stricter ones do.
 
+    Of the workloads in `minimal` no machine is taken beside others that carry all of it, where the bill is less
+    without it: a part of the load on it would count as that provider's work.
+
     Assumes: own machines are worth what they cost, what stands by the cheapest that stands by for all of the share;
     on demand is worth what it costs beside spot where policies limit spot.
     """
 
     def _hold_policies(self) -> None:
         self.worth: dict[Seller, dict[int, float]] = {}
-        if self.rules.shares or self.rules.max_spot_share < 1:
+        if self._has_shares:
             self._add_worth()
         super()._hold_policies()
+        for number in sorted(self.problem.minimal & self.of.keys()):
+            self._forbid_redundant(number)
+
+    @property
+    def _has_shares(self) -> bool:
+        """Whether a policy is on parts of the bill, so that waste could hold it."""
+        return bool(self.rules.shares) or self.rules.max_spot_share < 1
+
+    def redundant(self, columns: Array) -> frozenset[int]:
+        """Workloads of which a machine is taken without which the others carry all, for less."""
+        if not self._has_shares:
+            return frozenset()
+        counts, found = np.rint(columns[self.own]), set[int]()
+        for number, mine in self.of.items():
+            if number in self.problem.minimal:
+                continue
+            taken = [i for i in mine if counts[i]]
+            carried = sum(counts[i] * self.part[i] for i in taken)
+            if any(carried - self.part[i] > 1.0 - MARGIN and self._is_dropped(i) for i in taken):
+                found.add(number)
+        return frozenset(found)
+
+    def without_redundant(self, workloads: frozenset[int]) -> Self:
+        """The program in which these workloads, too, have no redundant machine."""
+        problem = replace(self.problem, minimal=self.problem.minimal | workloads)
+        return type(self)(problem, self.without)
+
+    def _forbid_redundant(self, number: int) -> None:
+        """No unit of an option is taken unless less than all of the workload is carried without it."""
+        carried = {self.own[i]: self.part[i] for i in self.of[number]}
+        coarsest = max(self.part[i] for i in self.of[number])
+        for i in self.of[number]:
+            own, more = self.own[i], coarsest - self.part[i]
+            if more <= 0 or not self._is_dropped(i):
+                continue
+            taken = own
+            if self.program.upper[own] > 1:
+                taken = self.program.column(0.0, 1)
+                self.program.at_most({own: 1.0, taken: -self.program.upper[own]}, 0.0)
+            terms = carried | {taken: carried.get(taken, 0.0) + more}
+            self.program.at_most(terms, 1.0 - MARGIN + coarsest)
+
+    def _is_dropped(self, index: int) -> bool:
+        """Whether the bill of a workload is less without a unit of an option, if the rest carries all.
+
+        Storage and traffic then go where the rest is, at most at the highest price; where the workload has a backup,
+        machines of the same provider stand by for what the unit carried, those that no quota counts.
+
+        Assumes: False of machines that are shared, or of a load with levels, where what the rest costs may rise.
+        """
+        option, part = self.options[index], self.part[index]
+        demand, share = self.demands[option.workload], self.rules.backup.share
+        kept = option.own is not None or option.purchase == API or self.is_shared(option)
+        if kept or not demand.splittable or demand.levels is not None:
+            return False
+        volumes = demand.volumes_usd
+        more = part * max(0.0, max(volumes.values(), default=0.0) - volumes.get(option.provider, 0.0))
+        if demand.backup:
+            ready = (
+                o
+                for o in (self.options[i] for i in self.of[option.workload])
+                if (o.provider, o.software, o.purchase) == (option.provider, option.software, "on_demand")
+                and not any(quota.counts(o.provider, o.instance) for quota in self.rules.quotas)
+            )
+            part = min((1.0 + share) * part, share)
+            more += min((np.ceil(part * o.instances - CENT) * backup_usd(o, self.rules) for o in ready), default=np.inf)
+        return (option.usd_each + option.usd_running) * self.scale[index] > more + CENT
 
     def _hold_share(self, policy: ProviderShare | SpotLimit) -> None:
         """The rows of the plain program, with what work is worth for what is paid where more of that would help."""

@@ -119,7 +119,7 @@ def spend_alert(name: str, one: str, usd: float, high: float, times: float) -> A
     return Alert(
         metric=f"spend per {one}", workload=name, threshold=threshold / times, unit="USD", why=why,
         key=f"spend_usd_per_{one}", severity="warning",
-        action="see what runs longer, or on more machines, than planned, and turn off what nothing uses",
+        action="find runs that take longer or more machines than planned, and turn off what nothing uses",
     )  # fmt: skip
 
 

@@ -14,9 +14,9 @@ from flopwise.options import Spec, option
 class ObserveSpec(Spec):
     """How long an engine is watched, how often it is read, and what its load generator wrote."""
 
-    seconds: float = option("--for", options.SECONDS, "Watch it for so long.", default=60.0)
-    interval_s: float = option("--every", options.SECONDS, "Read its metrics so often.", default=1.0)
+    seconds: float = option("--for", options.SECONDS, "How long to watch.", default=60.0)
+    interval_s: float = option("--every", options.SECONDS, "Time between two readings of its metrics.", default=1.0)
     load: Path | None = option("--load", options.FILE,
         "Result of a load generator with each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.")
-    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Of a trace that is drawn.", default=0)
+    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Random seed of a trace that is drawn.", default=0)
     # fmt: on

@@ -216,6 +216,8 @@ def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     s, fused = t.setting, t.setting.implementation == "fused"
     if item.gated:
         _save_gated(t, item, size, keep_activated=not fused)
+        if item.clamped:
+            t.note(f"{item.name}/clamped", 2 * size)  # beside its input, of which the derivative asks what was cut
     elif item.kind in ("relu", "tanh", "sigmoid") and not fused:
         t.note(item.name, size)  # their output says everything
     elif item.kind == "relu2" and not fused:

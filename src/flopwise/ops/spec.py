@@ -33,6 +33,6 @@ class SharedSpec(Spec):
         "--checkpoint-every", options.SECONDS,
         "Time between checkpoints (default: in training the one that loses least, in a queue never).")
     deadline: float | None = option(
-        "--deadline", options.SECONDS, "The run, or the queue, is done within this time: 6h, 30d.")
-    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Of the draws; the same seed, the same run.", default=0)
+        "--deadline", options.SECONDS, "Time within which the run, or the queue, is done: 6h, 30d.")
+    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Random seed: the same seed gives the same run.", default=0)
 # fmt: on

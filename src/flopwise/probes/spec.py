@@ -23,7 +23,7 @@ class ProbeSpec(Spec):
         "--only", options.choice(*KINDS), f"Measure this kind only: {', '.join(KINDS)}.", repeated=True)
     quick: bool = option(
         "--quick", options.FLAG, "Fewer sizes and repetitions: under 20 seconds instead of two minutes.", default=False)
-    threads: int | None = option("--threads", options.whole(high=4096), "Threads of the CPU that are used.")
+    threads: int | None = option("--threads", options.whole(high=4096), "CPU threads to use.")
     disk: Path | None = option(
         "--disk", options.FILE, "Folder whose disk is measured, in a temporary file (default: the current one).",
         metavar="DIR")

@@ -71,6 +71,17 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
     )
 
 
+TERMS = (
+    "TTFT, TPOT: time from a request's arrival to its first output token, and per output token after it.",
+    "p95: 95 % of the requests are at or below this value.",
+    "MFU: share of the datasheet's rate that goes into the model's own operations.",
+    "dp, tp, pp, ep: data-, tensor-, pipeline- and expert-parallel degree.",
+    "ZeRO 1, 2, 3: optimizer states, gradients too, weights too are sharded over the data-parallel ranks.",
+    "80 % interval: of measurements like those that it comes from, eight in ten lie inside.",
+)
+"""What the abbreviations of the report mean."""
+
+
 def _appendix(assessment: Assessment) -> Iterator[Block]:
     if assessment.price_notes:
         yield Heading("Prices")
@@ -78,6 +89,8 @@ def _appendix(assessment: Assessment) -> Iterator[Block]:
     if assessment.assumptions:
         yield Heading("Assumptions")
         yield Bullets(assessment.assumptions)
+    yield Heading("Terms")
+    yield Bullets(TERMS)
     yield Heading("Provenance")
     yield Text(
         "Step times, memory and latencies come from models of kernels, messages and engines; their intervals are the "

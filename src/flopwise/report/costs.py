@@ -70,8 +70,8 @@ def costs(assessment: Assessment) -> Iterator[Block]:
     kilograms, known, whole = carbon_known(assessment)
     carbon = f"in all {digits(kilograms)} kg"
     if known < whole:
-        carbon = f"known of {known:,} of {whole:,} workloads, {digits(kilograms)} kg in all: a dash is not zero, but "
-        carbon += "power that is not known, of devices without a published limit, workstations and APIs"
+        carbon = f"known for {known:,} of {whole:,} workloads, {digits(kilograms)} kg in all; a dash means that the "
+        carbon += "power is not known (devices without a published limit, workstations, APIs)"
     yield Table(
         ["workload", ">a month", ">of the bill", "80 % interval", ">kWh", ">kg CO2"], rows,
         f"Electricity at the meter, carbon by the region's grid; {carbon}.",
@@ -105,8 +105,8 @@ def _unit_costs(assessment: Assessment) -> Iterator[Block]:
         yield Table(
             ["workload", *(f">{UNITS[unit]}" for unit in some)],
             [(w.name, *(_small_usd(w.unit_usd.get(unit)) for unit in some)) for w in assessment.workloads],
-            "Each is the workload's whole month over what it does: views of one bill, not parts of it. Services at "
-            "their stated mean traffic; hours that machines are on, or runs take.",
+            "Each figure is the workload's whole month divided by what it does: views of one bill, not parts of it. "
+            "Services count their stated mean traffic, hours those in which machines are on or runs take.",
         )  # fmt: skip
 
 
@@ -156,7 +156,8 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
     if rows:
         yield Table(
             ["to secure before the start", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
-            "Machines if all workloads run at once: ask for quotas of this size, and for capacity of the largest ones.",
+            "The machines that are needed if all workloads run at once: request quotas of this size, and capacity for "
+            "the largest.",
         )  # fmt: skip
 
 
@@ -188,14 +189,14 @@ def savings(assessment: Assessment) -> Iterator[Block]:
     if sums:
         whole, beyond = sum(sums.values()), -sum(s.usd_per_month for s in paid_beyond(assessment))
         saves = f"saves {usd(whole)} a month" if whole >= 0 else f"costs {usd(-whole)} a month more than its baseline"
-        saves += f", with {usd(beyond)} taken off that policies have it pay beyond the least" if beyond else ""
+        saves += f", after {usd(beyond)} that the policies cost" if beyond else ""
         yield Text(f"The plan {saves}. The baseline: {baseline_text(assessment)}.")
         yield Bars("Savings in this plan", [Bar(name, value, usd(value)) for name, value in sums.items()])
     for title, note, rows in (
         ("in this plan", "", [s for s in assessment.savings if s.counted]),
         (
             "not in the sum",
-            "What other machines, other numbers and fewer bits change is no saving on an invoice for the same work.",
+            "Other machines, other numbers and fewer bits change the work itself, so they do not count as savings.",
             [s for s in assessment.savings if not s.counted],
         ),
     ):
@@ -221,7 +222,7 @@ def policies(assessment: Assessment) -> Iterator[Block]:
         rows = [
             (re.split(r" costs? (?=\S*\d)", b.text, maxsplit=1)[0], usd(b.usd_per_month)) for b in assessment.binding
         ]
-        note = "Each figure is the bill less the bill without that policy; together they may cost more."
+        note = "Each figure is the bill minus the bill without that policy; together they may cost more."
         yield Table(["policy", ">a month"], rows, note)
     elif assessment.allocation:
         yield Text("No policy makes the bill higher than it would be without it.")
@@ -234,8 +235,8 @@ def policies(assessment: Assessment) -> Iterator[Block]:
                  change_text(step.change_usd))
                 for step in steps
             ],
-            "Under the other policies. Waste is machines that cost more than others of the same provider which do the "
-            "same, and workloads moved to where no share asks for them.",
+            "With the other policies in force. Waste: machines that cost more than others of the same provider that "
+            "do the same work, and workloads moved although no share requires it.",
         )  # fmt: skip
 
 
@@ -255,7 +256,7 @@ def what_ifs(assessment: Assessment) -> Iterator[Block]:
               ("90 % stay below", drawn.p90), ("95 % stay below", drawn.p95)]  # fmt: skip
     mark = assessment.budget_per_month
     yield Bars(
-        f"The bill over {drawn.runs:,} drawn months of demand, prices and interruptions (seed {drawn.seed})",
+        f"The bill over {drawn.runs:,} simulated months of demand, prices and interruptions (seed {drawn.seed})",
         [Bar(name, value, usd(value)) for name, value in points], mark, "" if mark is None else f"budget {usd(mark)}",
     )  # fmt: skip
     if drawn.over_budget is not None:

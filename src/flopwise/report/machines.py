@@ -65,7 +65,7 @@ def largest_models(assessment: Assessment) -> Iterator[Block]:
                 (r["gpu"], format_bytes(r["hbm_bytes"]), *(dash(r["parameters"][way], format_count) for way in ways))
                 for r in rows
             ],
-            f"Parameters of the largest model that one device holds, by memory alone: {CONDITIONS}.",
+            f"Parameters of the largest model that fits one device, by memory alone: {CONDITIONS}.",
         )  # fmt: skip
 
 
@@ -101,9 +101,8 @@ def gpus(assessment: Assessment) -> Iterator[Block]:
     yield Table(
         ["GPU", ">on demand, each", ">spot, each", "cheapest at", "best for here", "used by"],
         [_gpu_prices(row) for row in rows],
-        "Prices from the lowest to the highest over the providers and regions that the policies allow, for one "
-        "accelerator with its share of the machine. Best for: workloads that cost least on it (or up to 5 % more), or "
-        "the one that costs the fewest times what it does on the best.",
+        "Lowest and highest price over the allowed providers and regions, for one accelerator with its share of the "
+        "machine. Best for: the workloads that cost least on it (within 5 %), else the one that comes closest.",
     )  # fmt: skip
 
 
@@ -224,8 +223,9 @@ def own_machines(assessment: Assessment) -> Iterator[Block]:
             ">power at work", ">a month", "carries",
         ],
         [_own_machine(row) for row in assessment.own_machines],
-        "Standing (room, people, support, power at idle), capital (depreciation and interest) and the power that full "
-        "use adds are of one machine and month. A month of all: what is used, and what is paid and carries nothing.",
+        "Per machine and month: standing costs (room, people, support, power at idle), capital (depreciation and "
+        "interest), and the power that full use adds. A month of all machines: the cost of those in use, and of those "
+        "that are idle.",
     )  # fmt: skip
     for row in assessment.own_machines:
         rows = row["against"][:AGAINST]
@@ -237,8 +237,8 @@ def own_machines(assessment: Assessment) -> Iterator[Block]:
                     ">keeping pays from", ">recovered in", "price of",
                 ],
                 [_against_cloud(r) for r in rows],
-                f"{row['machine']}, {use}, everything paid: the share of the hours worked from which own machines cost "
-                "less than the cloud's, bought anew and kept; what is reserved is paid all month, too.",
+                f"{row['machine']}, {use}, all costs included: the utilisation from which own machines cost less than "
+                "the cloud's, if bought anew and if kept; reservations are paid all month, too.",
             )  # fmt: skip
         else:
             yield Text(f"No cloud that the policies allow has the {row['gpu']} of {row['machine']}.")

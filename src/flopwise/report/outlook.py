@@ -28,10 +28,9 @@ def risks(assessment: Assessment) -> Iterator[Block]:
         ]  # fmt: skip
         yield Table(
             [">score", "", ">probability", ">impact", "risk", "workload", "evidence", "what to do"], rows,
-            "Computed: the probability of the event (within a month; within a year for machines that fail and "
-            "providers that are given up), its impact as the share of the workload, of the quota or of the bill that "
-            "it hits (a target or a limit that is missed: all of it), and their product, the score. Where nobody "
-            "publishes a rate, the probability is taken as 50 %.",
+            "Probability: of the event within a month (within a year for failing machines and lost providers). "
+            "Impact: the share of the workload, the quota or the bill that it affects (all of it for a missed target "
+            "or limit). Score: their product. Where no rate is published, the probability is assumed to be 50 %.",
             first=SHOWN,
         )  # fmt: skip
 
@@ -49,7 +48,7 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
         return
     budget = assessment.budget_per_month
     yield Bars(
-        "The expected bill month by month, with the growth that the fleet states and its 80 % interval",
+        "The expected bill month by month at the stated growth, with its 80 % interval",
         [
             Bar(
                 f"{m.month} ({m.workloads:,} workload{'s'[: m.workloads != 1]})",
@@ -69,10 +68,10 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
             strong=True,
         )
     yield Text(
-        "Each workload begins at the load that the fleet states and grows from its own first month, on more of the "
-        "same machines, at the prices of today; services get a further machine when theirs are as busy as they may be. "
-        "Beyond what is reserved today they are bought on demand, as are those that drawn months lack: reserve more, "
-        "and the bill falls. The intervals are those of drawn months."
+        "Each workload starts at its stated load and grows from its own first month, on more of the same machines at "
+        "today's prices; a service gets another machine when its own reach their planned utilisation. Machines beyond "
+        "today's reservations are bought on demand, also in the simulated months; more reservations lower the bill. "
+        "The intervals come from the simulated months."
     )
 
 
@@ -118,9 +117,9 @@ def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Bloc
     if tasks:
         yield Table(
             ["phase", "begins by", "task", ">weeks", "after"], tasks,
-            "Weeks of each phase, counted back from its month. Durations are assumed: accounts 2 weeks, a quota 1 (4 "
-            "where accelerators have 60 GB and more, or 16 are asked for), own machines 12, data 1, a measurement 1, "
-            "short runs 1, a load test 2, contracts 1.",
+            "Weeks of each phase, counted back from its month. Assumed durations: accounts 2 weeks, a quota 1 (4 for "
+            "accelerators of 60 GB and more, or for 16 of them), own machines 12, data 1, a measurement 1, short runs "
+            "1, a load test 2, contracts 1.",
             first=SHOWN,
         )  # fmt: skip
     if quotas:
@@ -128,7 +127,7 @@ def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Bloc
             ["ask by", "provider", "region", "instance", "bought", ">machines", ">in a year", "accelerators", ">weeks",
              "for"],
             sorted(quotas),
-            "Workloads of a phase are taken to run at once. In a year: with the growth that the fleet states.",
+            "All workloads of a phase are assumed to run at once. In a year: at the stated growth.",
         )  # fmt: skip
 
 
@@ -176,13 +175,12 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
     yield Table(
         ["workload", *columns],
         [(name, *("; ".join(own.get(c, [])) or "-" for c in columns)) for name, own in cells.items()],
-        "Spend, storage and traffic included: the upper end of the interval, at least a tenth above the plan, for the "
-        "fleet that of its most expensive day of the week; this month: what leaves one more such day to the budget. "
-        "Memory: "
-        "the upper end of its interval, or 5 points above what the engine takes. Latency: the target. Throughput: the "
-        "lower end of its interval. Requests and load: what keeps the replicas from being too busy; waiting: what they "
-        "work off in the time that the target leaves. Interruptions: more than chance explains in 19 months of 20. The "
-        "JSON has the reason for each.",
+        "Spend, with storage and traffic: the upper end of the interval, at least 10 % above the plan; for the fleet, "
+        "on its most expensive day of the week. This month: the budget less one such day. Memory: the upper end of "
+        "its interval, or 5 points above the engine's share. Latency: the target. Throughput: the lower end of its "
+        "interval. Requests and load: the planned utilisation of the replicas. Waiting: the requests that they can "
+        "work off within the target. Interruptions: more than 19 months in 20 would have by chance. The JSON gives "
+        "the reason for each.",
     )
     kinds = {(a.metric.split()[-1] if a.unit == "s" else a.metric, a.for_s, a.severity, a.action): a for a in
              assessment.monitoring if a.action}  # fmt: skip

@@ -57,8 +57,8 @@ def _best_of_each(assessment: Assessment) -> Iterator[Block]:
             "price of",
         ],
         rows,
-        "Of each provider what carries the whole workload for least, nothing shared with other workloads, standby, "
-        f"storage and traffic apart.{more}",
+        "The cheapest machines of each provider that run the whole workload by themselves, without standby, storage "
+        f"and traffic.{more}",
         first=8,
     )  # fmt: skip
 

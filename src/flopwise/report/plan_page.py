@@ -17,7 +17,7 @@ FIGURES = {
     "step_s": "one step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s of an accelerator",
     "gpu_hours": "accelerator hours", "mfu_frac": "MFU", "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request",
     "output_tokens_per_s": "output tokens/s", "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
-    "usd_per_million_tokens": "price of a million output tokens",
+    "usd_per_million_tokens": "price of a million output tokens, with their prompts",
 }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
             )
             for c in rows
         ],
-        "Chance: that the target least likely to be met is met.",
+        "Chance: the probability that the hardest target is met.",
     )  # fmt: skip
 
 

@@ -31,8 +31,8 @@ def if_you_port(assessment: Assessment) -> Iterator[Block]:
                 "what has to be ported",
             ],
             rows,
-            "The plan needs no port: its machines run what PyTorch and CUDA run. These would need one; the work itself "
-            "is not in the price. Measured rows: published training runs, or serving results, of that software, on "
-            "which its estimates stand.",
+            "The plan needs no port: its machines run PyTorch and CUDA code unchanged. The following would need one, "
+            "whose effort is not in the price. Measured rows: the published runs of that software behind the "
+            "estimates.",
             first=8,
         )  # fmt: skip

@@ -25,9 +25,9 @@ def scaling(assessment: Assessment) -> Iterator[Block]:
              f"{usd(s.usd_fixed)}: {s.fixed}", usd(s.saved_usd))
             for s in assessment.scaled
         ],
-        "Machines are there when the hour that needs them begins, paid from a cold start before. What is paid all "
-        "month carries the base where that is cheaper, what is paid by the hour the top. The fixed number is the "
-        "cheapest way to buy the machines of the peak for all hours.",
+        "Machines are ready when the hour that needs them begins, and paid for from a cold start before it. Machines "
+        "paid by the month carry the base load where that is cheaper, machines paid by the hour the rest. The fixed "
+        "number is the cheapest way to buy the machines of the peak for all hours.",
     )  # fmt: skip
     yield Table(
         ["service", "days", "machines by the hour", "cold start"],
@@ -41,8 +41,8 @@ def scaling(assessment: Assessment) -> Iterator[Block]:
     if rows:
         yield Table(
             ["service", "target", ">all requests", ">worst hour", "", ">in time", ">machine-hours", ">planned"], rows,
-            "The busiest day, or the hours around its steepest rise, through the simulator: the policy may add "
-            "machines to those of the hour, up to the peak's.",
+            "The simulator ran the busiest day, or the hours around its steepest rise: the policy may add machines to "
+            "those of the hour, up to the number at the peak.",
         )  # fmt: skip
     if notes := [f"{s.workload}: {s.note}" for s in assessment.scaled if s.note]:
         yield Bullets(notes)

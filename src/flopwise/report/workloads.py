@@ -84,8 +84,8 @@ def workloads(assessment: Assessment) -> Iterator[Block]:
             )
             for w in assessment.workloads
         ],
-        "Memory of all devices of one copy, and operations for each byte of device memory moved, are of the "
-        "recommended way to run it; hours are those that its machines are on.",
+        "Memory is that of all devices of one copy, FLOP/byte counts bytes moved to and from device memory, both as "
+        "recommended; hours are those in which the machines are on.",
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
     headers = ["workload", "machines", "laid out", "expected (80 % interval)", "why not the cheaper one"]
     yield Table(
         [*headers, *(["the plan"] if linked else [])], rows,
-        "Each plan holds the choice with its figures, and what else was considered." if linked else "",
+        "Each plan shows the choice with its figures, and the alternatives." if linked else "",
     )  # fmt: skip
 
 
@@ -166,9 +166,9 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
                  *_cells(w, "tokens_per_s", "output_tokens_per_s"), _cells(w, "mfu_frac")[0])
                 for w in runs
             ],
-            "A run may take its share of the hours of its environment, or its deadline where that is shorter. Its "
-            "start (machines, image, weights, data, compilation) is paid and not in what it takes. Tokens are those "
-            "trained on; of batches, those that come out.",
+            "A run may take its share of the hours of its environment, or its deadline if that is shorter. Its start "
+            "(machines, image, weights, data, compilation) is paid for but not part of its time. Tokens are those "
+            "trained on; of batches, output tokens.",
         )  # fmt: skip
     if links := [(w.name, need) for w in runs for need in w.best.get("network", []) if "step_bytes" in need]:
         yield Table(
@@ -180,15 +180,15 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
                  *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in RATES))
                 for name, need in links
             ],
-            "Bytes a second of one accelerator in one direction; of a node: of all of its accelerators together. Not "
-            "to be seen: messages take no longer than the work of a step, beside which the best software hides them.",
+            "Bandwidth of one accelerator in one direction; for a node, of all its accelerators together. To stay "
+            "hidden: messages take no longer than the computation that can overlap them.",
         )  # fmt: skip
     if services:
         yield Table(
             ["service", "latency", ">expected", "80 % interval", ">target", ">chance to hold it",
              ">requests/s it takes", "80 % interval", ">asked"],
             [row for w in services for row in _service_rows(w)],
-            "Requests are what the machines take before they are full; replicas are planned below that.",
+            "Requests/s: the capacity of the machines; replicas are planned below it.",
         )  # fmt: skip
     if links := [(w.name, need) for w in shown for need in w.best.get("network", []) if "request_bytes" in need]:
         yield Table(
@@ -200,19 +200,19 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
                  *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in SERVICE_RATES))
                 for name, need in links
             ],
-            "Bytes a second of one accelerator in one direction; of a node: of all of its accelerators at full load.",
+            "Bandwidth of one accelerator in one direction; for a node, of all its accelerators at full load.",
         )  # fmt: skip
     if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
         yield Text(
-            "Intervals are the errors of the models, measured against published runs. That of a whole answer is "
-            "composed of those of its first token and of the further ones: no server's published run measured it."
+            "Intervals come from the errors of our predictions of published runs. The interval of a whole answer is "
+            "computed from those of TTFT and TPOT, since published runs of servers do not report it."
         )
     bare = [w for w in shown if str(w.best.get("evidence")).startswith("no measured run")]
     if bare:
         yield Text(
             "No run was measured on the architecture of "
             + enumeration([f"{w.name} ({w.best['gpu']})" for w in bare], 8)
-            + ": these intervals are wider, by what leaving architectures out costs in the backtests."
+            + ": these intervals are wider, by as much as leaving an architecture out of the backtests costs."
         )
 
 

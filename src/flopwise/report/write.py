@@ -142,7 +142,7 @@ def check_document(found: Check) -> Document:
 def _summary(found: Check) -> Iterator[Block]:
     idle = format_percent(found.idle_usd_per_month / found.usd_per_month) if found.usd_per_month else "-"
     tiles = [
-        Tile("a month", usd(found.usd_per_month), "of what there is, storage and traffic with it"),
+        Tile("a month", usd(found.usd_per_month), "for what runs today, with storage and traffic"),
         Tile("idle", usd(found.idle_usd_per_month), f"{idle} of it: hours and machines that nothing needs"),
     ]
     if found.proposed_usd_per_month is not None:
@@ -152,7 +152,7 @@ def _summary(found: Check) -> Iterator[Block]:
     if found.proposed_usd_per_month is None and found.no_proposal:
         yield Text(f"Nothing is proposed: {found.no_proposal}")
     if found.without:
-        yield Text(f"What other workloads run on is not said: {', '.join(found.without)}")
+        yield Text(f"Not stated: what runs {', '.join(found.without)}")
 
 
 def _machines(found: Check) -> Table:
@@ -160,8 +160,8 @@ def _machines(found: Check) -> Table:
         ["workload", "runs on", "bought", ">hours", ">a month", "fits", "holds", ">likely", ">busy", ">idle a month",
          "price of"],
         [row for w in found.workloads for row in _rows(w)],
-        "Likely: the probability of the target that is met least surely. Busy: of what the machines can do while they "
-        "are on. Idle: of hours and machines that nothing needs.",
+        "Likely: the probability that the hardest target is met. Busy: the share of the machines' capacity in use "
+        "while they are on. Idle: the cost of hours and machines that nothing needs.",
     )  # fmt: skip
 
 
@@ -186,4 +186,5 @@ def _changes(found: Check) -> Iterator[Block]:
         for c in w.changes
     ]
     if rows:
-        yield Table(["workload", "change", ">a month", ">then", "how"], rows, "Easiest first; each on top of the last.")
+        note = "The easiest change first; each builds on those before it."
+        yield Table(["workload", "change", ">a month", ">then", "how"], rows, note)

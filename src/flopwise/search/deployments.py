@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise import values
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
-from flopwise.facts.architecture import Model
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.architecture import Item, Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
@@ -20,7 +24,7 @@ from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
-from flopwise.serving.iteration import StepTime, whole_prompts
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, whole_prompts
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
@@ -31,6 +35,7 @@ from flopwise.serving.steady import (
     SteadyCurves,
     batch_sizes,
     closed_loop,
+    full_step_s,
     one_pass_latency_s,
 )
 from flopwise.serving.techniques import (
@@ -169,14 +174,8 @@ def deployments(
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
     """
-    alike = (
-        model, node.cluster, node.count, node.networked, weights, kv_dtype, workload.engine, workload.task,
-        workload.input_tokens, workload.output_tokens, workload.max_gpus,
-    )  # fmt: skip
-    start = (workload.facts.start_s("machine", "image"), workload.facts.storage(OBJECT_STORE))
-    users = workload.concurrency is not None and workload.requests_per_s is None  # who are shared among replicas
-    asked = ReplicaQuestion(alike, start, model, workload, node, weights, kv_dtype, least)
-    sized = sized_replicas.__wrapped__(asked) if users or workload.techniques.any else sized_replicas(asked)
+    asked = ReplicaQuestion.of(model, workload, node, weights, kv_dtype, least)
+    sized = sized_replicas(asked)
     if sized is None or isinstance(sized, Deployments):
         return sized
     batch, layout = sized.batch, sized.job.layout
@@ -205,6 +204,32 @@ class ReplicaQuestion:
     kv_dtype: CacheFormat = field(compare=False)
     least: float | Floats = field(compare=False)
 
+    @classmethod
+    def of(
+        cls, model: Model, workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat,
+        least: float | Floats = 1.0,
+    ) -> ReplicaQuestion:  # fmt: skip
+        """The question that `deployments` asks."""
+        key = (
+            model, node.cluster, node.count, node.networked, weights, kv_dtype, workload.engine, workload.task,
+            workload.input_tokens, workload.output_tokens, workload.max_gpus,
+        )  # fmt: skip
+        start = (workload.facts.start_s("machine", "image"), workload.facts.storage(OBJECT_STORE))
+        return cls(key, start, model, workload, node, weights, kv_dtype, least)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether other workloads may have the same answer: not where users are shared among the replicas."""
+        users = self.workload.concurrency is not None and self.workload.requests_per_s is None
+        return not users and not self.workload.techniques.any
+
+    @property
+    def devices(self) -> tuple[object, ...]:
+        """What is the same in questions that are answered together: all but the links and the devices of a node."""
+        model, cluster, _, _, *others = self.key
+        assert isinstance(cluster, Cluster)
+        return model, cluster.rates.key, *others
+
 
 @dataclass(frozen=True)
 class SizedReplicas:
@@ -220,9 +245,14 @@ class SizedReplicas:
     @cached_property
     def curves(self) -> SteadyCurves:
         """What arrives at any rate is read from."""
+        return self.curves_of(None)
+
+    def curves_of(self, full_s: Floats | None) -> SteadyCurves:
+        """The curves; `full_s`: the steps with a full prefill budget, where they are at hand."""
         assert self.steady is not None, "only models that generate are in closed loops"
         sizes = self.batch.reshape(-1, self.num_layouts)
-        return SteadyCurves.of(runner(self.job), self.job.layout, sizes, self.steady, *request_work(self.job))
+        work = request_work(self.job)
+        return SteadyCurves.of(runner(self.job), self.job.layout, sizes, self.steady, *work, full_s)
 
     @cached_property
     def start_s(self) -> Floats:
@@ -240,12 +270,109 @@ class SizedReplicas:
         return np.broadcast_to(start_s, self.batch.shape)
 
 
-@lru_cache(maxsize=KEPT_SIZED)
-def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None:
+Answer = SizedReplicas | Deployments | None
+
+
+class KeptAnswers:
+    """The last `most` answers of `sized_replicas`; `hits`: questions that were answered from them."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.hits, self._answers = most, 0, OrderedDict[ReplicaQuestion, Answer]()
+
+    def __contains__(self, asked: ReplicaQuestion) -> bool:
+        return asked in self._answers
+
+    def __getitem__(self, asked: ReplicaQuestion) -> Answer:
+        self.hits += 1
+        return self._answers[asked]
+
+    def __setitem__(self, asked: ReplicaQuestion, answer: Answer) -> None:
+        self._answers[asked] = answer
+        while len(self._answers) > self.most:
+            self._answers.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self.hits = 0
+        self._answers.clear()
+
+
+SIZED = KeptAnswers(KEPT_SIZED)
+
+
+def sized_replicas(asked: ReplicaQuestion) -> Answer:
     """What fits, and how fast it is in a closed loop at every batch; deployments without rows where nothing fits.
 
     The same for services that differ in their rate, their targets or their budget alone.
     """
+    if not asked.is_kept:
+        return _answers([_sizing(asked)])[0]
+    if asked not in SIZED:
+        SIZED[asked] = _answers([_sizing(asked)])[0]
+    return SIZED[asked]
+
+
+def size_together(questions: Iterable[ReplicaQuestion]) -> None:
+    """Answer questions of nodes with the same devices together, so that `deployments` has the answers at hand.
+
+    A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
+    """
+    groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
+    for asked in questions:
+        if asked.is_kept:
+            groups[asked.devices][asked] = None
+    for group in groups.values():
+        try:
+            fresh = [asked for asked in group if asked not in SIZED]
+            for asked, answer in zip(fresh, _answers([_sizing(asked) for asked in fresh]), strict=True):
+                SIZED[asked] = answer
+        except (MissingFactError, SpecError):
+            continue
+        _curves_together([SIZED[asked] for asked in group if asked.workload.requests_per_s is not None])
+
+
+def _curves_together(answers: Sequence[Answer]) -> None:
+    """Lay the curves of replicas down that have none so far."""
+    members = [(one, one.steady) for one in answers if isinstance(one, SizedReplicas) and "curves" not in vars(one)]
+    some = [(one, np.broadcast_to(steady.batch, one.batch.shape)) for one, steady in members if steady is not None]
+    if len(some) < 2:
+        return
+    full_s = JoinedReplicas([one.job for one, _ in some]).full_steps_s([batch for _, batch in some])
+    for (one, _), seconds in zip(some, full_s, strict=True):
+        vars(one)["curves"] = one.curves_of(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizing:
+    """Replicas at every batch before their steps are timed: the fields of `SizedReplicas`."""
+
+    job: ServeJob
+    batch: Floats
+    num_layouts: int
+    one_pass: bool
+    known: dict[str, Any]
+    start: tuple[float, Storage]
+
+
+def _answers(sizings: Sequence[_Sizing | Deployments | None]) -> list[Answer]:
+    """The sizings, of the same devices, with closed loops of each."""
+    some = [one for one in sizings if isinstance(one, _Sizing) and not one.one_pass]
+    if len(some) == 1:
+        (one,) = some
+        loops = [closed_loop(runner(one.job), one.job.layout, one.batch, *request_work(one.job))]
+    else:
+        loops = JoinedReplicas([one.job for one in some]).closed_loops([one.batch for one in some]) if some else []
+    steady = {id(one): loop for one, loop in zip(some, loops, strict=True)}
+    return [
+        SizedReplicas(one.job, one.batch, one.num_layouts, steady.get(id(one)), one.known, one.start)
+        if isinstance(one, _Sizing)
+        else one
+        for one in sizings
+    ]
+
+
+def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
+    """What fits of a question's replicas, at every batch; deployments without rows where nothing does."""
     workload, model, node, weights, kv_dtype = asked.workload, asked.model, asked.node, asked.weights, asked.kv_dtype
     one_pass = answers_in_one_pass(model, workload)
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
@@ -285,8 +412,7 @@ def sized_replicas(asked: ReplicaQuestion) -> SizedReplicas | Deployments | None
         "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
         "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
     }
-    steady = None if one_pass else closed_loop(runner(job), job.layout, batch, *request_work(job))
-    return SizedReplicas(job, batch, fit.size, steady, known, asked.start)
+    return _Sizing(job, batch, fit.size, one_pass, known, asked.start)
 
 
 def _room_text(
@@ -373,8 +499,7 @@ def _decoding_columns(
         arrivals = workload.requests_per_s / replicas / ranks
         there, at_percentile = _open_loop(sized, arrivals)
         wanted = _percentiles(workload)
-        names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
-        seen = {p: at_percentile(p) for p in names}
+        seen = {p: at_percentile(p) for p in [*_wanted_percentiles(workload), *(["mean"] if each > 1 else [])]}
         middle = seen.get("mean", seen[wanted["tpot"]])
         token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
         behind = np.where(arrivals * ranks < capacity, 0.0, np.inf)  # where the number of instances is given
@@ -426,6 +551,10 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float 
     return np.maximum(needed, least)
 
 
+def _wanted_percentiles(workload: Resolved) -> list[str]:
+    return list(dict.fromkeys(_percentiles(workload).values()))
+
+
 def _percentiles(workload: Resolved) -> dict[str, str]:
     """The percentile of each latency: of its own target, or the strictest of the other targets, or p95."""
     order = ("mean", "p50", "p90", "p95", "p99")
@@ -467,3 +596,80 @@ def _one_pass_columns(
         "busy_frac": busy,
         "watts_frac": _watts_frac(step, busy / workload.peak),
     }
+
+
+# Replicas on several kinds of nodes with the same devices, timed together: what a step costs is mostly its calls
+
+T = TypeVar("T", Steady, Percentile)
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRunner(Runner):
+    """A runner of the rows of several: their kernels are the same, messages go over the links of each.
+
+    `parts`: the rows of each, and its own runner.
+    """
+
+    parts: tuple[tuple[slice, Runner], ...] = ()
+
+    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
+        """As each has them; shape of the rows."""
+        return self._each(
+            split, lambda one, rows: np.asarray(one.messages_s(items, _rows(load, rows), _rows(split, rows), width))
+        )
+
+    def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
+        """As each has it; shape of the rows."""
+        return self._each(
+            split, lambda one, rows: np.asarray(one.pipeline_s(_rows(load, rows), _rows(split, rows), width))
+        )
+
+    def _each(self, split: ServingLayout, seconds: Callable[[Runner, slice], Floats]) -> Floats:
+        found = np.empty(np.size(split.tp))
+        for rows, one in self.parts:
+            found[rows] = seconds(one, rows)
+        return found
+
+
+class JoinedReplicas:
+    """Replicas of several jobs that differ in their links and layouts alone; `sizes` of each: sequences in flight."""
+
+    def __init__(self, jobs: Sequence[ServeJob]) -> None:
+        machines = [runner(job) for job in jobs]
+        ends = np.cumsum([np.size(job.layout.tp) for job in jobs]).tolist()
+        self.rows = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
+        self.machine = JoinedRunner(**plain, parts=tuple(zip(self.rows, machines, strict=True)))
+        self.layout = ServingLayout(**{
+            name: np.concatenate([np.asarray(getattr(job.layout, name)) for job in jobs]) for name in DEGREES
+        })  # fmt: skip
+        self.work = request_work(jobs[0])
+
+    def closed_loops(self, in_flight: Sequence[Floats]) -> list[Steady]:
+        """Each job's replicas with so many in flight: `closed_loop`."""
+        return list(self._split(self._closed_loop(in_flight)))
+
+    def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:
+        """Seconds of each job's steps that use all of their prefill budget while `batches` decode."""
+        whole: Floats = np.asarray(full_step_s(self.machine, self.layout, np.concatenate(batches), *self.work))
+        return [whole[rows] for rows in self.rows]
+
+    def _closed_loop(self, in_flight: Sequence[Floats]) -> Steady:
+        return closed_loop(self.machine, self.layout, np.concatenate(in_flight), *self.work)
+
+    def _split(self, columns: T) -> Iterator[T]:
+        return (_rows_of(columns, rows) for rows in self.rows)
+
+
+def _rows(value: Any, rows: slice) -> Any:
+    """A load or a layout of only these rows."""
+    columns = {f.name: getattr(value, f.name) for f in fields(value)}
+    return replace(value, **{name: column[rows] for name, column in columns.items() if np.ndim(column)})
+
+
+def _rows_of(columns: Any, rows: slice) -> Any:
+    """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
+    if isinstance(columns, StepTime | Steady | Percentile):
+        return type(columns)(*(_rows_of(column, rows) for column in columns))
+    column: Floats = columns
+    return column[rows] if np.ndim(column) else column

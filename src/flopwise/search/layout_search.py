@@ -11,8 +11,8 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import field, fields, replace
+from collections.abc import Callable, Collection, Hashable, Iterator
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -196,8 +196,7 @@ def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> Step
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    columns = (getattr(built.rates, each.name) for each in fields(built.rates))  # a share of a device is another
-    device = tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
+    device = built.rates.key
     same = tables.get(device)
     table = step_table(
         search.model, search.recipe, built.rates, built.fabric, search.space.inner,

@@ -68,8 +68,8 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
         if constraint:
             ruled_out.add(FORBIDS[constraint], 1, f"{offer.provider} {offer.instance} in {offer.region}", unit="offers")
             continue
-        leave_out = offer.spot_band_usd_per_hour is not None and workload.spot != "assume"
-        prices = [(p, offer.price_usd_per_hour(p)) for p in purchases if not (leave_out and p == "spot")]
+        left_out = {one.purchase for one in offer.assumed if one.kind not in workload.assumed_prices}
+        prices = [(p, offer.price_usd_per_hour(p)) for p in purchases if p not in left_out]
         priced = [Priced(offer=offer, purchase=p, usd_per_hour=usd) for p, usd in prices if usd is not None]
         if not priced:
             ruled_out.add(

@@ -91,7 +91,7 @@ def plan(
     started = time.perf_counter()
     keep_freed_memory()
     facts = facts.with_custom(workload.limits.gpus)
-    facts = facts.with_assumed_spot() if alone and workload.spot == "assume" else facts
+    facts = facts.with_assumed_prices(workload.assumed_prices) if alone else facts
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
     if workload.task in TRAINING:

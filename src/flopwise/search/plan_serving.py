@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
-from flopwise.search.deployments import Deployments, deployments
+from flopwise.search.deployments import Deployments, ReplicaQuestion, deployments, size_together
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
     NEAREST_MISSES,
@@ -281,16 +282,45 @@ def _nodes_for_smaller_caches(
     if fronts:
         points = (_front(options, workload, name) for name in (WHOLE, "ttft", "tpot"))
         single -= {id(option.node) for front_points in points for option, _ in front_points}
-    draft.ruled_out.add("one machine does it with the larger KV cache, too", len(single), unit="machines")
+    draft.ruled_out.add("one machine suffices even with the larger KV cache", len(single), unit="machines")
     return [node for key, node in nodes.items() if key not in single]
 
 
+Forms = tuple[WeightFormat, CacheFormat]
+
+
 def _options(
-    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[tuple[WeightFormat, CacheFormat]],
-    draft: PlanDraft, advance: Callable[[int], None],
+    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[Forms], draft: PlanDraft,
+    advance: Callable[[int], None],
 ) -> list[ServingOption]:  # fmt: skip
-    """Every deployment on every node."""
-    options: list[ServingOption] = []
+    """Every deployment on every node; nodes with the same devices are sized together."""
+    groups: dict[tuple[object, ...], list[tuple[NodeKind, Resolved, Forms]]] = defaultdict(list)
+    for node, (weights, kv_dtype) in _pairs_worth_a_look(workload, model, nodes, wanted, draft):
+        asked = _with_its_engine(workload, model, node.cluster.accelerator)
+        known = _format_there(asked, node, weights, kv_dtype, draft)
+        if known is not None:
+            groups[node.cluster.rates.key].append((node, asked, (known, kv_dtype)))
+    options, done = list[ServingOption](), 0
+    for group in groups.values():
+        advance(done)
+        done += len({id(node) for node, *_ in group})
+        size_together((ReplicaQuestion.of(model, asked, node, *forms) for node, asked, forms in group))
+        for node, asked, forms in group:
+            found = _node_deployments(asked, model, node, *forms, draft)
+            if found is None:
+                continue
+            draft.evaluated += found.considered
+            if found.too_big:
+                draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
+            if found.batch.size:
+                options += serving_options(asked, model, node, found, forms[1], node.priced)
+    return options
+
+
+def _pairs_worth_a_look(
+    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[Forms], draft: PlanDraft
+) -> Iterator[tuple[NodeKind, Forms]]:
+    """Each node with each of the formats, but where reading the weights takes longer than the target of TPOT."""
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_per_decode_step(workload)
     limit_s = np.inf if target is None else ladder_step(target.seconds, 1)
@@ -301,9 +331,7 @@ def _options(
         for form in forms
     }
     spared = sorted(read_s, key=read_s.__getitem__)[:NEAREST]  # even if hopeless: a miss is told by how much
-    for done, node in enumerate(nodes):
-        advance(done)
-        asked = _with_its_engine(workload, model, node.cluster.accelerator)
+    for node in nodes:
         for weights, kv_dtype in wanted:
             floor_s = read_s[id(node), weights.name]
             if floor_s > limit_s and (id(node), weights.name) not in spared:
@@ -311,21 +339,13 @@ def _options(
                 example = f"{node.label}: {format_seconds(floor_s)} in {weights.name}"
                 draft.ruled_out.add(reason, 1, example, unit="machines")
                 continue
-            found = _node_deployments(asked, model, node, weights, kv_dtype, draft)
-            if found is None:
-                continue
-            draft.evaluated += found.considered
-            if found.too_big:
-                draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
-            if found.batch.size:
-                options += serving_options(asked, model, node, found, kv_dtype, node.priced)
-    return options
+            yield node, (weights, kv_dtype)
 
 
-def _node_deployments(
-    workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
-) -> Deployments | None:  # fmt: skip
-    """Deployments on one node, a 16-bit format as what the device has; None, and counted, without a rate for it."""
+def _format_there(
+    workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
+) -> WeightFormat | None:
+    """A format as it runs on one node, one of 16 bits as what the device has; None, and counted, where it does not."""
     device, engine = node.cluster.accelerator, workload.engine
     unsaid = not workload.limits.weight_formats and workload.one_precision is None
     if unsaid and weights == BF16 and not engine.runs(weights, device):
@@ -337,8 +357,18 @@ def _node_deployments(
     if kv_dtype.name == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
         return None  # nobody asked for it, and it has no kernels there
     try:
-        known = format_on(weights, node.cluster, workload.facts)
-        return deployments(model, workload, node, known, kv_dtype)
+        return format_on(weights, node.cluster, workload.facts)
+    except MissingFactError as error:
+        draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
+        return None
+
+
+def _node_deployments(
+    workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
+) -> Deployments | None:  # fmt: skip
+    """Deployments on one node; None, and counted, where the device lacks a rate, or cannot do a technique."""
+    try:
+        return deployments(model, workload, node, weights, kv_dtype)
     except MissingFactError as error:
         draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None

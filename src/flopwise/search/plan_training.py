@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -66,6 +66,10 @@ LEAST_CONFIDENCE = 0.05
 """Probability to fit below which a layout on machines that are there is not worth a look."""
 FAIR_CONFIDENCE = 0.35
 """Probability to fit of layouts that are worth a try where nothing is surer: memory estimates err by a few percent."""
+MOST_KEPT_BYTES = 2**25
+"""Of the memory figures of a search that a plan by itself leaves behind for the next one."""
+MOST_KEPT_NODES = 2_000
+"""Kinds of node, under so many settings, whose times are kept for one search."""
 NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
@@ -339,10 +343,11 @@ def _options(
     steps, before = sum(len(nodes) for _, _, nodes in pairs), 0
     best = dict.fromkeys((asked for asked, _, _ in pairs), float("inf"))
     for asked, recipe, nodes in pairs:
-        asked_of = model, recipe, workload.max_gpus, workload.min_gpus
         schedule, shard = workload.training.schedule, workload.training.shard
-        job, tables = (_search if alone else _kept_search)(*asked_of, schedule, shard)
-        job = replace(job, conditions=stated_conditions(workload))
+        kept = _kept_layouts(model, recipe, workload.max_gpus, workload.min_gpus, schedule, shard)
+        if alone and kept.nbytes > MOST_KEPT_BYTES:
+            _kept_layouts.cache_clear()
+        job = replace(kept.search, conditions=stated_conditions(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
         away = Offloads(job)
@@ -354,14 +359,12 @@ def _options(
                 reason = f"costs over {dearest:g} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
-            result = timed_layouts(job, node, tokens, tables, margin=margin)
-            draft.evaluated += result.considered
-            draft.timed += result.timed
-            _count_unfit(job, node, result, draft)
-            clock = partial(timed_layouts, node=node, tokens=tokens, tables=tables, margin=margin)
-            for chosen, times in ((job, result), *away.worth_trying(node, result, clock)):
-                draft.evaluated += times.considered if chosen is not job else 0
-                draft.timed += times.timed if chosen is not job else 0
+            for place, (chosen, of_step) in enumerate(kept.times(away, node, margin)):
+                times = replace(of_step, run_s=tokens / recipe.useful_tokens * of_step.run_s)
+                draft.evaluated += times.considered
+                draft.timed += times.timed
+                if place == 0:
+                    _count_unfit(job, node, times, draft)
                 if times.rows.size:
                     found = training_options(workload, node, chosen, times, facts)
                     best[asked] = min(best[asked], float(found[0].cost_usd.min()))
@@ -370,14 +373,41 @@ def _options(
     return options
 
 
-def _search(
+@dataclass(slots=True)
+class KeptLayouts:
+    """The layouts of a recipe, with what workloads share that differ in tokens, deadline, budget or offers alone."""
+
+    search: LayoutSearch
+    tables: StepTables = field(default_factory=dict)
+    known: dict[Hashable, tuple[tuple[LayoutSearch, TimedLayouts], ...]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory figures of all candidates: what keeping the search takes, about."""
+        return sum(figures.nbytes for figures in self.search.allocated_bytes)
+
+    def times(self, away: Offloads, node: NodeKind, margin: float) -> tuple[tuple[LayoutSearch, TimedLayouts], ...]:
+        """(search, times on `node`) without and with parts in host memory; `run_s` is that of the run for each step."""
+        job = away.search
+        key = node.cluster, node.count, node.networked, node.host_bytes, margin, job.conditions
+        if key not in self.known:
+            clock = partial(
+                timed_layouts, node=node, tokens=job.recipe.useful_tokens, tables=self.tables, margin=margin
+            )
+            first = clock(job)
+            every = ((job, first), *away.worth_trying(node, first, clock))
+            if len(self.known) >= MOST_KEPT_NODES:
+                self.known.clear()
+            self.known[key] = tuple((search, replace(times, table=None)) for search, times in every)
+        return self.known[key]
+
+
+@lru_cache(maxsize=8)
+def _kept_layouts(
     model: Model, recipe: Recipe, most: int, least: int, schedule: str | None, shard: int | None
-) -> tuple[LayoutSearch, StepTables]:
-    """The layouts of a recipe, and the step tables of the devices that they are timed on, to be filled."""
-    return layout_search(model, recipe, most=most, least=least, schedule=schedule, shard=shard), {}
-
-
-_kept_search = lru_cache(maxsize=4)(_search)
+) -> KeptLayouts:
+    """The layouts of a recipe, whose times are to be filled in."""
+    return KeptLayouts(layout_search(model, recipe, most=most, least=least, schedule=schedule, shard=shard))
 
 
 def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tuple[str, Recipe, list[NodeKind]]]:

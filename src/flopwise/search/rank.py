@@ -188,7 +188,7 @@ class PlanOption(ABC):
 
 def price_facts(offer: Offer, purchase: str, instances: int) -> dict[str, Any]:
     """What a candidate says of the price of its machines, by field."""
-    band = offer.spot_band_usd_per_hour if purchase == "spot" else None
+    band = offer.assumed_usd_per_hour(purchase)
     return {
         "price_date": offer.price_date_of(purchase),
         "price_source": offer.price_source_of(purchase),

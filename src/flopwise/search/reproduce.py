@@ -72,8 +72,8 @@ def _machines(workload: Resolved, chosen: Candidate, facts: Facts) -> dict[str, 
     """The offer, how it is bought, and what the workload or the search says of it besides."""
     place = chosen.provider, chosen.instance, chosen.region
     offer = next(one for one in facts.offers if one.key == place)
-    assumed = chosen.purchase == "spot" and offer.spot_band_usd_per_hour is not None
-    each_usd = chosen.usd_per_hour / chosen.num_gpus if assumed else None
+    assumed = offer.assumed_price(chosen.purchase)
+    each_usd = None if assumed is None else chosen.usd_per_hour / chosen.num_gpus
     hypothetical = (text for text in workload.limits.gpus if text.lower().startswith(PREFIX))
     custom = {text for text in hypothetical if offer.accelerator in facts.with_custom([text]).accelerators}
     return {

@@ -25,10 +25,12 @@ from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_l
 from flopwise.search.deployments import (
     MAX_TP,
     Deployments,
+    ReplicaQuestion,
     computed_prompt_tokens,
     deployments,
     least_prompt_s,
     replica_grid,
+    size_together,
 )
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES
@@ -211,12 +213,15 @@ def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> lis
         near = option.cost_usd[option.shortfall <= NEAR]
         least[id(option.node)] = min(float(near.min(initial=np.inf)), least.get(id(option.node), np.inf))
     nodes = set(sorted(least, key=least.__getitem__)[:NODES])
+    near_options = [option for option in options if id(option.node) in nodes]
+    size_together(
+        ReplicaQuestion.of(option.model, workload, option.node, option.found.weights, option.kv_dtype)
+        for option in near_options
+    )
     estimates: dict[int, Deployments | None] = {}
     anew: list[ServingOption] = []
-    for option in options:
+    for option in near_options:
         key, found = id(option.found), option.found
-        if id(option.node) not in nodes:
-            continue
         if key not in estimates:
             estimates[key] = None
             with suppress(MissingFactError):

@@ -22,7 +22,7 @@ from flopwise.values import dataclass
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
 PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
 USUAL_PERCENTILE = "p95"
-SPOT_PRICES = ("known", "assume")
+UNKNOWN_PRICES = ("known", "assume")
 ANY = "any"
 """Stands for every precision that the training software has."""
 
@@ -70,7 +70,7 @@ class WorkloadSpec(Spec):
         default=options.NEEDED, key=FIELD,
     )
     task: str = option(
-        "--task", options.choice(*TRAINING, *SERVING), "What is done.", default=options.NEEDED, key=FIELD,
+        "--task", options.choice(*TRAINING, *SERVING), "Kind of workload.", default=options.NEEDED, key=FIELD,
     )
     name: str | None = option("", options.name("name"), "As results call it.", key=FIELD)
     simulate: bool = option(
@@ -88,8 +88,13 @@ class RankingSpec(Spec):
         "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key=FIELD,
     )
     spot: str = option(
-        "--spot", options.choice(*SPOT_PRICES),
-        "Spot prices that are not known: left out, or assumed from the provider's published discounts.",
+        "--spot", options.choice(*UNKNOWN_PRICES),
+        "Offers whose spot price is not known: leave them out, or assume the provider's published discounts.",
+        default="known", section="Where it may run", key=FIELD,
+    )
+    reserved: str = option(
+        "--reserved", options.choice(*UNKNOWN_PRICES),
+        "Offers whose reserved price is not known: leave them out, or assume the provider's published discounts.",
         default="known", section="Where it may run", key=FIELD,
     )
     one_precision: str | None = option(
@@ -106,7 +111,9 @@ class AdaptersSpec(Spec):
         "", options.choice("full", "lora", "qlora"), "All weights, adapters, or adapters on a quantised model.",
         default="full", key="method.",
     )
-    rank: int = option("", options.whole(high=65536), "Of adapters.", default=defaults.LORA_RANK, key="method.")
+    rank: int = option(
+        "", options.whole(high=65536), "Rank of the adapters.", default=defaults.LORA_RANK, key="method.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +140,15 @@ class TargetsSpec(Spec):
     """What the answer has to hold."""
 
     ttft: Latency | None = _target(
-        "--ttft", LATENCY, "Time to the first token: 500ms; in plans at a percentile: p95=1s.",
+        "--ttft", LATENCY, "Time to the first token: 500ms, or at a percentile: p95=1s.",
     )
     tpot: Latency | None = _target("--tpot", LATENCY, "Time per further output token, on average: 50ms, p95=50ms.")
     latency: Latency | None = _target("--latency", LATENCY, "Whole request, from arrival to last token: 5s, p99=5s.")
     throughput: float | None = _target("--throughput", options.RATE, "Tokens per second, over all accelerators.")
     deadline: float | None = same(SharedSpec, "deadline", section="What it has to hold", key="targets.")
     budget: float | None = _target(
-        "--budget", options.USD, "US dollars: the whole run for training and batch, a month for a service.",
+        "--budget", options.USD,
+        "Budget in US dollars: of the whole run for training and batch, of a month for a service.",
     )
     confidence: float = _target(
         "--confidence", options.quantity("share", parse_share, low=0.05, high=0.99, closed=True),
@@ -169,20 +177,20 @@ class ConstraintsSpec(Spec):
         "--vendor", options.name("vendor"), "Devices of these vendors only: NVIDIA, AMD, Google ...", repeated=True,
     )
     exclude: tuple[str, ...] = _place(
-        "--exclude", options.name("gpu"), "No device of these names, vendors or families: b200, amd, hopper.",
+        "--exclude", options.name("gpu"), "Leave out devices of these names, vendors or families: b200, amd, hopper.",
         repeated=True,
     )
     software: tuple[str, ...] = option(
         "--software", options.choice("cuda", "rocm", "xla", "neuron", "gaudi", "cpu", "any"),
-        "What the project is written for; what needs a port is left out (default: cuda and cpu, what a project of "
-        "PyTorch and CUDA runs on unchanged, and that of devices that are named).",
+        "Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a "
+        "PyTorch project runs unchanged, and the software of devices that are named).",
         section="Where it may run", key=FIELD, repeated=True,
     )
     marketplace: bool = same(MachineSpec, "marketplace", section="Where it may run", key="constraints.", default=False)
     instances: tuple[str, ...] = _machines("instance")
     purchase: tuple[str, ...] = _machines("purchase")
-    max_gpus: int | None = _place("--max-gpus", options.DEGREE, "At most so many accelerators.")
-    min_gpus: int | None = _place("--min-gpus", options.DEGREE, "At least so many accelerators.")
+    max_gpus: int | None = _place("--max-gpus", options.DEGREE, "Maximum number of accelerators.")
+    min_gpus: int | None = _place("--min-gpus", options.DEGREE, "Minimum number of accelerators.")
     precision: tuple[str, ...] = _training("precision", repeated=True, kind=options.choice(*TRAINING_PRECISIONS, ANY))
     weight_formats: tuple[str, ...] = _service("weights", repeated=True)
     kv_dtype: str | None = _service("kv_dtype")
@@ -198,7 +206,7 @@ class ConstraintsSpec(Spec):
     network: float | None = same(MachineSpec, "network", section="Where it may run", key="constraints.")
     intra_node: str | None = same(MachineSpec, "intra_node", section="Where it may run", key="constraints.")
     max_usd_per_hour: float | None = _place(
-        "--max-hourly", options.USD, "At most so many US dollars an hour, all machines together.",
+        "--max-hourly", options.USD, "Maximum US dollars per hour, of all machines together.",
     )
     # fmt: on
 
@@ -231,8 +239,8 @@ WORKLOAD_FILE = FileFormat(
     sections=SECTIONS,
     order=(
         "model", "task", "name", "data", "method", "routing", "traffic", "techniques", "targets", "constraints",
-        "objective", "spot", "simulate", "optimizer", "precision", "attention", "grad_dtype", "master_weights",
-        "checkpoints",
+        "objective", "spot", "reserved", "simulate", "optimizer", "precision", "attention", "grad_dtype",
+        "master_weights", "checkpoints",
     ),
 )  # fmt: skip
 MEANING: dict[str, tuple[str, ...]] = {
@@ -246,6 +254,11 @@ MEANING: dict[str, tuple[str, ...]] = {
     "targets.deadline": (*TRAINING, "batch"), "traffic.requests": ("batch",),
 }  # fmt: skip
 """Tasks for which a section or a key of a workload means something, where that is not all of them."""
+
+
+def assumed_kinds(**said: str) -> frozenset[str]:
+    """The kinds of prices (spot, reserved) that are assumed where they are not known."""
+    return frozenset(kind for kind, choice in said.items() if choice == "assume")
 
 
 def keys_of(name: str) -> list[str]:

@@ -60,6 +60,7 @@ class Resolved(WorkloadTraffic):
     name: str | None
     objective: str
     spot: str  # spot prices that are not known: left out ("known"), or assumed
+    reserved: str  # the same of reserved machines
     simulate: bool
     one_precision: str | None  # of products in training, of weights in serving
     data: DataSpec
@@ -82,6 +83,11 @@ class Resolved(WorkloadTraffic):
     instances: int | None = None  # that a service or a batch has, whatever it would take; None: as many as it takes
     drafter: Model | None = None  # the model that drafts, once it is looked up
     facts: Any = None  # what is known (`Facts`), once it is given
+
+    @property
+    def assumed_prices(self) -> frozenset[str]:
+        """The kinds of prices that are assumed where they are not known: spot, reserved."""
+        return specs.assumed_kinds(spot=self.spot, reserved=self.reserved)
 
     @property
     def engine(self) -> Engine:

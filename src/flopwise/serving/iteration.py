@@ -178,7 +178,7 @@ class Runner:
         """
         stack = self.model.stacks[0]
         total = self._step_of_halves(load, split) if self.overlaps else self._stack(stack, load, split)
-        hops = self._pipeline_s(load, split, stack.width)
+        hops = self.pipeline_s(load, split, stack.width)
         layers_s: Floats = self.engine.layer_s * stack.num_layers + self.engine.sequence_s * load.decode_batch
         for tower in self.model.stacks[1:]:
             if runs(self.model, tower) and np.any(load.encoded):
@@ -269,7 +269,7 @@ class Runner:
             floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
             flops, launches = flops + work.causal_flops, launches + 1.0
         launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
-        communication = self._messages_s(items, load, split, width) if inside else 0.0
+        communication = self.messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
             seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops,
             converting, launches,
@@ -364,7 +364,7 @@ class Runner:
         """What no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
         return max(self.rates.peak_flops_per_s(dtype), VECTOR_FRAC * self.rates.peak.get("fp32", 0.0))
 
-    def _messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
+    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
 
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
@@ -421,7 +421,8 @@ class Runner:
         fuller: Floats = skewed / np.maximum(even, 1e-9)
         return fuller
 
-    def _pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
+    def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
+        """What stages of a pipeline hand on from one to the next in a step."""
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
         return chain_s(self.fabric, nbytes, split.pp, split.tp)
 

@@ -124,8 +124,8 @@ def _capacity_rules(
     count = parameters(model)
     width = float(weight_bytes(model, weights)) / max(1, count)
     rule = QuickFormula(
-        name="GPUs", formula="parameters x bytes / memory", unit="GPUs",
-        value=max(1.0, float(quick_gpus(count, width, device.hbm_bytes, training=False))),
+        name="GPUs", formula="parameters x bytes / memory, rounded up", unit="GPUs",
+        value=float(quick_gpus(count, width, device.hbm_bytes, training=False)),
         estimate=_fewest_gpus(model, device, context, weights=weights, **how),
     )  # fmt: skip
     return (rule,)

@@ -85,19 +85,21 @@ class ServingSpec(Spec):
     weights: str | None = _format("--weights", options.name("format"),
         "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).")
     kv_dtype: str | None = _format(
-        "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default; fp32 with such weights), fp8 ...")
+        "--kv-dtype", options.name("dtype"), "Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...")
     engine: str | None = _format("--engine", options.name("engine"),
         "vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.")
     memory_fraction: float | None = _format(
-        "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).")
+        "--memory-fraction", options.FRACTION,
+        "Share of device memory that the engine may use (default: the engine's).")
     max_batch: int | None = _format(
-        "--max-batch", options.BATCH, "Sequences that run at once, of each attention replica (default: the engine's).")
+        "--max-batch", options.BATCH,
+        "Sequences that each attention replica runs at once (default: the engine's limit).")
     recv_interval: int | None = _format("--recv-interval", options.whole(high=10_000),
-        "Steps from one look for new requests to the next: SGLang's --scheduler-recv-interval (default: 1).")
+        "Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).")
     stream_interval: int | None = _format("--stream-interval", options.whole(high=10_000),
-        "Tokens handed out together, after the first: a flag of vLLM and SGLang (default: 1).")
+        "Tokens streamed together after the first, as in vLLM and SGLang (default: 1).")
     eager: bool = _format("--eager/--no-eager", options.FLAG,
-        "Launch operations one by one, as with graphs switched off (vLLM's --enforce-eager).", default=False)
+        "Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).", default=False)
     tp: int = same(SharedSpec, "tp", default=1)
     pp: int = same(SharedSpec, "pp", default=1)
     ep: int = same(SharedSpec, "ep", default=1)
@@ -135,7 +137,7 @@ class StartSpec(Spec):
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Cold start")
     image_size: float | None = _start("--image-size", options.BYTES, "Container image to pull at a start: 10GB.")
     image_bandwidth: float | None = _start(
-        "--image-bandwidth", options.BANDWIDTH, "Rate of pulling and unpacking it: 200MB/s.")
+        "--image-bandwidth", options.BANDWIDTH, "Rate at which the image is pulled and unpacked: 200MB/s.")
 
     def check(self) -> None:
         """Refuse what a replica cannot be started from.
@@ -156,11 +158,11 @@ class RequestSpec(Spec):
         "--input", LENGTH, f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2.")
     output_tokens: int | str | None = _traffic(
         "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).")
-    rate: float | None = _traffic("--rate", options.RATE, "Requests that arrive a second, on average: 20, 500/min.")
+    rate: float | None = _traffic("--rate", options.RATE, "Requests per second, on average: 20, 500/min.")
     concurrency: int | None = _traffic("--concurrency", options.BATCH,
         "Requests in flight over all replicas, each followed by another (default: as many as memory holds).")
     requests: int | None = _traffic("--requests", options.whole(high=10**12),
-        "Requests in all: a run with an end, of a batch job, or instead of a duration.")
+        "Total number of requests, of a batch job or instead of a duration.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,24 +178,25 @@ class TechniqueRequest(Spec):
     """Techniques of serving; None: not used."""
 
     shared_prefix: int | None = _technique(
-        "--shared-prefix", options.TOKENS, "Tokens with which all prompts begin: computed once, cached once.")
+        "--shared-prefix", options.TOKENS, "Tokens of a prefix that all prompts share: computed and cached once.")
     prefix_hit: float | None = _technique(
         "--prefix-hit", options.FRACTION_OR_ZERO, "Share of a prompt's tokens found in the cache: 0.6, 60%.")
     kv_keep: float | None = _technique(
         "--kv-keep", options.FRACTION, "Share of cached tokens that eviction keeps (H2O, SnapKV).")
-    draft: str | None = _technique("--draft", options.name("draft"), "Speculate: with a model, eagle, mtp or ngram.")
+    draft: str | None = _technique("--draft", options.name("draft"),
+        "Speculative decoding with a draft model, eagle, mtp or ngram.")
     draft_tokens: int | None = _technique(
         "--draft-tokens", options.whole(high=64), f"Tokens that the draft proposes (default: {DRAFT_TOKENS}).")
     acceptance: float | None = _technique(
-        "--acceptance", options.FRACTION_OR_ZERO, "Share of proposed tokens that are accepted.")
+        "--acceptance", options.FRACTION_OR_ZERO, "Share of the draft's tokens that are accepted.")
     draft_weights: str | None = _technique(
         "--draft-weights", options.name("format"), "Format of the draft's weights (default: as published).")
     prefill_gpus: int | None = option("--prefill-gpus", options.DEGREE,
-        "Accelerators of each replica, besides its own, for prompts only.", section=_TECHNIQUES)
+        "Further accelerators of each replica that only run prefill (disaggregated).", section=_TECHNIQUES)
     offload_weights: float | None = _technique(
         "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights are kept in host memory.")
     gpu_layers: int | None = _technique(
-        "--gpu-layers", options.whole(low=0, high=100_000), "The same as layers that stay, as llama.cpp -ngl.")
+        "--gpu-layers", options.whole(low=0, high=100_000), "Layers that stay on the device, as llama.cpp -ngl.")
     host: str | None = _technique(
         "--host", options.name("cpu"), "Processor that computes offloaded layers (llama.cpp).")
     expert_skew: float | None = same(SharedSpec, "expert_skew", section=_TECHNIQUES, key="techniques.expert_skew")
@@ -235,22 +238,23 @@ class Scheduling(Spec):
     """How replicas work and where requests go. None: as the engine's row has it."""
 
     policy: str = _scheduling("--policy", options.name("policy"),
-        "Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.", default="fcfs")
+        "Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.", default="fcfs")
     balancer: str = _scheduling("--balancer", options.name("balancer"),
-        "Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded")
+        "Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded")
     step_tokens: int | None = _scheduling(
-        "--step-tokens", options.TOKENS, "Tokens of an engine step (default: the engine's).")
+        "--step-tokens", options.TOKENS, "Token budget of an engine step (default: the engine's).")
     mix: bool = _scheduling(
-        "--mix/--no-mix", options.FLAG, "Prompts and answers share steps, or prompts go first.", default=True)
+        "--mix/--no-mix", options.FLAG,
+        "Mix prefill and decoding in one step (chunked prefill), or run prefill first.", default=True)
     preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),
-        "What becomes of a sequence when the cache is full.", default="recompute")
+        "What happens to the sequence that is preempted when the cache is full.", default="recompute")
     prefix_cache: bool | None = _scheduling(
-        "--prefix-cache/--no-prefix-cache", options.FLAG, "Keep shared prefixes (default: if any).")
+        "--prefix-cache/--no-prefix-cache", options.FLAG, "Cache shared prefixes (default: where there are any).")
     kv_stores: str | None = _scheduling("--kv-stores", options.name("stores"),
-        "Where prefixes go that the cache has no room for, of each replica, the nearest first: "
-        "host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD for a GB and month).")
+        "Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: "
+        "host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).")
     prefill_replicas: int = _scheduling("--prefill-replicas", options.WHOLE_OR_ZERO,
-        "So many further replicas do prompts only and hand them over.", default=0)
+        "Further replicas that only run prefill and hand the cache over.", default=0)
     prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
 
     def prefill_pool(self, replicas: int, gpus: int) -> int:
@@ -276,36 +280,40 @@ class AutoscaleSpec(Spec):
     autoscale: str | None = _scaling("--autoscale", options.name("measure"),
         "Start and drain replicas by concurrency, queue, utilisation or kv (how full the cache is).")
     target: float | None = _scaling(
-        "--target", options.COUNT, "Of the measure: 32 requests a replica, 0.7 of the time ...")
+        "--target", options.COUNT, "Target of the measure: 32 requests a replica, 0.7 of the time ...")
     min_replicas: int | None = _scaling(
-        "--min-replicas", options.WHOLE_OR_ZERO, "At least (default: 1; 0 scales to zero).")
-    max_replicas: int | None = _scaling("--max-replicas", options.DEGREE, "At most (default: 16).")
+        "--min-replicas", options.WHOLE_OR_ZERO, "Fewest replicas (default: 1; 0 scales to zero).")
+    max_replicas: int | None = _scaling("--max-replicas", options.DEGREE, "Most replicas (default: 16).")
     min_by_hour: tuple[int, ...] | None = _scaling("--min-by-hour", options.WHOLES,
-        "At least so many in each hour, ready when it begins: 24 numbers of a day, 168 of a week from Monday 0:00.")
+        "Fewest replicas by hour, ready when it begins: 24 numbers of a day, 168 of a week from Monday 0:00.")
     cold_start: float | None = _scaling("--cold-start", options.SECONDS_OR_ZERO,
-        "From the wish for a machine to its first request (default: a minute for the machine, then the engine).")
+        "Time from asking for a machine until it takes requests (default: a minute for the machine, then the engine).")
     cool_down: float | None = _scaling(
-        "--cool-down", options.SECONDS_OR_ZERO, "Never fewer than wanted so long (default: 5min).")
-    tick: float | None = _scaling("--tick", options.SECONDS, "Time between looks (default: 15 s).")
+        "--cool-down", options.SECONDS_OR_ZERO,
+        "Scale-down window: no fewer replicas than were wanted within it (default: 5min).")
+    tick: float | None = _scaling("--tick", options.SECONDS, "Time between scaling decisions (default: 15 s).")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest(Spec):
     """A queue of requests on spot replicas. None: the usual, or from the facts."""
 
-    queue: int | None = _queue("--queue", options.whole(high=10**12), "Work off so many requests instead of traffic.")
-    workers: int = _queue("--workers", options.whole(high=10_000), "Spot replicas for it.", default=1)
+    queue: int | None = _queue("--queue", options.whole(high=10**12),
+        "Requests of a queue to work off, instead of traffic.")
+    workers: int = _queue("--workers", options.whole(high=10_000), "Spot replicas that work on the queue.", default=1)
     deadline: float | None = same(SharedSpec, "deadline", section="A queue with a deadline")
     spot_interruptions: float | None = _queue("--spot-interruptions", options.RATE_OR_ZERO,
-        "How often one spot instance is taken back: 0.1/day (default: as known of the provider).")
+        "Interruptions of one spot instance: 0.1/day (default: as known of the provider).")
     spot_price: float | None = _queue(
         "--spot-price", options.USD_OR_ZERO, "US dollars for one spot accelerator and hour.")
-    replace_s: float | None = _queue("--replace", options.SECONDS_OR_ZERO, "Until another is found: 5min.")
+    replace_s: float | None = _queue("--replace", options.SECONDS_OR_ZERO,
+        "Time until an interrupted spot instance is replaced: 5min.")
     checkpoint_every: float | None = same(SharedSpec, "checkpoint_every", section="A queue with a deadline")
     checkpoint_time: float = _queue(
-        "--checkpoint-time", options.SECONDS_OR_ZERO, "A worker saves for so long.", default=0.0)
+        "--checkpoint-time", options.SECONDS_OR_ZERO, "Time that a worker takes to write a checkpoint.", default=0.0)
     fallback: int = _queue(
-        "--fallback", options.whole(low=0, high=10_000), "On-demand replicas that save the deadline.", default=0)
+        "--fallback", options.whole(low=0, high=10_000),
+        "On-demand replicas that step in where the deadline is at risk.", default=0)
     trials: int = _queue("--trials", options.whole(high=10**6), "Draws of interruptions.", default=1000)
     cold_start: float | None = same(AutoscaleSpec, "cold_start")
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
@@ -329,12 +337,12 @@ class ResponseCacheSpec(Spec):
     """Answers that are given again; None: the usual of `flopwise.serving.sim.request.ResponseCache`."""
 
     response_cache: int | None = _cache(
-        "--response-cache", options.BATCH, "Give stored answers again.", metavar="ENTRIES")
-    distinct: int | None = _cache("--distinct", options.BATCH, "Prompts that are asked more than once, in all.")
+        "--response-cache", options.BATCH, "Entries of a cache that answers repeated prompts.", metavar="ENTRIES")
+    distinct: int | None = _cache("--distinct", options.BATCH, "Number of different prompts that are repeated.")
     skew: float | None = _cache("--skew", options.COUNT_OR_ZERO, "Zipf exponent of their popularity (default: 1).")
     repeated: float | None = _cache(
-        "--repeated", options.FRACTION_OR_ZERO, "Share of requests that ask one (default: all).")
+        "--repeated", options.FRACTION_OR_ZERO, "Share of requests that repeat one of them (default: all).")
     cache_ttl: float | None = _cache(
-        "--cache-ttl", options.SECONDS, "An answer is good for so long (default: for ever).")
+        "--cache-ttl", options.SECONDS, "How long an answer stays valid (default: forever).")
     cache_price: float | None = _cache(
-        "--cache-price", options.USD_OR_ZERO, "US dollars for a GB of its memory and hour.")
+        "--cache-price", options.USD_OR_ZERO, "US dollars per GB and hour of the cache's memory.")

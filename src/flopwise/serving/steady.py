@@ -292,7 +292,7 @@ class Percentile(NamedTuple):
     tpot_s: Floats
 
 
-def _full_step_s(
+def full_step_s(
     runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Floats, output_tokens: Floats
 ) -> Floats:
     """Seconds of a step that uses all of its prefill budget while `batch` sequences decode."""
@@ -375,10 +375,14 @@ class SteadyCurves(NamedTuple):
     @classmethod
     def of(
         cls, runner: Runner, layout: ServingLayout, sizes: Array, steady: Steady, input_tokens: Floats,
-        output_tokens: Floats,
+        output_tokens: Floats, full_s: Floats | None = None,
     ) -> SteadyCurves:  # fmt: skip
-        """The curves of `steady`, closed loops of `sizes`; `layout` and `steady` in columns: all sizes in turn."""
-        full_s = _full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
+        """The curves of `steady`, closed loops of `sizes`; `layout` and `steady` in columns: all sizes in turn.
+
+        `full_s`: those of `full_step_s`, where they are at hand.
+        """
+        if full_s is None:
+            full_s = full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
         shape = sizes.shape
         degrees = {
             name: np.broadcast_to(getattr(layout, name), sizes.size).reshape(shape)[:1]

@@ -26,13 +26,13 @@ class SampleSpec(Spec):
     """What is read at a time, and how fast a device works on it; None: as known, or estimated."""
 
     seq: int | None = _same_sample(DataSpec, "seq")
-    batch: int | None = _sample("--batch", options.BATCH, "Samples of one accelerator and step.")
+    batch: int | None = _sample("--batch", options.BATCH, "Samples per accelerator and step.")
     precision: str | None = _sample(
         "--precision", options.choice("tf32", "bf16", "fp16", "fp8", "fp32"),
         "Of the matrix products (default: the workload's reference implementation, else bf16).",
     )
     flops_per_sample: float | None = _sample(
-        "--flops-per-sample", options.FLOPS, "Forward and backward: 4.2T, 247Gi (base 2).",
+        "--flops-per-sample", options.FLOPS, "FLOPs of a sample, forward and backward: 4.2T, 247Gi (base 2).",
     )
     sample_bytes: float | None = _sample("--sample-bytes", options.BYTES, "Bytes of a sample as fed: 16MiB.")
     token_bytes: float | None = _same_sample(ReadsSpec, "token_bytes")
@@ -67,7 +67,7 @@ class StorageRequest(Spec):
         "Samples as fed to the network, or as the benchmark stores them.", default="raw",
     )
     record_bytes: float | None = _storage(
-        "--record-bytes", options.BYTES, "Bytes of a stored sample, instead of either.",
+        "--record-bytes", options.BYTES, "Bytes of a stored sample, instead of --records.",
     )
     dataset_bytes: float | None = _storage("--dataset", options.BYTES, "Bytes of the whole data set.")
     cache_bytes: float | None = _storage(
@@ -75,17 +75,17 @@ class StorageRequest(Spec):
     )
     policy: str = _storage(
         "--cache-policy", options.choice("lru", "pinned"),
-        "The page cache evicts what was used longest ago; staged data stay.", default="lru",
+        "lru: a page cache that evicts what was used longest ago; pinned: staged data, which stay.", default="lru",
     )
     shuffle: str = _storage(
         "--shuffle", options.choice("global", "shard", "none"),
-        "Over all nodes, within a node's own part, or none.", default="global",
+        "How samples are shuffled: over all nodes, within a node's shard, or not at all.", default="global",
     )
     storage: tuple[str, ...] = _same_storage(StorageSpec, "storage", repeated=True)
     storage_bytes_per_s: float | None = _same_storage(StorageSpec, "storage_bandwidth")
     devices: int = _storage("--devices", options.whole(high=1000), "Drives of a node.", default=1)
     connections: int = _storage(
-        "--connections", options.whole(high=100_000), "Of a node to an object store.", default=1,
+        "--connections", options.whole(high=100_000), "Connections of a node to an object store.", default=1,
     )
     checkpoint_interval_s: float | None = _storage(
         "--checkpoint-interval", options.SECONDS, "Time between checkpoints: 30min.",

@@ -46,29 +46,29 @@ class WatchSpec(Spec):
     store: str | None = _source(
         "--store", options.name("store", 2000), "The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).")
     interval: float = _source("--interval", options.quantity("time", parse_seconds, low=0.05, high=3600.0),
-        "Between two looks.", default=5.0)
+        "Time between two readings.", default=5.0)
     window: float = _source("--window", options.quantity("time", parse_seconds, low=1.0, high=86_400.0),
-        "Over which a bound is judged.", default=300.0)
+        "Time over which a bound is judged.", default=300.0)
     plan: Path | None = _expected(
         "--plan", options.FILE, "A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.")
     rank: int = _expected("--rank", options.whole(high=10**6), "The candidate of the plan.", default=1)
-    price: float | None = _expected("--price", options.USD_OR_ZERO, "Price of all machines an hour.")
+    price: float | None = _expected("--price", options.USD_OR_ZERO, "Price of all machines per hour.")
     started: float | None = _expected(
         "--started", options.quantity("time", parse_seconds, high=1e9, closed=True),
         "How long ago the job began: cost counts from then, else from the first look.")
-    budget: float | None = _limit("--budget", options.USD, "The job may cost this.")
-    budget_per_day: float | None = _limit("--budget-per-day", options.USD, "24 hours may cost this.")
+    budget: float | None = _limit("--budget", options.USD, "The most that the job may cost.")
+    budget_per_day: float | None = _limit("--budget-per-day", options.USD, "The most that 24 hours may cost.")
     target_p95: tuple[tuple[str, float], ...] = _limit(
         "--target-p95", LATENCY_TARGET,
         "95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).", repeated=True)
-    min_tokens_per_s: float | None = _limit("--min-tokens-per-s", options.RATE, "Least throughput.")
+    min_tokens_per_s: float | None = _limit("--min-tokens-per-s", options.RATE, "Minimum throughput.")
     utilisation: float = _limit(
-        "--utilisation", options.FRACTION, "Most utilisation of a service's devices.", default=BUSY)
+        "--utilisation", options.FRACTION, "Maximum utilisation of a service's devices.", default=BUSY)
     utilisation_for: float = _limit(
-        "--utilisation-for", options.SECONDS_OR_ZERO, "How long it may be above.", default=BUSY_FOR_S)
-    memory: float = _limit("--memory", options.FRACTION, "Most memory of a device in use.", default=MEMORY)
+        "--utilisation-for", options.SECONDS_OR_ZERO, "How long it may stay above that.", default=BUSY_FOR_S)
+    memory: float = _limit("--memory", options.FRACTION, "Maximum share of a device's memory in use.", default=MEMORY)
     memory_for: float = _limit(
-        "--memory-for", options.SECONDS_OR_ZERO, "How long it may be above.", default=MEMORY_FOR_S)
+        "--memory-for", options.SECONDS_OR_ZERO, "How long it may stay above that.", default=MEMORY_FOR_S)
     webhook: str | None = _action(
         "--webhook", options.name("url", 4000), "Post every alert that fires or clears there, as JSON.")
     exec_on_budget: str | None = _action(
@@ -77,7 +77,7 @@ class WatchSpec(Spec):
     state: Path | None = _action(
         "--state", options.FILE,
         "File of this job that keeps when it began and that the command ran, for when watch is started again.")
-    anew: bool = _action("--anew", options.FLAG, "Forget what is kept: the job begins now.", default=False)
+    anew: bool = _action("--anew", options.FLAG, "Discard the state file: the job begins now.", default=False)
     # fmt: on
 
     def check(self) -> None:

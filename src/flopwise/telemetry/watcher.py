@@ -201,7 +201,7 @@ class Watcher:
 
     @property
     def interval_s(self) -> float:
-        """Between two looks."""
+        """Time between two readings."""
         return self._spec.interval
 
     def look(self) -> WatchStatus:

@@ -18,7 +18,7 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import Timing, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
-from flopwise.facts.architecture import Attend, Experts, Item, Linear
+from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
@@ -173,6 +173,11 @@ class BlockContext:
         return self.recipe.stack
 
     @property
+    def fuses(self) -> bool:
+        """Whether neighbouring elementwise operations are one kernel: by the software, or the device's compiler."""
+        return self.software.activations == "fused" or self.rates.compiles
+
+    @property
     def tokens(self) -> Ints:
         """Tokens of one micro-batch on one rank."""
         return self.shape.batch * self.shape.query / self.split.cp
@@ -239,15 +244,81 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             attends = isinstance(group[0], Attend)
             sinks = isinstance(group[0], Attend) and group[0].sinks
             eager = sinks and not context.software.fused_sinks
-            seconds, memory_s, *floors = _seconds(part, dtype, context, eager=eager)
+            passes = 1.0 if context.fuses else eager_passes(group[0])[part is not work]
+            seconds, memory_s, *floors = _seconds(part, dtype, context, eager=eager, passes=passes)
             yield BlockKernel(part, dtype, part is work, attends, seconds + unpack_s, memory_s + unpack_s, *floors)
+        yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
+
+
+EAGER_SCORES = 2.0
+"""Bytes of attention's scores in eager PyTorch over those around one softmax kernel: each score is written (2), scaled
+(4), masked (4), normalised in fp32 (2 + 4), cast (4 + 2) and read (2): 24 bytes, not 12 (transformers, the function
+eager_attention_forward)."""
+EXPERT_TRAFFIC = {"bias": ((7.0, 7.0), (12.0, 8.0)), "clamp": ((4.0, 4.0), (9.0, 6.0))}
+"""16-bit elements that are read and written, forward and backward, for each element of a routed token: see below."""
+
+
+def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]:
+    """What a stack runs beside experts' products and activation, where these have biases or a limited activation.
+
+    The bias of an expert, times the token's routing weight in fp32, is added to its part of the result; the parts are
+    joined in fp32 and cast. Forward: write 4 bytes an element (bias x weight); read 2 + 4, write 4 (sum); read and
+    write 4 (join); read 4, write 2 (cast). Backward: the cast again (2, 4) and one of the sum (4, 2); bias and weight
+    have a product and a sum over it each (4 + 4, 4); the parts of the gradient are joined (2, 2).
+    Both halves of the first product are limited, then joined: 2 + 2 bytes an element of each, and as much for the join;
+    backward compares each half with its limits (3 bytes a comparison, three for the half with two) and takes the
+    gradient or zero (5).
+
+    Source: counting the operations of Megatron-Core's `TEGroupedMLP._apply_bias` and `weighted_bias_quick_geglu_impl`
+    and of their derivatives in PyTorch. Assumes: no tensor stays in a cache.
+    """
+    for item in group:
+        biased = isinstance(item, Experts) and item.bias and item.shard == "row"
+        clamped = isinstance(item, Pointwise) and item.clamped
+        for what in (name for name, holds in (("bias", biased), ("clamp", clamped)) if holds):
+            if what not in context.software.expert_kernels:
+                continue
+            made = item_work(item, context.shape, context.split)
+            elems = 0.0 if made is None else made.out_elems
+            passes = EXPERT_TRAFFIC[what][: 2 if context.block.backward else 1]
+            for (read, written), suffix in zip(passes, ("", GRADIENT), strict=False):
+                work = Work(
+                    name=f"{item.name}/{what}{suffix}", kind="gather", in_elems=read * elems, out_elems=written * elems
+                )
+                seconds, memory_s, *floors = _seconds(work, "bf16", context)
+                yield BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, *floors)  # noqa: FBT003
+
+
+EAGER_BYTES = {
+    "rmsnorm": ((36.0, 96.0), (4.0, 6.0)),
+    "rope": ((20.75, 28.5), (4.0, 6.0)),
+    "gated": ((10.0, 18.0), (6.0, 10.0)),
+}
+"""Bytes that an operation moves an element in 16 bits: forward and backward in eager PyTorch, then as one kernel."""
+
+
+def eager_passes(item: Item) -> tuple[float, float]:
+    """Bytes that eager PyTorch moves over those that `item_work` counts for one kernel, forward and backward.
+
+    RMSNorm casts to fp32, squares, averages, multiplies, casts back and multiplies by its weight; rope turns halves,
+    joins them, multiplies twice and adds; a gated activation writes its result before the product. Anything else is one
+    kernel (LayerNorm, GELU, a residual).
+
+    Source: counting the kernels of Llama's modules in transformers, and of their derivatives (tests/training); PyTorch
+    before 2.9, which has no fused RMSNorm. Assumes: no tensor stays in a cache; weights and sines are narrow.
+    """
+    kind: str = item.kind if isinstance(item, Norm | Pointwise) else ""
+    if isinstance(item, Pointwise) and item.gated:
+        kind = "gated"
+    (forward, backward), (one, one_back) = EAGER_BYTES.get(kind, ((1.0, 1.0), (1.0, 1.0)))
+    return forward / one, backward / one_back
 
 
 def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:
     """What runs as one kernel, and whether its weights are trained; adapters follow the projections that carry them."""
     recipe = context.recipe
-    groups = fused_groups(items) if context.software.activations == "fused" else single_groups(items)
+    groups = fused_groups(items) if context.fuses else single_groups(items)
     if recipe.lora is None:
         return [(group, all(context.block.trains(item) for item in group)) for group in groups]
     carriers = {id(item) for item in adapted_products(items, recipe.lora)}
@@ -343,17 +414,18 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
 
 
 def _seconds(
-    work: Work, dtype: str, context: BlockContext, *, eager: bool = False
+    work: Work, dtype: str, context: BlockContext, *, eager: bool = False, passes: float = 1.0
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work.
 
-    `eager`: attention writes its scores, whatever the recipe says.
+    `eager`: attention writes its scores, whatever the recipe says. `passes`: bytes that a light operation moves over
+    those of one kernel.
     """
     rates, software, wide = context.rates, context.software, context.act_bytes
     eager = eager or context.recipe.attention == "eager"
-    traffic = max(software.pointwise_traffic, 1.0) if eager else None
+    traffic = (1.0 if context.fuses else EAGER_SCORES) if eager else None
     timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide, score_traffic=traffic)
-    scale = software.pointwise_traffic if work.kind in LIGHT else 1.0
+    scale = passes * software.pointwise_traffic if work.kind in LIGHT else 1.0
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
     if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):
         seconds = seconds + _added_s(work, timing, context)

@@ -143,8 +143,8 @@ def _memory_rules(
     if device is None:
         return (states,)
     gpus = QuickFormula(
-        name="GPUs", formula="parameters x bytes / memory x 6", unit="GPUs",
-        value=max(1.0, float(quick_gpus(count, recipe.elem_bytes, device.hbm_bytes, training=True))),
+        name="GPUs", formula="parameters x bytes x 6 / memory, rounded up", unit="GPUs",
+        value=float(quick_gpus(count, recipe.elem_bytes, device.hbm_bytes, training=True)),
         estimate=_fewest_gpus(model, recipe, layout, device),
     )  # fmt: skip
     return states, gpus

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Self
 
 from flopwise.cost.energy import facility_joules, start_joules
 from flopwise.cost.money import num_instances, run_cost_usd, run_usd
+from flopwise.errors import InfeasibleError
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stragglers import STRAGGLERS
-from flopwise.units import HOUR_S
+from flopwise.units import HOUR_S, format_seconds
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 PASSES = ("forward", "backward", "recompute")
 NOT_IN_VALIDATION = ("optimizer", "data_parallel", NEWTON_SCHULZ)
+LEAST_GOODPUT = 1e-9
+"""Share of the time that makes progress, below which a run never ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +52,17 @@ class RunEstimate:
 
     @classmethod
     def of(cls, job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Self:
-        """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known."""
+        """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known.
+
+        Raises:
+            InfeasibleError: interruptions leave no time for progress.
+        """
         assert job.tokens is not None
         gpus, cluster, recipe = int(job.layout.num_gpus), job.cluster, job.recipe
         one = step_in_run(job, parts)
         nbytes, good = job_goodput(job)
+        if float(good.frac) < LEAST_GOODPUT:
+            raise InfeasibleError(_no_progress(good))
         steps = job.tokens / recipe.useful_tokens
         seconds = steps * one.seconds / float(good.frac)
         machines = num_instances(gpus, cluster.gpus_per_node) + job.conditions.reliability.spares
@@ -169,4 +178,14 @@ def run_lines(one: StepInRun, steps: float, good: Goodput, seconds: float) -> tu
         ("restarts", restarts),
         ("lost_work", max(0.0, up - work - saved - restarts)),
         ("waiting_for_nodes", seconds - up),
+    )
+
+
+def _no_progress(good: Goodput) -> str:
+    every, restart, work, stall = (
+        format_seconds(float(s)) for s in (good.mtbf_s, good.restart_s, good.interval_s, good.stall_s)
+    )
+    return (
+        f"the run makes no progress: the job is interrupted every {every}, while a restart takes {restart} and a "
+        f"checkpoint stalls it {stall} after each {work} of work"
     )

@@ -44,16 +44,19 @@ class DataSpec(Spec):
     samples: float | None = _data(
         "--samples", options.COUNT, "Sequences of the whole run, instead of tokens.", key="data.samples")
     epochs: float = _data(
-        "--epochs", options.COUNT, "How often tokens or samples are gone through.", default=1.0, key="data.epochs")
+        "--epochs", options.quantity("count", units.parse_count, high=1e6), "Passes over the tokens or samples.",
+        default=1.0, key="data.epochs")
     seq: int | None = _data("--seq", options.CONTEXT, "Tokens of a sequence: 8k (8,192).", key="data.seq_len")
     global_batch: int | None = _data(
         "--global-batch", options.BATCH, "Sequences of one optimizer step.", key="data.global_batch")
     global_batch_tokens: float | None = _data(
-        "--global-batch-tokens", options.quantity("count", units.parse_count, high=1e15), "The same in tokens: 4M.",
+        "--global-batch-tokens", options.quantity("count", units.parse_count, high=1e15),
+        "The global batch in tokens: 4M.",
         key="data.global_batch_tokens")
     padded: float = _data(
         "--padded", options.quantity("share", units.parse_share, high=0.99, closed=True),
-        "Share of each sequence that is padding, and no token of the run.", default=0.0, key="data.padded_frac")
+        "Share of each sequence that is padding, not counted as tokens of the run.",
+        default=0.0, key="data.padded_frac")
     packing: str | None = _data(
         "--packing", options.choice("padded", "packed"),
         "Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).",
@@ -205,7 +208,8 @@ class TrainingSpec(Spec):
     """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
 
     precision: str = _recipe(
-        "--precision", options.choice(*TRAINING_PRECISIONS), "Of the matrix products in training.", default="bf16")
+        "--precision", options.choice(*TRAINING_PRECISIONS),
+        "Format of the matrix products in training.", default="bf16")
     optimizer: str = _recipe(
         "--optimizer", options.name("optimizer"), "adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
         default=defaults.OPTIMIZER, key="optimizer")
@@ -213,38 +217,40 @@ class TrainingSpec(Spec):
         "--stack", options.name("stack"), "Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...")
     attention: str | None = _recipe(
         "--attention", options.choice("flash", "sdpa", "eager"),
-        "Attention implementation (default: flash; eager in software of before it).", key="attention")
+        "Attention implementation (default: flash; eager in software that predates it).", key="attention")
     grad_dtype: str | None = _recipe(
-        "--grad-dtype", options.choice("fp32", "bf16", "fp16"), "Of the accumulated gradients (default: the stack's).",
+        "--grad-dtype", options.choice("fp32", "bf16", "fp16"),
+        "Format of the accumulated gradients (default: the stack's).",
         key="grad_dtype")
     master_weights: bool | None = _recipe(
         "--master-weights/--no-master-weights", options.FLAG,
-        "A separate fp32 copy of the weights (default: the stack's).", key="master_weights")
+        "Keep a separate fp32 copy of the weights (default: as the stack does).", key="master_weights")
     lora: int | None = _recipe(
-        "--lora", options.whole(high=65536), "Train adapters of this rank on a frozen base.", metavar="RANK")
+        "--lora", options.whole(high=65536), "Train LoRA adapters of this rank on a frozen base.", metavar="RANK")
     finetune: bool = _recipe(
         "--finetune", options.FLAG,
-        "All weights of a pretrained model: sequences and batches as in fine-tuning, weights brought at the start.",
+        "Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.",
         default=False)
     qlora: bool = _recipe(
-        "--qlora", options.FLAG, f"Adapters on a 4-bit base, of rank {defaults.LORA_RANK} unless --lora says another.",
-        default=False)
+        "--qlora", options.FLAG,
+        f"Train adapters on a 4-bit base, of rank {defaults.LORA_RANK} unless --lora says another.", default=False)
     lora_targets: tuple[str, ...] = _recipe(
         "--lora-targets", options.NAMES, "all-linear (default), attention, qv, or a list such as q,k,v,o.",
         default=(), metavar="TARGETS", key="method.targets")
     base_format: str | None = _recipe(
-        "--base-format", options.name("format"), "Of the frozen weights under adapters: nf4, int8 ... (default: bf16).",
+        "--base-format", options.name("format"),
+        "Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).",
         key="method.base_format")
     freeze: str | None = _recipe(
         "--freeze", options.name("parts"),
-        "Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.",
+        "Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).",
         key="method.freeze")
     expert_skew: float | None = same(SharedSpec, "expert_skew", section="Recipe", key="routing.expert_skew")
     capacity_factor: float | None = _recipe(
         "--capacity-factor", options.RATIO,
-        "Experts compute this many times the mean load and drop what is more (default: nothing is dropped).",
+        "Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).",
         key="routing.capacity_factor")
-    micro_batch: int | None = _layout("--micro-batch", options.BATCH, "Sequences of one pass of a replica.")
+    micro_batch: int | None = _layout("--micro-batch", options.BATCH, "Sequences in one pass of a replica.")
     dp: int | None = same(SharedSpec, "dp")
     tp: int | None = same(SharedSpec, "tp")
     pp: int | None = same(SharedSpec, "pp")
@@ -258,7 +264,7 @@ class TrainingSpec(Spec):
         "--grad-sync", options.choice("each", "last"),
         "ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).")
     recompute: str | None = _layout(
-        "--recompute", options.choice("none", "selective", "full"), "Activations computed again.")
+        "--recompute", options.choice("none", "selective", "full"), "Activation recomputation (checkpointing).")
     recompute_every: int | None = _layout(
         "--recompute-every", options.DEGREE, "Full recompute of every N-th block only.", metavar="N")
     recompute_first: int | None = _layout(
@@ -272,7 +278,7 @@ class TrainingSpec(Spec):
         "--stage-layers", options.WHOLES_OR_ZERO,
         "Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.", default=())
     sequence_parallel: bool = _layout(
-        "--sequence-parallel/--no-sequence-parallel", options.FLAG, "Cut norms and residuals inside a tp group.",
+        "--sequence-parallel/--no-sequence-parallel", options.FLAG, "Split norms and residuals within a tp group, too.",
         default=True)
     offload: tuple[str, ...] = _layout(
         "--offload", options.choice("optimizer", "parameters", "activations"),
@@ -473,23 +479,25 @@ class RunConditionsSpec(Spec):
     checkpoint_every: float | None = same(
         SharedSpec, "checkpoint_every", section="The whole run", key="checkpoints.every")
     checkpoint_bandwidth: float | None = _run(
-        "--checkpoint-bandwidth", options.BANDWIDTH, "With which the whole cluster writes: 200GB/s.")
+        "--checkpoint-bandwidth", options.BANDWIDTH,
+        "Bandwidth at which the whole cluster writes checkpoints: 200GB/s.")
     checkpoint_per_gpu: float | None = _run(
-        "--checkpoint-per-gpu", options.BANDWIDTH, "With which each accelerator writes its part: 2GB/s.",
+        "--checkpoint-per-gpu", options.BANDWIDTH, "Bandwidth at which each accelerator writes its part: 2GB/s.",
         key="checkpoints.write_per_gpu")
     checkpoint_storage: str | None = _run(
-        "--checkpoint-storage", options.name("kind"), "What each node writes to: lustre, nvme ...")
+        "--checkpoint-storage", options.name("kind"), "Storage that checkpoints are written to: lustre, nvme ...")
     async_checkpoints: bool = _run(
-        "--async-checkpoints", options.FLAG, "Training waits for the copy to host memory only.", default=False,
+        "--async-checkpoints", options.FLAG,
+        "Write checkpoints in the background: training waits only for the copy to host memory.", default=False,
         key="checkpoints.asynchronous")
     repair: float | None = _run(
-        "--repair", options.SECONDS, "A failed node is away so long (default: replaced at once).")
-    spares: int | None = _run("--spares", options.whole(high=10_000), "Nodes that stand by, with --repair.")
+        "--repair", options.SECONDS, "Time to repair a failed node (default: replaced at once).")
+    spares: int | None = _run("--spares", options.whole(high=10_000), "Standby nodes, with --repair.")
     interruptions: float | None = _run(
-        "--interruptions", options.RATE_OR_ZERO, "How often one spot instance is taken back: 0.1/day.")
+        "--interruptions", options.RATE_OR_ZERO, "Interruptions of one spot instance: 0.1/day.")
     jitter: float | None = _run(
         "--jitter", options.FRACTION_OR_ZERO,
-        "Of step times between GPUs: above 16 all wait for the slowest (default: 1.5%).")
+        "Spread of step times between GPUs; above 16 GPUs all wait for the slowest (default: 1.5%).")
     validate_every: int | None = _run("--validate-every", options.WHOLE, "Steps between validations.")
     validate_batches: int | None = _run(
         "--validate-batches", options.WHOLE, "Global batches of one validation (default: 1).")

@@ -262,7 +262,8 @@ def messages_s(
 def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layout, num_micro: Floats) -> Floats:
     """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
 
-    ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
+    ZeRO 0 to 2 send once a step, behind the last backward and the first forward, unless the software gathers the
+    updated weights before that (`gathers_after_step`); ZeRO 3 gathers weights twice and
     scatters gradients once a micro-batch, or once a step what the software leaves whole between (`Recipe.gathers_once`,
     `reduces_once`); where it shards over fewer ranks than there are (HSDP), the groups add up
     their shares of the gradients once a step. What the software overlaps hides behind compute, which it slows; one
@@ -287,7 +288,8 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
 
     total: Floats = exposed_s(whole, backward) if replicated else 0.0
     if ((zero > 0) & (zero < 3)).any():
-        total = np.where(zero == 0, total, exposed_s(reduce_, backward) + exposed_s(gather, forward))
+        behind = 0.0 * forward if table.software.gathers_after_step else forward
+        total = np.where(zero == 0, total, exposed_s(reduce_, backward) + exposed_s(gather, behind))
     if full:
         again_s = np.where(table.recipe.gathers_once(layout.pp), 0.0, gather_all)
         gathers = np.where(table.recipe.gathers_once(layout.pp), 1.0, num_micro)

@@ -13,7 +13,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ LENGTH = struct.Struct(">I")
 PROGRAM = "flopwise.cli.answering"
 STOP_S = 3.0
 """How long an interrupted process may take before it is replaced."""
+SEARCHES = ("assess", "check", "plan")
+"""Nouns that a process answers sooner after another of the kind."""
+MOMENT_S = 0.05
+"""How long a question waits for the process that answered its noun last: what it takes to notice a changed question."""
 Progress = Callable[[str, float, float | None, str], None]
 
 
@@ -58,6 +62,17 @@ class Worker:
     def __init__(self) -> None:
         """Not started yet."""
         self.process: asyncio.subprocess.Process | None = None
+        self.answered: dict[str, int] = {}
+        """Nouns that it answered, with the number of the latest question: what that one computed may be kept."""
+        self.stopping = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def merit(self, noun: str) -> tuple[int, bool, bool, int]:
+        """How well it suits a question: the latest search of the kind first, then what keeps no other search."""
+        latest = self.answered.get(noun, 0)
+        searched = not self.answered.keys().isdisjoint(SEARCHES)
+        return latest if noun in SEARCHES else 0, not searched, self.process is not None, latest
 
     async def ready(self) -> None:
         """Start it where it does not run; returns once it takes questions."""
@@ -98,6 +113,7 @@ class Worker:
     async def end(self) -> None:
         """End the process."""
         process, self.process = self.process, None
+        self.answered = {}
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -126,22 +142,30 @@ class Worker:
 
 
 class Pool:
-    """`size` processes, for which at most `waiting` questions wait."""
+    """`size` processes, for which at most `waiting` questions wait.
+
+    A question goes to the free process that answered its noun last: a search keeps what the next one may share.
+    """
 
     def __init__(self, size: int, waiting: int) -> None:
         """No process runs before `start` or the first question."""
-        self._size, self._most_waiting, self._waiting = size, waiting, 0
+        self._most_waiting, self._waiting, self._number = waiting, 0, 0
         self._workers = [Worker() for _ in range(size)]
-        self._free: asyncio.Queue[Worker] = asyncio.Queue()
-        for worker in self._workers:
-            self._free.put_nowait(worker)
+        self._free, self._places = [*self._workers], asyncio.Semaphore(size)
 
     async def start(self) -> None:
-        """Start the processes, each as soon as it is free."""
-        for _ in self._workers:
-            async with self._worker() as worker:
-                with contextlib.suppress(LostError):
-                    await worker.ready()
+        """Start the processes; one that answers already was started by its question."""
+        for worker in self._workers:
+            await self._places.acquire()
+            if worker in self._free:
+                self._free.remove(worker)
+                try:
+                    with contextlib.suppress(LostError):
+                        await worker.ready()
+                finally:
+                    self._give_back(worker)
+            else:
+                self._places.release()
             await asyncio.sleep(0)
 
     async def ask(self, question: Question, limit_s: float, progress: Progress | None = None) -> Reply:
@@ -154,7 +178,7 @@ class Pool:
             raise BusyError
         self._waiting += 1
         try:
-            worker = await self._free.get()
+            worker = await self._worker_for(question.noun)
         finally:
             self._waiting -= 1
         try:
@@ -165,18 +189,40 @@ class Pool:
             await worker.stop()
             raise TimeLimitError from None
         except asyncio.CancelledError:
+            worker.stopping = True
             await asyncio.shield(worker.stop())
             raise
         finally:
-            self._free.put_nowait(worker)
+            if worker.process is not None:
+                worker.answered[question.noun] = self._next()  # of two at once the longer one kept more
+            self._give_back(worker)
 
-    @contextlib.asynccontextmanager
-    async def _worker(self) -> AsyncIterator[Worker]:
-        worker = await self._free.get()
-        try:
-            yield worker
-        finally:
-            self._free.put_nowait(worker)
+    def _next(self) -> int:
+        """The number of a question, later ones larger."""
+        self._number += 1
+        return self._number
+
+    async def _worker_for(self, noun: str) -> Worker:
+        """A free process, the one that answered `noun` last if that is about to be free."""
+        last = max(self._workers, key=lambda one: one.answered.get(noun, 0))
+        for most_s in (MOMENT_S, STOP_S):
+            if noun in last.answered and (most_s == MOMENT_S or last.stopping):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(most_s):
+                        await last.idle.wait()
+        await self._places.acquire()
+        worker = max(self._free, key=lambda one: one.merit(noun))
+        self._free.remove(worker)
+        worker.idle.clear()
+        worker.answered[noun] = self._next()
+        return worker
+
+    def _give_back(self, worker: Worker) -> None:
+        """The process is free for the next question."""
+        worker.stopping = False
+        worker.idle.set()
+        self._free.append(worker)
+        self._places.release()
 
     async def close(self) -> None:
         """End all processes."""

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
 
 
-@options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report")
+@options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report", work="assessing")
 @options.argument("fleet", FILE)
 @add("-o --output", FILE, "Write the report into this folder.")
-@add("--compare", FILE, "Say what changed since an earlier report (folder or JSON).", field="old")
-@add("--scenarios", WHOLE_OR_ZERO, "Draws of demand, prices and interruptions.", default=1000)
+@add("--compare", FILE, "Show what changed since an earlier report (folder or JSON).", field="old")
+@add("--scenarios", WHOLE_OR_ZERO, "Random scenarios of demand, prices and interruptions.", default=1000)
 @options.to_flag
 @options.force_flag
 @flags(SharedSpec, "seed")

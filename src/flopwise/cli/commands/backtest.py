@@ -29,6 +29,7 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
     "backtest",
     "flopwise backtest training examples/measured-training.csv",
     "flopwise backtest serving examples/measured-serving.csv --by tp",
+    work="predicting",
 )
 @options.argument("kind")
 @options.argument("file", FILE)

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, force_flag, usage_error
 from flopwise.cli.parts import bullets
-from flopwise.cli.progress import Progress
+from flopwise.cli.progress import Progress, note
 from flopwise.cli.render import Screen, heading, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
@@ -33,6 +31,7 @@ MACHINES = "gpu instance gpus_per_node network power_limit"
     "flopwise calibrate examples/measured-training.csv --name ours --dry-run",
     "flopwise calibrate examples/observed-vllm --model examples/observed-vllm/model --gpu 'EPYC 9R45' --dry-run",
     "flopwise calibrate --list",
+    work="fitting",
 )
 @options.argument("files", FILE, required=False, nargs=-1, metavar="[FILE]...")
 @add("--name", PROFILE, "What to call the profile (default: as the first file).")
@@ -43,7 +42,8 @@ MACHINES = "gpu instance gpus_per_node network power_limit"
 @add("--remove", PROFILE, "Remove a profile: the shipped constants hold again.", section="Profiles")
 @add("--model", name("model", 4096), "What it serves; FILE is then what `flopwise observe` wrote.", section=DEPLOYMENT)
 @add(
-    "--users", DEGREE, "Clients who ask again once answered (default: as FILE says; else requests come at its times).",
+    "--users", DEGREE,
+        "Clients who ask again once they are answered (default: as FILE says; else requests come at its times).",
     section=DEPLOYMENT,
 )  # fmt: skip
 @flags(MachineSpec, MACHINES, section=DEPLOYMENT)
@@ -85,7 +85,7 @@ def command(
             done = api.calibrate(*files, facts=facts, advance=progress, **options.values(given))
         options.answer(done, _report)
         if not given["dry_run"]:
-            click.echo(f"note: `--calibration {done.name}` lets an estimate use it", err=True)
+            note(f"`--calibration {done.name}` lets an estimate use it")
 
 
 def _listing(found: Sequence[CalibrationProfile], paper: Screen) -> Iterator[str]:
@@ -144,8 +144,8 @@ def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
             paper,
         )  # fmt: skip
         yield (
-            "'now' is of the very rows that were fitted; 'left out' of each model, row or stretch of traffic under "
-            "constants that have not seen it: what to expect of new ones."
+            "'now' covers the rows that were fitted; 'left out' predicts each model, row or stretch of traffic with "
+            "constants fitted without it, as is to be expected of new ones."
         )
     reasons = [f"{rows:,} x {why}" for why, rows in profile.skipped[:MOST_REASONS]]
     if profile.notes or reasons:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from flopwise.fleet.check import Check, CheckedWorkload
 
 
-@options.command("check", "flopwise check examples/existing.yaml --existing examples/existing.csv")
+@options.command("check", "flopwise check examples/existing.yaml --existing examples/existing.csv", work="checking")
 @options.argument("fleet", FILE)
-@add("-o --output", FILE, "Write the judgement into this folder.")
+@add("-o --output", FILE, "Write the report of the check into this folder.")
 @add("--existing", FILE, "A table (CSV) of what workloads run on: name, instance, count, hours.")
 @flags(SourceSpec, "facts calibration")
 def command(**given: Any) -> None:

@@ -69,6 +69,7 @@ API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrai
     "flopwise compare Llama-3.1-8B --tokens-per-month 500M --no-simulate",
     "flopwise compare Llama-3.1-8B --tokens-per-month 20B --api-price 0.15/0.60 --way api --way finetune --lora 16 "
     "--provider aws --no-simulate",
+    work="planning each way",
 )
 @options.argument("model")
 @add(
@@ -80,7 +81,7 @@ API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrai
 @flags(RequestSpec, "input_tokens output_tokens", section="")
 @add("--growth", CHANGE, "Traffic that each month adds, such as 5%; from -0.99 to 1.", field="growth_frac", default=0.0)
 @flags(Traffic, "peak", section="")
-@add("--months", whole(high=120), "How far to look.", default=12)
+@add("--months", whole(high=120), "Months to compare.", default=12)
 @add("--way", choice("api", "open", "finetune", "pretrain"), "Only this way.", field="ways", repeated=True)
 @add(
     "--api",
@@ -94,20 +95,26 @@ API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrai
 )
 @add("--finetune-tokens", COUNT, "Tokens of fine-tuning.", default="50M")
 @flags(TrainingSpec, ADAPTERS, section="", for_file=True)
-@add("--pretrain-tokens", PRETRAIN, "Tokens from scratch, or auto (default): the compute-optimal number.")
+@add("--pretrain-tokens", PRETRAIN, "Tokens of training from scratch, or auto (default): the compute-optimal number.")
 @add("--pretrain-model", name("model"), "Train this model from scratch instead, such as 1B.")
 @add("--runs", whole(high=10_000), "Training runs paid for.", default=1)
 @add(
     "--upkeep",
     USD_OR_ZERO,
-    "USD a month: people, storage of an own service.",
+    "USD a month for people and storage of a self-hosted service.",
     field="upkeep_usd_per_month",
     default=0.0,
 )
 @flags(TargetsSpec, LATENCIES, for_file=True)
 @flags(ConstraintsSpec, PLACES, for_file=True)
 @flags(ConstraintsSpec, "purchase")
-@add("--train-purchase", PURCHASE, "As --purchase, for what trains.", repeated=True, section="Where it may run")
+@add(
+    "--train-purchase",
+    PURCHASE,
+    "Purchase option of training, as --purchase.",
+    repeated=True,
+    section="Where it may run",
+)
 @flags(WorkloadSpec, "simulate")
 @flags(SourceSpec, "assume_family facts calibration")
 def command(
@@ -116,9 +123,9 @@ def command(
 ) -> None:  # fmt: skip
     """Fine-tune, train from scratch, or call an API, for the same traffic.
 
-    Each way is an up-front sum (the cheapest plan of its training) and what each month costs (whole machines that
-    serve, or tokens at an API); shown with what measured errors allow at either end, the cheapest way and what would
-    change that, and the month and the volume from which on own machines pay.
+    Each way has an up-front cost (the cheapest plan of its training) and a monthly one (whole machines that serve, or
+    tokens at an API), with their 80 % intervals. Shown are the cheapest way, what would change that, and the month and
+    the volume at which machines of your own break even.
     """
     from flopwise.api.buy_or_build import compare
     from flopwise.api.prices import stale_notes

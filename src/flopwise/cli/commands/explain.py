@@ -52,7 +52,7 @@ NOT_EXPLAINED = ("compare", "weak", "sweep")
 )
 @options.argument("question", metavar="QUESTION|MODEL")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@add("--depth", whole(high=100), "How far down the tree is drawn (default: all of it).")
+@add("--depth", whole(high=100), "Levels of the tree to draw (default: all).")
 def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> None:
     """Where each figure comes from, and what would move it.
 
@@ -75,6 +75,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
     "flopwise explain gpt2-xl --gpu a100-80gb --batch 8 --seq 1024",
     "flopwise explain Llama-3.1-70B --gpu h100 --tp 8 --precision fp8 --stack megatron --json",
     "flopwise explain Qwen3-30B-A3B --gpu h100 --task serve --batch 64 --seq 4096",
+    work="explaining",
 )
 @options.argument("model")
 @flags(MachineSpec, "gpu gpus_per_node", section="")

@@ -32,7 +32,7 @@ LIKELY = 0.5
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")
 @add("--context", CONTEXT, f"Tokens of a request, answer included: 32k (32,768); default: {DEFAULT_CONTEXT:,}.")
-@add("--output", CONTEXT, f"Of them, tokens of the answer (default: {DEFAULT_OUTPUT}).")
+@add("--output", CONTEXT, f"Tokens of the answer among them (default: {DEFAULT_OUTPUT}).")
 @add("--formats", NAMES, "Weight formats to compare: bf16,fp8,awq (default: those that engine and device run).")
 @flags(ServingSpec, without="weights")
 @flags(MachineSpec, without="gpu")
@@ -40,8 +40,8 @@ LIKELY = 0.5
 def command(**given: Any) -> None:
     """Which weight format fits, how long a context, how many requests, how fast, at what price.
 
-    One replica over all accelerators that are given: `--gpu 2xa100-80gb`. Requests at once are of --context tokens;
-    tokens/s and price are with as many of them as memory holds. The exit code is 1 where no format fits.
+    All accelerators that are given make one replica: `--gpu 2xa100-80gb`. Each request has --context tokens; tokens/s
+    and price are those with as many requests as memory holds. The exit code is 1 if no format fits.
     """
     from flopwise.api.fit import fit
 
@@ -80,7 +80,7 @@ def _row(row: FormatFit) -> tuple[Any, ...]:
     user = None if each is None else f"{1 / each.value:,.1f}"
     usd = service.usd_per_million_output_tokens
     cells = (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value))
-    return (*head, *cells, None if usd is None else f"{units.in_currency(usd):,.3g}", kept)
+    return (*head, *cells, None if usd is None else f"{units.in_currency(usd):,.2f}", kept)
 
 
 def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:

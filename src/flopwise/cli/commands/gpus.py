@@ -31,14 +31,22 @@ _SPARE = ("known", ">GiB", "kind", "link", ">TDP")
 @add("--architecture", name("architecture"), "Only this architecture: Hopper, CDNA3 ...")
 @flags(DeviceSpec)
 @add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
-@add("--largest", FLAG, "The largest model that one of each trains and serves, by format, instead.", default=False)
+@add("--largest", FLAG, "Show the largest model that one of each trains and serves, by format, instead.", default=False)
 @flags(SourceSpec, "facts calibration")
-def command(*, name: str | None, largest: bool, facts: Path | None, calibration: str | None, **filters: Any) -> None:
+@options.web_flag
+def command(
+    *, name: str | None, largest: bool, web: bool, facts: Path | None, calibration: str | None, **filters: Any
+) -> None:  # fmt: skip
     """What is known of an accelerator: rates, memory, links.
 
-    Without NAME all that fit the filters, CPUs included; with a part of a name all that have it. Rates are dense; `-`
-    is unknown, never zero. --largest: by memory alone, whatever formats a device has units for.
+    Without NAME: everything that passes the filters, CPUs included; with part of a name: all names that contain it.
+    Rates are dense; `-` means unknown, never zero. --largest goes by memory alone, whatever formats a device computes.
     """
+    if web:
+        from flopwise.cli.commands.web import show_catalog
+
+        show_catalog("gpus", "name", "vendor", "architecture")
+        return
     from flopwise.api import facts as known
 
     places: dict[str, Any] = {"facts": facts, "calibration": calibration}

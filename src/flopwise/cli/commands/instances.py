@@ -36,21 +36,26 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 @flags(MachineSpec, "purchase", section="")
 @add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")
 @flags(SourceSpec, "facts")
-def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any) -> None:
+@options.web_flag
+def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **filters: Any) -> None:
     """Cloud offers: what they hold and what they cost.
 
-    NAME is an instance type, or a part of its name. Prices are per instance and hour, of the day shown; `-` is unknown.
-    A --purchase that is given leaves offers out whose price is not known.
+    NAME is an instance type, or a part of its name. Prices are per instance and hour, of the day shown; `-` means
+    unknown. With --purchase, offers without such a price are left out.
     """
+    if web:
+        from flopwise.cli.commands.web import show_catalog
+
+        show_catalog("instances", "name", "gpu", "provider", "region")
+        return
     from flopwise.api import facts as known
 
     bought = purchase if "purchase" in options.spellings(click.get_current_context(), settings=True) else None
-    wanted = {"accelerator": gpu, "purchase": bought, **options.values(filters)}
+    wanted = {"gpu": gpu, "purchase": bought, **options.values(filters)}
     try:
         offers = known.instances(name, **wanted)
     except UnknownNameError as unknown:
-        offers = known.instances(matching=name, **wanted) if unknown.kind == "instance" else ()
-        if not offers:
+        if unknown.kind != "instance" or not (offers := known.instances(matching=name, **wanted)):
             raise
         name = None
     options.answer(offers, lambda found, paper: _listing(found, name, paper))

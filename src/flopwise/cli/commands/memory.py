@@ -47,15 +47,16 @@ TASKS = {
 @flags(TrainingSpec, without="micro_batch")
 @flags(DataSpec, "packing mean_length length_spread lengths")
 @flags(ServingSpec, without="tp pp ep dp")
-@flags(RequestSpec, "concurrency", section="Formats and engine")
+@flags(RequestSpec, "concurrency", section="Formats and engine", help="Sequences in the cache at once (default: 1).")
 @add("--context", CONTEXT, "Tokens of each sequence in the cache: 32k (32,768).", section="Formats and engine")
 @flags(SourceSpec)
 @options.explain_flag
 def command(*, explain: bool, **given: Any) -> None:
     """Memory per accelerator, item by item, and what would make it fit.
 
-    Of the fullest rank. Training: --batch is the micro-batch. Serving: --concurrency sequences (1 where not given) of
-    --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and `fits` of --json says which.
+    The figures are those of the fullest rank. In training --batch is the micro-batch; in serving there are
+    --concurrency sequences of --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and
+    `fits` of --json says which.
     """
     options.answer(
         question(**given), lines, figure=figure_of if explain else None, further=_further(**given),

@@ -28,12 +28,20 @@ if TYPE_CHECKING:
 @add("--family", name("family"), "List only models of this model_type: llama, qwen3_moe ...")
 @add("--kind", name("kind"), "List only models of this kind: decoder, encoder, vision ...")
 @flags(SourceSpec, without="calibration")
-def command(*, name: str | None, family: str | None, kind: str | None, facts: Path | None, **given: Any) -> None:
+@options.web_flag
+def command(
+    *, name: str | None, family: str | None, kind: str | None, web: bool, facts: Path | None, **given: Any
+) -> None:  # fmt: skip
     """What is known of a model: parameters, FLOPs, operations.
 
     NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B; with --batch or --seq the
-    operations of a pass. Without NAME: the catalog; with a part of a name: all models that have it.
+    operations of a pass. Without NAME: the catalog; with part of a name: all models that contain it.
     """
+    if web:
+        from flopwise.cli.commands.web import show_catalog
+
+        show_catalog("models", "name", "family", "kind")
+        return
     from flopwise.api import facts as known
 
     if name is None:

@@ -21,7 +21,7 @@ from flopwise.facts.offers import UNDATED, days_old
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
 from flopwise.results import plain
-from flopwise.search.answer import LATENCIES
+from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "flopwise plan Llama-3.1-70B --task serve --rate 20 --input 1k --output 250 --ttft p95=1s --tpot p95=50ms --top 5",
     most_used="task gpus providers regions tokens lora rate input_tokens output_tokens ttft "
     "tpot latency deadline budget purchase objective",
+    work="searching offers and layouts",
 )
 @options.argument("workload", required=False)
 @workload_options
@@ -73,9 +74,9 @@ def command(
 ) -> None:  # fmt: skip
     """Rank the ways of running a workload over all offers.
 
-    WORKLOAD is a YAML file, or a model with the workload in options; options given with a file override it. A file with
-    `sweep` or `workloads` holds many: each is planned, and the best of each shown; a second --engine, inline (where
-    none is given), processes or ray, says what runs them.
+    WORKLOAD is a YAML file, or a model with the workload in options; options override a file. A file with `sweep` or
+    `workloads` holds many: each is planned, and the best plan of each is shown; a second --engine (inline by default,
+    processes or ray) says what runs them.
     """
     from flopwise.api import plan as api
     from flopwise.api.export import check_targets
@@ -237,6 +238,8 @@ LABELS = {
     "usd_per_million_tokens": "per million tokens",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
+SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
+"""Latencies, and the targets that say at which percentile they are held."""
 UNMEASURED = "no measured run on this architecture"
 """How the evidence of such a candidate begins."""
 OLD_DAYS = 180
@@ -276,10 +279,11 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
 def _first(plan: Plan, paper: Screen) -> Iterator[str]:
     """The best plan in full, the command that asks for it alone (or for the nearest miss), and what its links carry."""
     if plan.plans:
-        yield _best(plan.plans[0], paper)
+        yield _best(plan.plans[0], plan, paper)
     for one in (plan.plans or plan.misses)[:1]:
         if one.reproduce:
-            yield f"Row 1 by itself, with the same figures:\n{one.reproduce}"
+            same = "as estimated, before its simulation" if one.simulated else "with the same figures"
+            yield f"Row 1 by itself, {same}:\n{paper.verbatim(f'  {one.reproduce}')}"
     if plan.plans:
         yield from _network(plan.plans[0], paper)
 
@@ -419,23 +423,34 @@ def _number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s'[: number != 1]}"
 
 
-def _best(best: Candidate, paper: Screen) -> str:
+def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     """The best plan in full."""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
         ("layout", _layout_text(best.layout)),
         ("price", _price(best)),
     ]
-    rows += _interval_rows(best)
+    rows += _interval_rows(best, runs=plan.task in RUNS)
     if best.start_s:
         what = "machines that boot, image, weights, data, compilation"
         share = f"{units.format_usd(best.start_usd)} of the cost"
         rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
-    rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
+    figures = {name: value for name, value in best.figures.items() if value is not None}
+    if plan.task == "encode":  # which has no first token
+        figures.pop("ttft_s", None)
+    rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
+
+
+def _label(figure: str, plan: Plan) -> str:
+    """What a figure of a candidate is called; latencies under a rate with their percentile."""
+    target = SERVED.get(figure)
+    if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
+        return LABELS[figure]
+    return f"{LABELS[figure]} {_percentile(plan, target)}"
 
 
 def _layout_text(layout: Mapping[str, Any]) -> str:
@@ -452,16 +467,16 @@ def _layout_text(layout: Mapping[str, Any]) -> str:
     )
 
 
-def _interval_rows(best: Candidate) -> Iterator[tuple[str, str]]:
-    """Time, cost and energy with their 80 % intervals, and what those rest on."""
-    shown = (("seconds", units.format_seconds), ("cost_usd", units.format_usd), ("energy_joules", units.format_joules))
-    for figure, text in shown:
+def _interval_rows(best: Candidate, *, runs: bool) -> Iterator[tuple[str, str]]:
+    """Time (of a run; a request's stands below), cost and energy with their 80 % intervals, and what those rest on."""
+    month = "" if runs else " a month"
+    shown = [("cost" + month, "cost_usd", units.format_usd), ("energy" + month, "energy_joules", units.format_joules)]
+    for title, figure, text in [*([("time", "seconds", units.format_seconds)] if runs else []), *shown]:
         value, ends = getattr(best, figure), best.ends(figure)
         if value is not None and ends is not None:
-            yield (
-                figure.partition("_")[0].replace("seconds", "time"),
-                f"{text(value)} {units.format_interval(*ends, text)}",
-            )
+            low, high = map(text, ends)
+            same = f"{text(value)}, the same at both ends of the 80 % interval"
+            yield title, same if low == high else f"{text(value)} {units.format_interval(*ends, text)}"
     if best.evidence:
         yield "rests on", best.evidence
 
@@ -490,11 +505,13 @@ def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
     return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
 
 
-def _figure(name: str, value: float) -> str:
+def _figure(name: str, value: float, task: str) -> str:
     if name.endswith("_frac"):
         return units.format_percent(value)
     if name.startswith("usd_per"):
-        return units.format_usd(value)
+        return (
+            f"{units.format_usd(value)} ({'input' if task == 'encode' else 'output, with the bill of their prompts'})"
+        )
     if "_per_s" in name:
         return decimal(value)
     return units.format_seconds(value) if name.endswith("_s") else decimal(value)

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
+from flopwise.cli.progress import note
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
@@ -48,19 +47,26 @@ GOES_WITH = {
 @add("--date", name("date"), "The day of prices without one (default: the file's).", field="day", section="import")
 @add("--skip-unknown", FLAG, "Leave out rows of accelerators that are not known.", default=False, section="import")
 @flags(MachineSpec, "provider", repeated=True, section="import, refresh")
-@add("--max-age", MAX_AGE, "Days from which a price is old (default: 180).", field="most_days", section="age")
-@add("--utilisation", FRACTION, "Share of the hours that is worked (default: 60 %).", section="own")
+@add(
+    "--max-age",
+    MAX_AGE,
+    "Age in days from which a price counts as old (default: 180).",
+    field="most_days",
+    section="age",
+)
+@add("--utilisation", FRACTION, "Share of the hours in use (default: 60 %).", section="own")
 @flags(SiteFigures, SITE, section="own")
 @flags(SourceSpec, "facts")
 def command(*, action: str, target: str | None, facts: Path | None, provider: tuple[str, ...], **given: Any) -> None:
     """Age, import and refresh of prices.
 
-    ACTION is age (the default), import FILE, list, remove NAME, refresh or own [GPU]. A FILE is a CSV as gpuhunt,
-    SkyPilot's catalog or our own table has it; a broken one changes nothing. A --provider is whose prices they are
-    where no column says it, new or known (default: as file or folder is called); refresh asks for these alone. Imported
-    prices stay in a folder of yours (FLOPWISE_PRICES, else flopwise/prices in your data folder) and hold before the
-    shipped ones until they are removed. refresh asks gpuhunt, where it is installed. own adds up what an hour of
-    accelerators of your own costs, by grade, and from which utilisation on that beats each cloud.
+    ACTION is age (the default), import FILE, list, remove NAME, refresh or own [GPU]. import reads a CSV of
+    gpuhunt, of SkyPilot's catalog, or with the columns of our own table; a broken file changes nothing. --provider
+    says whose prices they are where no column does (default: the name of file or folder). Imported prices are kept
+    in a folder of yours (FLOPWISE_PRICES, else flopwise/prices in your data folder) and override the shipped ones
+    until they are removed. refresh asks gpuhunt, if it is installed, for all providers or those of --provider. own
+    adds up what an hour of your own accelerators costs, by grade, and from which utilisation on that beats each
+    cloud.
     """
     from flopwise.api import prices as api
 
@@ -98,10 +104,10 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
 
 def _say(notes: Sequence[str]) -> None:
     """The first few on stderr, and how many more there are."""
-    for note in notes[:SAID]:
-        click.echo(f"note: {note}", err=True)
+    for text in notes[:SAID]:
+        note(text)
     if len(notes) > SAID:
-        click.echo(f"note: {len(notes) - SAID:,} more like these", err=True)
+        note(f"{len(notes) - SAID:,} more like these")
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 @add("--bytes", BYTES, "Bytes moved to and from memory: 2TB.")
 @flags(MachineSpec, "gpu", section="")
 @flags(SharedSpec, "gpus efficiency batch", section="")
-@add("--dtype", name("dtype"), "Whose rate: bf16, fp8, fp64 ...", default="bf16")
+@add("--dtype", name("dtype"), "Format whose rate is taken: bf16, fp8, fp64 ...", default="bf16")
 @flags(DataSpec, "seq", section="")
-@add("--training", FLAG, "With a MODEL: forward and backward.", default=False)
+@add("--training", FLAG, "With a MODEL: forward and backward pass.", default=False)
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 def command(**given: Any) -> None:

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 @flags(ServingSpec, "tp pp ep dp", section="")
 @flags(RequestSpec, section="")
 @add("--static", FLAG, "A fixed batch: all prompts first, then all answers.", default=False)
-@add(
-    "--encode", FLAG, "One pass over each input and no answer: embeddings, of models that generate, too.", default=False
-)
-@add("--sweep", name("axis"), "Instead: the curve of latency against throughput along concurrency, batch or tp.")
+@add("--encode", FLAG, "Embed: one pass over each input, without an answer.", default=False)
+@add("--sweep", name("axis"), "Show latency against throughput along concurrency, batch or tp, instead.")
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(TechniqueRequest)
 @flags(StartSpec)
@@ -53,8 +51,8 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
     TTFT is the time to the first token, TPOT the time for each further one; models that do not generate have a latency.
-    Input and output tokens share the bill by the time that prompts and answers take. What does not fit has a memory and
-    no speed; where --rate is not sustained, throughput is what it can do. The exit code is then 1.
+    Input and output tokens share the bill by the time that prompts and answers take. A model that does not fit gets
+    its memory and no speed; where --rate cannot be sustained, throughput is the most that can. The exit code is then 1.
     """
     if sweep is not None:
         from flopwise.api.serve import serve_sweep

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 REPLICAS, QUEUE, CACHE = (set(options_of(spec)) for spec in (AutoscaleSpec, BatchRequest, ResponseCacheSpec))
 SCALING = "Replicas that come and go"
-TARGETS = ("ttft", "tpot", "latency")
+TARGETS = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
+"""Limits, and the figures of a run that they bound."""
 GROUPS: tuple[tuple[tuple[str, ...], set[str]], ...] = (
     (("autoscale",), REPLICAS - QUEUE),
     (("queue",), QUEUE - REPLICAS - set(options_of(Traffic))),
@@ -67,6 +68,7 @@ NOT_QUEUED = {
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --rate 2 --draft eagle --acceptance 0.7 --shared-prefix 500",
     most_used="gpu replicas rate input_tokens output_tokens users duration_s ttft tpot "
     "latency weights engine replay autoscale",
+    work="simulating",
 )
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")
@@ -85,7 +87,7 @@ NOT_QUEUED = {
 @add(
     "--vertical",
     FLAG,
-    "The same accelerators as fewer, larger replicas or more, smaller.",
+    "Compare fewer, larger replicas with more, smaller ones on the same accelerators.",
     default=False,
     section=SCALING,
 )
@@ -101,7 +103,8 @@ def command(*, web: bool, **given: Any) -> None:
 
     Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is played
     through: batching, chunks of prompts, blocks of cache, preemption. Requests that could never run are dropped and
-    counted; the exit code is then still 0, and 1 where none is answered.
+    counted; the exit code is then still 0, and 1 where none is answered or a limit at a percentile (--ttft p95=1s) is
+    missed.
 
     With --autoscale replicas come and go with the traffic; with --queue spot workers work off a fixed number of
     requests; with --response-cache repeated prompts are answered from a cache.
@@ -141,33 +144,78 @@ def command(*, web: bool, **given: Any) -> None:
     if given["vertical"]:
         sizes = api.vertical(model, rule=rule, replicas=given["replicas"], **question)
 
+    comparison = None if replayed is None else replayed.comparison
+    _show(run, elastic, sizes, comparison, _targets(run.summary, given))
+
+
+def _show(
+    run: SimulateAnswer,
+    elastic: AutoscaleAnswer | None,
+    sizes: tuple[Size, ...],
+    comparison: ReplayComparison | None,
+    targets: Sequence[_Target],
+) -> None:
+    """Give the answer, and end with 1 where nothing was answered or a target is missed."""
+
     def text(_: Result, paper: Screen) -> Iterator[str]:
         yield from lines(run, paper) if elastic is None else autoscale_lines(elastic, paper)
         yield from vertical_lines(sizes, paper)
-        if replayed is not None:
-            yield from replay_lines(replayed.comparison, paper)
+        if comparison is not None:
+            yield from replay_lines(comparison, paper)
 
     def plain(answer: Result) -> dict[str, Any]:
         found = answer.document() | vertical_document(sizes)
-        return found if replayed is None else found | {"comparison": replayed.comparison}
+        if targets:
+            found |= {"targets": [one._asdict() for one in targets]}
+        return found if comparison is None else found | {"comparison": comparison}
 
-    options.answer(elastic or run, text, plain)
-    if not run.summary.completed:
+    def verdict(answer: Result) -> str:
+        return " ".join([*map(_judgement, targets), answer.verdict])
+
+    options.answer(elastic or run, text, plain, verdict=verdict)
+    if not run.summary.completed or not all(one.holds for one in targets):
         click.get_current_context().exit(1)
 
 
+class _Target(NamedTuple):
+    """A latency at a percentile, its limit and what the run had; seconds."""
+
+    latency: str
+    percentile: str
+    limit_s: float
+    measured_s: float
+    holds: bool
+
+
+def _targets(found: RunSummary, given: Mapping[str, Any]) -> list[_Target]:
+    """The targets that name a percentile; one without answered requests is missed."""
+    targets = []
+    for name, figure in TARGETS.items():
+        limit = given[name]
+        if limit is not None and limit.stated:
+            had = getattr(getattr(found, figure), limit.percentile)
+            targets.append(_Target(name, limit.percentile, limit.seconds, had, bool(had <= limit.seconds)))
+    return targets
+
+
+def _judgement(one: _Target) -> str:
+    limit, had = map(units.format_seconds, (one.limit_s, one.measured_s))
+    what = f"{TITLES[TARGETS[one.latency]]} {one.percentile}"
+    return f"{'Holds' if one.holds else 'Misses'} {what} of {limit}: {had}."
+
+
 def _objective(given: dict[str, Any]) -> Slo:
-    """What a request must hold to be good.
+    """What a request must hold to be good: every limit, whatever the percentile at which it is a target.
 
     Raises:
-        SpecError: an objective at a percentile.
+        SpecError: a limit of the mean, which says nothing of a request.
     """
-    from flopwise.serving.sim.result import Slo
+    from flopwise.serving.sim.result import Percentiles, Slo
 
     limits = {name: given[name] for name in TARGETS if given[name] is not None}
     for name, limit in limits.items():
-        if limit.stated:
-            raise options.usage_error(f"--{name}: it applies to each request; give a time without a percentile")
+        if limit.percentile not in Percentiles._fields:
+            raise options.usage_error(f"--{name}: allowed of a run: {', '.join(Percentiles._fields)}, such as p95=1s")
     return Slo(*(limits[name].seconds if name in limits else None for name in TARGETS))
 
 
@@ -199,7 +247,7 @@ def check_option_groups(purchase: str) -> None:
 
 TITLES = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "between tokens", "e2e_s": "whole request",
-    "wait_s": "wait for the batch",
+    "wait_s": "wait for admission",
 }  # fmt: skip
 HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99", ">replica-hours", ">cost"]
 SPARE = (">at most", ">replica-hours")
@@ -298,7 +346,7 @@ def _session_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
         rows.append(("stores", f"{units.format_cost(report.stores_usd)} for this run"))
     if report.usd_per_session is not None:
         rows.append(("a session", units.format_usd(report.usd_per_session)))
-    yield heading("Beginnings that prompts share", paper)
+    yield heading("Shared prefixes", paper)
     yield pairs(rows, paper)
 
 

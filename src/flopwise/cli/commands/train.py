@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from math import expm1
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +44,7 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")
 @flags(SharedSpec, "gpus")
-@add("--compare", FLAG, "Instead: how data, ZeRO, FSDP, tensor, pipeline ... layouts scale.", default=False)
+@add("--compare", FLAG, "Show how data, ZeRO, FSDP, tensor, pipeline ... layouts scale, instead.", default=False)
 @add("--weak", FLAG, "With --compare: the global batch grows with the accelerators.", default=False)
 @flags(DataSpec)
 @flags(ReadsSpec)
@@ -144,16 +145,16 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         value, low, high = getattr(run, name), ends[f"{name}_low"], ends[f"{name}_high"]
         return None if value is None else f"{text(value)} (80 % interval: {text(low)} to {text(high)})"
 
-    one_of = "; ".join(f"{units.format_cost(usd)} {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items())
+    each = "; ".join(f"{units.format_cost(usd)} per {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items())
     rows = [
         ("time", with_ends("seconds", seconds)),
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
-        ("interruptions", f"{run.interruptions:,.3g}, one every {seconds(run.mtbf_s)}"),
+        ("interruptions", _interruptions(run)),
         ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("corpus", _corpus_text(answer)),
         ("cost", with_ends("cost_usd", units.format_cost)),
-        *([("cost of one", one_of)] if one_of else []),
+        *([("unit costs", each)] if each else []),
         ("start", _start(run)),
         ("energy", with_ends("energy_joules", parts.energy)),
     ]
@@ -161,6 +162,16 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     yield parts.shares(run.breakdown, seconds, paper)
     if answer.rules is not None:
         yield "\n".join(f"  - {note}" for note in answer.rules.notes)
+
+
+def _interruptions(run: RunEstimate) -> str:
+    """How many are expected, or how likely one is where that is less than one."""
+    expected = run.interruptions
+    every = f"one every {units.format_seconds(run.mtbf_s)}"
+    if expected >= 1:
+        return f"{expected:,.3g} expected, {every}"
+    chance = -expm1(-expected)
+    return f"{units.format_percent(chance) if chance >= 0.001 else 'under 0.1 %'} chance of one; {every}"
 
 
 def _start(run: RunEstimate) -> str:

@@ -14,6 +14,7 @@ import click
 from flopwise.cli import options
 from flopwise.cli.app import app
 from flopwise.cli.options import Flag, add, usage_error
+from flopwise.cli.progress import clear
 from flopwise.errors import MissingFactError
 from flopwise.options import FILE, FLAG, name, whole
 
@@ -29,10 +30,13 @@ NOT_SHOWN = (
 
 @options.command("web", "flopwise web --openapi")
 @add(
-    "--host", name("host", 255), "Where to listen; another than this machine's own needs a token.", default="127.0.0.1"
+    "--host",
+    name("host", 255),
+    "Address to listen on; one that other machines reach needs a token.",
+    default="127.0.0.1",
 )
-@add("--port", whole(low=0, high=65_535), "The port; 0 is any that is free.", default=8321)
-@add("--token", name("token"), f"What requests must send (default: {TOKEN}; made up where one is needed).")
+@add("--port", whole(low=0, high=65_535), "Port; 0 takes a free one.", default=8321)
+@add("--token", name("token"), f"Token that requests must send (default: {TOKEN}; made up where one is needed).")
 @add("--open/--no-open", FLAG, "Open the page in a browser.", field="opens", default=True)
 @add("--openapi", FLAG, "Print the description of the API instead.", default=False)
 def command(*, openapi: bool, **settings: Any) -> None:
@@ -74,13 +78,26 @@ def _said_in_address(without_argument: bool = False) -> str:
     return urlencode([(key, text) for key, text in found if key != "web"])
 
 
+def show_catalog(kind: str, *fields: str) -> None:
+    """Serve the page Catalog with facts of a kind: those that hold the words of `fields`, the only options it takes.
+
+    Raises: SpecError: an option that the page has not, and as `run_server`.
+    """
+    from urllib.parse import urlencode
+
+    context = click.get_current_context()
+    options.refuse({param.name or "" for param in context.command.params} - {*fields, "web"}, "not with --web")
+    find = " ".join(context.params[field] for field in fields if context.params[field] is not None)
+    run_server("catalog", query=urlencode({"kind": kind} | ({"find": find} if find else {})))
+
+
 def run_server(
     page: str = "", *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True,
-    text: str | None = None,
+    text: str | None = None, query: str | None = None,
 ) -> None:  # fmt: skip
     """Serve until interrupted; the start page is printed and opened, or `page` with what the running command says.
 
-    `text`: the fleet file that stands on the page.
+    `text`: the fleet file that stands on the page. `query`: of its address, instead of what the command says.
 
     Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
     """
@@ -90,13 +107,14 @@ def run_server(
     from flopwise.web.guard import Access, is_loopback
     from flopwise.web.server import listen, serve
 
-    said = _said_in_address(text is not None) if page else ""
+    said = query if query is not None else _said_in_address(text is not None) if page else ""
     path = f"/{page}{f'?{said}' if said else ''}"
     token = token or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
+    clear()
     with listen(host, port) as socket:
         shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{socket.getsockname()[1]}{path}"

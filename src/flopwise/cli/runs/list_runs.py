@@ -82,7 +82,7 @@ def last(one: RecordedRun, metric: str) -> float | None:
 
 def _lines(found: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:
     if not found:
-        yield "No run is kept here, or none that was asked for. `flopwise.callbacks` record them."
+        yield "No recorded run matches. `flopwise.callbacks` record runs."
         return
     heads = (
         "run", "name", "task", "model", "machines", "began", ">took", "status", ">tokens/s", ">MFU", ">loss", ">cost",

@@ -75,6 +75,7 @@ class Mixture:
     act: Act = "silu"
     gated: bool = True
     bias: bool = False
+    clamped: bool = False  # the activation's inputs are limited first
     shared_hidden: int = 0  # all shared experts together
     shared_gate: bool = False  # a scalar gate scales what the shared experts add (Qwen2-MoE)
     shared_bias: bool = False  # shared experts have biases
@@ -102,7 +103,15 @@ def moe(m: Mixture, source: str) -> Items:
         items.append(Linear("latent/down_proj", m.width, m.latent, reads=source))
     items += [
         first,
-        Pointwise("experts/act", m.hidden, m.act, gated=m.gated, shard="column", per_expert=m.top_k),
+        Pointwise(
+            "experts/act",
+            m.hidden,
+            m.act,
+            gated=m.gated,
+            shard="column",
+            per_expert=m.top_k,
+            clamped=m.clamped,
+        ),
         replace(first, name="experts/down_proj", inputs=m.hidden, outputs=inner, shard="row", reads=""),
         Pointwise("experts/combine", inner, "scale", per_expert=m.top_k),
     ]

@@ -42,7 +42,11 @@ MULTIPLE = {"fp8": 16, "int8": 16}
 
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
-    """Every shape in every dtype that the device has, smaller ones first."""
+    """Every shape in every dtype that the device has, smaller ones first; the first dtype before what takes long.
+
+    On a machine that others use, too, the time for all of it may not suffice: no figure is worth more than the rate of
+    products in the first dtype.
+    """
     on_cpu = bench.backend.device.kind == "cpu"
     thin = () if on_cpu else (THIN[1:2] if bench.quick else THIN)
     whole = [*((ROWS, n, n) for n in WIDTHS), *((n, n, n) for n in (*SQUARES, *ODD))]
@@ -54,13 +58,16 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
         for dtype in bench.backend.dtypes if on_cpu and dtype in READ_DTYPES
         for rows in (QUICK_READ_ROWS if bench.quick else READ_ROWS)
     ]  # fmt: skip
-    yield read + [
+    products = [
         _task(bench, *shape, dtype)
         for number, dtype in enumerate(dtypes)
         for shape in every
         if number < FULL_DTYPES or (shape[0] == shape[1] and shape[0] in {1024, 2048, 4096, 8192})
         if shape[0] > MULTIPLE.get(dtype, 0) and not any(size % MULTIPLE.get(dtype, 1) for size in shape)
     ]
+    yield sorted(
+        [*read, *products], key=lambda one: (one.name != "matmul" or one.dtype != dtypes[0], one.name == "matmul")
+    )
 
 
 def _weights_read(bench: Bench, rows: int, dtype: str) -> Task:

@@ -34,39 +34,45 @@ class Traffic(Spec):
     trace: Path | None = _traffic(
         "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's "
         "JSON lines: timestamp, input_length, output_length, hash_ids.")
-    scale: float = _traffic("--scale", options.COUNT, "Replay the trace so many times as fast.", default=1.0)
+    scale: float = _traffic("--scale", options.COUNT,
+        "Speed at which the trace is replayed: 2 is twice as fast.", default=1.0)
     rate: float | None = same(RequestSpec, "rate")
     arrivals: str = _traffic("--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
-        "How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
+        "How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
         default=DEFAULT_ARRIVALS)
-    duration_s: float | None = _traffic("--duration", options.SECONDS, "Requests come this long (default: 10 min).")
+    duration_s: float | None = _traffic("--duration", options.SECONDS, "How long requests arrive (default: 10 min).")
     requests: int | None = same(RequestSpec, "requests")
-    burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, high=100.0),
-        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.")
+    burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, low=1e-3, high=100.0),
+        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.")
     peak: float | None = _traffic("--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
         "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.")
-    peak_hour: float | None = _traffic("--peak-hour", options.HOUR, "Of diurnal arrivals (default: 14).")
+    peak_hour: float | None = _traffic("--peak-hour", options.HOUR,
+        "Hour of the daily peak, of diurnal arrivals (default: 14).")
     weekend: float | None = _traffic(
-        "--weekend", options.COUNT_OR_ZERO, "Of diurnal arrivals: a weekend day over another.")
+        "--weekend", options.COUNT_OR_ZERO, "Traffic of a weekend day over that of a weekday, of diurnal arrivals.")
     profile: Any = _traffic("--profile", PROFILE, "Their rate by the hour of the week: office, daily, or a file of "
         "hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.")
-    users: int | None = _traffic("--users", options.BATCH, "Or so many users, who ask again after each answer.")
+    users: int | None = _traffic("--users", options.BATCH,
+        "A closed loop of this many users, who ask again after each answer.")
     think_s: float = _traffic(
         "--think", options.SECONDS_OR_ZERO, "Of users: the pause before they ask again; of sessions: on average.",
         default=0.0)
     turns: int | str | None = _traffic("--turns", LENGTH,
-        "What comes are sessions of so many turns, as --input: each begins with all before it.")
+        "Turns of a session, as --input; the prompt of each contains all turns before it.")
     tool_share: float | None = _traffic("--tool-share", options.FRACTION_OR_ZERO,
-        "Of the turns after the first: they follow a tool and no person (default: none).")
+        "Share of later turns that follow a tool call, not a person (default: none).")
     tool_pause: float | None = _traffic(
         "--tool-pause", options.SECONDS_OR_ZERO, "How long a tool takes on average.")
     together: bool = _traffic(
-        "--together", options.FLAG, "Of users: all begin at one instant, even if they ask alike.", default=False)
+        "--together", options.FLAG,
+        "All users begin at the same instant, even if their requests are alike.", default=False)
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens")
     lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
-    prefixes: int = _traffic("--prefixes", options.WHOLE_OR_ZERO, "Prompts begin with one of so many texts,", default=0)
-    prefix_tokens: int | None = _traffic("--prefix-tokens", options.TOKENS, "of so many tokens, before their --input.")
+    prefixes: int = _traffic("--prefixes", options.WHOLE_OR_ZERO,
+        "Number of shared prefixes that prompts begin with.", default=0)
+    prefix_tokens: int | None = _traffic("--prefix-tokens", options.TOKENS,
+        "Tokens of each shared prefix, before --input.")
     seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
     # fmt: on
 

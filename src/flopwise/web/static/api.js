@@ -71,26 +71,31 @@ export async function options(noun) {
   return described.paths[`${ROOT}/${noun}`].post.requestBody.content["application/json"].schema.properties;
 }
 
-/** The answer to a long question, asked as a job: `progress(text)` is told how it stands; an abort stops it. */
+/** The answer to a long question, asked as a job: `progress(text, fraction)` is told how it stands; an abort stops it. */
 export async function job(noun, question, { signal, progress, accept }) {
   const more = { "Content-Type": "application/json", Prefer: "respond-async", ...(accept ? { Accept: accept } : {}) };
-  const begun = await checked(await sent(`/${noun}`, { method: "POST", headers: headers(more), body: JSON.stringify(question), signal }));
+  const begun = await checked(await sent(`/${noun}`, { method: "POST", headers: headers(more), body: JSON.stringify(question) }));
   const path = `/jobs/${(await begun.json()).id}`;
   const stop = () => sent(path, { method: "DELETE", headers: headers(), keepalive: true }).catch(() => {});
+  if (signal.aborted) {
+    stop();
+    throw signal.reason;
+  }
   signal.addEventListener("abort", stop);
   try {
     const stream = await checked(await sent(`${path}/events`, { headers: headers(), signal }));
     const reader = stream.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let held = ""; ;) {
+    for (let rest = ""; ;) {
       const { value, done } = await reader.read();
       if (done) break;
-      held += value;
-      const events = held.split("\n\n");
-      held = events.pop();
+      rest += value;
+      const events = rest.split("\n\n");
+      rest = events.pop();
       for (const event of events) {
-        const at = /^data: (.*)$/m.exec(event);
-        const told = at && JSON.parse(at[1]).progress;
-        if (told) progress(`${told.what}${told.total ? ` ${Math.round((100 * told.done) / told.total)} %` : ""} ${told.note}`);
+        const data = /^data: (.*)$/m.exec(event);
+        const state = data && JSON.parse(data[1]).progress;
+        const fraction = state?.total ? Math.min(state.done / state.total, 1) : null;
+        if (state) progress(`${state.what} ${fraction === null ? "" : `${Math.round(100 * fraction)} %`} ${state.note}`.trim(), fraction);
       }
     }
     const result = await checked(await sent(`${path}/result`, { headers: headers(), signal }));

@@ -2,9 +2,7 @@
 
 import { keepToken } from "./api.js";
 import { redraw } from "./charts.js";
-import { el, fill } from "./dom.js";
 
-const PAGES = { plan: "Plan", serve: "Serve", fleet: "Fleet", runs: "Runs", catalog: "Catalog" };
 const THEMES = ["system", "light", "dark"];
 
 keepToken();
@@ -29,8 +27,8 @@ theme.addEventListener("click", () => {
 applyTheme(chosen);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
-fill(document.getElementById("pages"), Object.entries(PAGES).map(([path, title]) =>
-  el("a", { href: `/${path}`, "aria-current": path === name ? "page" : null }, title)));
-document.title = `${PAGES[name]} · flopwise`;
+const here = document.querySelector(`#pages a[href="/${name}"]`);
+here.setAttribute("aria-current", "page");
+document.title = `${here.textContent} · flopwise`;
 const page = await import(`./${name}.js`);
 page.show(main);

@@ -1,7 +1,7 @@
 // A question that is asked again after each change of its fields, with its states: nothing yet, busy, answered, refused.
 
 import { ask, options } from "./api.js";
-import { el, fill } from "./dom.js";
+import { el, fill, skeleton, statusLine } from "./dom.js";
 import { PAUSE_MS, fromAddress, input, others, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { failed } from "./plan.js";
@@ -20,22 +20,27 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
   const said = fromAddress(lists);
   const state = Object.keys(said).length ? said : { ...start };
   const form = el("form", { class: "form card", "aria-label": title, onsubmit: (event) => { event.preventDefault(); answer(); } });
-  const status = el("p", { class: "status", role: "status", "aria-live": "polite" });
+  const status = statusLine();
   const results = el("div", { id: "results" });
   let running = null;
   let timer = 0;
-  fill(main, el("h1", {}, title), el("div", { class: "split" }, form, el("div", {}, status, results)));
+  fill(main, el("h1", {}, title), el("div", { class: "split" }, form, el("div", {}, status.line, results)));
 
   function change(key, value) {
     if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
     else state[key] = value;
     toAddress(state);
+    if (fields.find((field) => field.key === key)?.redraws) {
+      drawForm();
+      form.elements[key]?.focus();
+    }
     clearTimeout(timer);
+    if (!button) running?.abort();
     if (!button) timer = setTimeout(answer, PAUSE_MS);
   }
 
   function drawForm() {
-    fill(form, before?.({ state, change, files, drawForm, answer }), fields.map((field) => input(field, state, change)), button && el("button", {}, button),
+    fill(form, before?.({ state, change, files, drawForm, answer }), fields.filter((field) => field.when?.(state) ?? true).map((field) => input(field, state, change)), button && el("button", {}, button),
       others(declared, new Set([...fields.map((field) => field.key), "fleet", "trace", "explain"]), state, change));
   }
 
@@ -46,11 +51,15 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
       return;
     }
     const mine = (running = new AbortController());
-    const stop = el("button", { type: "button", class: "quiet", onclick: () => { mine.abort(); status.classList.remove("busy"); status.textContent = "Stopped."; } }, "Stop");
+    const stop = () => {
+      mine.abort();
+      status.quiet("Stopped.");
+      settle();
+    };
     const begun = performance.now();
-    const told = (text) => fill(status, text, " ", stop);
-    status.classList.add("busy");
+    const told = (text, fraction) => status.told(text, fraction, stop);
     told("Computing …");
+    if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
     try {
@@ -59,14 +68,18 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
       const found = await run(noun, asked, { signal: mine.signal, progress: told });
       fill(results);
       draw(found, results, asked);
-      status.textContent = `Answered in ${format.seconds((performance.now() - begun) / 1000)}.`;
+      status.quiet(`Answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
       if (problem.name === "AbortError") return;
       fill(results, failed(problem));
       if (problem.details?.document) draw(problem.details.document, results, state);
-      status.textContent = "No answer.";
+      status.quiet("No answer.");
     }
-    status.classList.remove("busy");
+    settle();
+  }
+
+  function settle() {
+    results.querySelector(".skeleton")?.remove();
     results.classList.remove("stale");
     results.removeAttribute("aria-busy");
   }

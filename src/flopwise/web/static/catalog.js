@@ -19,18 +19,20 @@ const KINDS = {
     plots: [
       { title: "Bandwidth against compute", x: "bf16 dense", y: "memory bandwidth", of: (r) => [r.peak.bf16, r.hbm_bytes_per_s], textX: (v) => format.rate(v, "FLOP/s"), textY: (v) => format.rate(v) },
     ],
+    more: (rows) => cheapest(rows),
   },
   instances: {
     title: "Offers", group: "provider", order: (a, b) => a.provider.localeCompare(b.provider) || a.instance.localeCompare(b.instance),
     columns: [
       ["provider", (r) => r.provider], ["instance", (r) => r.instance], ["region", (r) => r.region], ["GPU", (r) => `${format.fixed(r.count, 0)} x ${r.accelerator}`],
       ["on demand", (r) => perHour(r.on_demand_usd_per_hour), true], ["spot", (r) => perHour(r.spot_usd_per_hour), true], ["reserved 1y", (r) => perHour(r.reserved_1y_usd_per_hour), true],
-      ["network", (r) => (r.network_bytes_per_s ? format.rate(r.network_bytes_per_s) : "-"), true], ["price of", (r) => r.price_date || "undated"], ["source", (r) => r.source],
+      ["network", (r) => (r.network_bytes_per_s ? format.rate(r.network_bytes_per_s) : "-"), true], ["price of", (r) => r.price_date || "undated", true], ["source", (r) => r.source],
     ],
     plots: [
       { title: "US dollars per PFLOP-hour", x: "day of the price", y: "USD per PFLOP-hour, bf16 dense, on demand", time: true, textX: (v) => new Date(v).toISOString().slice(0, 10), textY: (v) => format.usd(v),
         of: (r, peaks) => [/^\d{4}-\d\d-\d\d/.test(r.price_date) ? Date.parse(r.price_date.slice(0, 10)) : NaN, r.on_demand_usd_per_hour / (r.count * r.accelerator_share * peaks.get(r.accelerator) / 1e15)] },
     ],
+    more: (rows) => ages(rows),
   },
   models: {
     title: "Models", group: "kind", order: (a, b) => a.name.localeCompare(b.name),
@@ -46,7 +48,7 @@ const FIRST = 50;
 export async function show(main) {
   const state = fromAddress(new Set());
   const kind = KINDS[state.kind] ? state.kind : "gpus";
-  const { title, columns, plots, group, order } = KINDS[kind];
+  const { title, columns, plots, group, order, more } = KINDS[kind];
   const links = el("div", { class: "tabs", role: "group", "aria-label": "What is listed" }, Object.entries(KINDS).map(([key, one]) =>
     el("a", { href: `/catalog?kind=${key}`, "aria-current": key === kind ? "true" : null }, one.title)));
   const status = el("p", { class: "status busy", role: "status" }, `Loading ${title} …`);
@@ -73,13 +75,54 @@ export async function show(main) {
     fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, cell: text })), shown)
       : el("p", { class: "empty" }, `Nothing of the ${title} holds “${search.value}”.`),
     found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
-    fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)));
+    fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)), more?.(found));
     status.classList.remove("busy");
     status.textContent = `${found.length} of ${rows.length}`;
   }
   fill(main, el("h1", {}, "Catalog"), el("nav", { "aria-label": "Kinds" }, links),
     el("div", { class: "field" }, el("label", { for: id }, `Find among ${title}`), search), status, drawn, el("section", { class: "card" }, place));
   draw();
+}
+
+const DEAREST = 20; // accelerators of which a bar is drawn
+
+/** What a PFLOP-hour costs at least on each accelerator that somebody lets. */
+function cheapest(rows) {
+  const place = el("section", { class: "card" }, el("h2", {}, "US dollars per PFLOP-hour"), el("p", { class: "status busy" }, "Loading offers …"));
+  facts("instances").then((offers) => {
+    const peak = new Map(rows.map((one) => [one.name, one.peak.bf16]));
+    const least = new Map();
+    for (const offer of offers) {
+      const usd = offer.on_demand_usd_per_hour / (offer.count * offer.accelerator_share * peak.get(offer.accelerator) / 1e15);
+      if (usd > 0 && usd < (least.get(offer.accelerator)?.usd ?? Infinity)) least.set(offer.accelerator, { name: offer.accelerator, usd, offer });
+    }
+    const shown = [...least.values()].sort((a, b) => a.usd - b.usd).slice(0, DEAREST).reverse();
+    if (!shown.length) return place.remove();
+    return fill(place, el("h2", {}, "US dollars per PFLOP-hour"),
+      chart("The lowest price of a PFLOP/s of dense bf16 over an hour, on demand, by accelerator", () => ({
+        tooltip: { formatter: (p) => `${p.name}: ${format.usd(p.value)}\n${shown[p.dataIndex].offer.provider} ${shown[p.dataIndex].offer.instance}, price of ${shown[p.dataIndex].offer.price_date || "no date"}` },
+        grid: { left: 12, right: 24, top: 8, bottom: 24, containLabel: true },
+        xAxis: { type: "value", axisLabel: { formatter: format.usd } }, yAxis: { type: "category", data: shown.map((one) => one.name), axisTick: { show: false }, axisLabel: { interval: 0, fontSize: 11 } },
+        series: [{ type: "bar", data: shown.map((one) => one.usd) }],
+      }), { tall: true }), el("p", { class: "note" }, `At its lowest on-demand price, bf16 dense at the datasheet's peak; the ${shown.length} cheapest of ${least.size}.`));
+  }, () => place.remove());
+  return place;
+}
+
+const AGES = [[31, "a month"], [92, "3 months"], [183, "half a year"], [366, "a year"], [Infinity, "older"]];
+
+/** How old the prices are. */
+function ages(rows) {
+  const dated = rows.map((one) => Date.parse(one.price_date?.slice(0, 10))).filter(Number.isFinite);
+  if (!dated.length) return null;
+  const days = dated.map((moment) => (Date.now() - moment) / 86400e3);
+  const counts = AGES.map(([most], i) => days.filter((age) => age < most && age >= (AGES[i - 1]?.[0] ?? -Infinity)).length);
+  return el("section", { class: "card" }, el("h2", {}, "Age of prices"),
+    chart("Number of offers by the age of their price; the table holds each date", () => ({
+      tooltip: { formatter: (p) => `${p.name}: ${p.value} offers` },
+      xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)) }, yAxis: { type: "value", minInterval: 1 },
+      series: [{ type: "bar", data: counts, barMaxWidth: 60 }],
+    })), el("p", { class: "note" }, `${dated.length} of ${rows.length} prices have a date; half of them are older than ${format.fixed([...days].sort((a, b) => a - b)[Math.floor(days.length / 2)], 0)} days.`));
 }
 
 function scatter(plot, rows, group, peaks) {

@@ -10,11 +10,11 @@ function colour(name) {
 }
 
 /** Colours in order, of the theme that holds now. */
-export const palette = () => [colour("--main"), colour("--warm"), colour("--good"), colour("--soft"), colour("--bad"), colour("--edge")];
+export const palette = () => Array.from({ length: 8 }, (_, index) => colour(`--hue-${index}`));
 
 /** A chart; `option()` gives what the library draws, `click` is told the datum. `label` says what it shows. */
-export function chart(label, option, { low = false, click } = {}) {
-  const place = el("div", { class: low ? "chart low" : "chart", role: "img", "aria-label": label });
+export function chart(label, option, { low = false, tall = false, click } = {}) {
+  const place = el("div", { class: low ? "chart low" : tall ? "chart tall" : "chart", role: "img", "aria-label": label });
   library ??= import("./vendor/echarts.js");
   library.then((echarts) => {
     let one = null;
@@ -33,12 +33,18 @@ export function chart(label, option, { low = false, click } = {}) {
   return place;
 }
 
+/** A number at an axis: no unit at zero, no zeros behind the point. */
+const brief = (value, text) => (value === 0 ? "0" : text(value).replace(/\.0+(?=\D|$)/, "").replace(/(\.\d*[1-9])0+(?=\D|$)/, "$1"));
+
 function themed(option) {
   const axis = (one) => ({
     nameLocation: "middle", nameGap: 28, nameTextStyle: { color: colour("--soft") },
     axisLine: { lineStyle: { color: colour("--edge") } },
-    splitLine: { lineStyle: { color: colour("--line") } }, ...one, axisLabel: { color: colour("--soft"), hideOverlap: true, ...one.axisLabel },
+    splitLine: { lineStyle: { color: colour("--line") } }, ...one,
+    axisLabel: { color: colour("--soft"), hideOverlap: true, ...one.axisLabel, formatter: one.axisLabel?.formatter && ((value) => brief(value, one.axisLabel.formatter)) },
   });
+  const across = (one) => ({ ...one, axisLabel: { alignMinLabel: "left", alignMaxLabel: "right", ...one.axisLabel } });
+  const ends = (axes) => (Array.isArray(axes) ? axes.map(across) : axes && across(axes));
   const many = (axes) => (Array.isArray(axes) ? axes.map(axis) : axes && axis(axes));
   return {
     animation: false, color: palette(), textStyle: { color: colour("--ink"), fontFamily: "system-ui, sans-serif" },
@@ -46,7 +52,7 @@ function themed(option) {
     ...option,
     tooltip: { renderMode: "richText", backgroundColor: colour("--paper"), borderColor: colour("--edge"), textStyle: { color: colour("--ink") }, confine: true, ...option.tooltip },
     legend: option.legend && { textStyle: { color: colour("--ink") }, type: "scroll", top: 0, ...option.legend },
-    xAxis: many(option.xAxis), yAxis: many(option.yAxis),
+    xAxis: many(ends(option.xAxis)), yAxis: many(option.yAxis),
   };
 }
 
@@ -61,18 +67,18 @@ export function redraw() {
   }
 }
 
-/** One bar of parts, with a line where the capacity is. */
-export function stack(label, parts, text, limit = null) {
+/** One bar of parts in the order of the table below it, whose rows name their colours; with a line where the capacity is. */
+export function stack(label, parts, text, limit = null, unit = 1) {
   const most = Math.max(parts.reduce((sum, part) => sum + part.value, 0), limit?.value ?? 0);
   return chart(label, () => ({
-    legend: {}, grid: { left: 12, right: 24, top: 60, bottom: 12, containLabel: true },
-    tooltip: { formatter: (p) => `${p.seriesName}: ${text(p.value)}` },
-    xAxis: { type: "value", max: most * 1.04, axisLabel: { formatter: text } },
-    yAxis: { type: "category", data: [""], axisTick: { show: false } },
+    grid: { left: 12, right: 24, top: limit ? 26 : 8, bottom: 8, containLabel: true },
+    tooltip: { formatter: (p) => `${p.seriesName}: ${text(p.value * unit)}` },
+    xAxis: { type: "value", max: most / unit, axisLabel: { formatter: (value) => text(value * unit) }, splitNumber: 4 },
+    yAxis: { type: "category", data: [""], axisTick: { show: false }, axisLine: { show: false } },
     series: parts.map((part, index) => ({
-      name: part.name, type: "bar", stack: "all", data: [part.value], barWidth: 36,
+      name: part.name, type: "bar", stack: "all", data: [part.value / unit], barWidth: 40, itemStyle: { color: palette()[index % 8], borderColor: colour("--paper"), borderWidth: 1 },
       ...(limit && index === 0
-        ? { markLine: { symbol: "none", lineStyle: { color: colour("--bad"), width: 2 }, label: { formatter: limit.name, color: colour("--ink") }, data: [{ xAxis: limit.value }] } }
+        ? { markLine: { symbol: "none", lineStyle: { color: colour("--bad"), width: 2 }, label: { formatter: limit.name, color: colour("--ink"), align: "right", distance: [0, 4] }, data: [{ xAxis: limit.value / unit }] } }
         : {}),
     })),
   }), { low: true });

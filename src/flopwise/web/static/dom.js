@@ -19,6 +19,27 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** A status line: `told(text, fraction)` shows that work goes on, with a button that calls `stop`; `quiet(text)` that it ended. */
+export function statusLine() {
+  const line = el("p", { class: "status", role: "status", "aria-live": "polite" });
+  const bar = el("progress", { max: "1", "aria-label": "Progress" });
+  const told = (text, fraction = null, stop = null) => {
+    line.classList.add("busy");
+    if (fraction !== null) bar.value = fraction;
+    fill(line, el("span", {}, text), fraction === null ? null : bar, stop && el("button", { type: "button", class: "quiet", onclick: stop }, "Stop"));
+  };
+  const quiet = (text) => {
+    line.classList.remove("busy");
+    line.textContent = text;
+  };
+  return { line, told, quiet };
+}
+
+/** What stands where an answer will be: its outline. */
+export const skeleton = () => el("div", { class: "skeleton", "aria-hidden": "true" },
+  el("div", { class: "card" }, el("i", { class: "long" }), el("div", { class: "row" }, [1, 2, 3, 4].map(() => el("b", {})))),
+  el("div", { class: "card" }, [1, 2, 3, 4, 5, 6].map(() => el("i", {}))));
+
 let serial = 0;
 /** An id that nothing else has. */
 export const fresh = (what = "x") => `${what}-${(serial += 1)}`;
@@ -29,7 +50,7 @@ export function table(caption, columns, rows, row = () => ({})) {
     el("table", {},
       el("caption", {}, caption),
       el("thead", {}, el("tr", {}, columns.map((c) => el("th", { scope: "col", class: c.number && "n", "aria-sort": c.sorted }, c.title)))),
-      el("tbody", {}, rows.map((one) => el("tr", row(one), columns.map((c) => el("td", { class: c.number && "n" }, c.cell(one)))))),
+      el("tbody", {}, rows.map((one) => el("tr", row(one), columns.map((c) => el("td", { class: c.number ? "n" : c.kind }, c.cell(one)))))),
     ));
 }
 
@@ -54,8 +75,8 @@ export function band(low, value, high) {
   return svg;
 }
 
-/** Figures as tiles: [name, value, note, band]. */
+/** Figures as tiles: [name, value, note, band, the name of its provenance]. */
 export function tiles(figures) {
   return el("dl", { class: "figures" }, figures.filter(([, value]) => value !== null && value !== undefined)
-    .map(([name, value, note, drawn]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, drawn, note && el("small", {}, note)))));
+    .map(([name, value, note, drawn, origin]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("span", { "data-origin": origin }, value), drawn, note && el("small", {}, note)))));
 }

@@ -78,16 +78,35 @@ function drawFleet(found, place, question) {
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
     ]), found.optimality && el("p", { class: "note" }, found.optimality), download(question)),
-    el("div", { class: "cards" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
     el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
       { title: "workload", cell: (a) => a.workload }, { title: "environment", cell: (a) => a.environment }, { title: "runs on", cell: bought },
       { title: "bought", cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
     ], found.allocation)),
+    whatIf(found, expected),
+    el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => format.usd(s.usd_per_month), true], ["how", (s) => s.how]]),
-    listed("What if", found.whatif, [["what", (w) => w.name], ["possible", (w) => (w.feasible ? "yes" : "no")], ["a month", (w) => (w.usd_per_month === null ? "-" : format.usd(w.usd_per_month)), true], ["change", (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd)}`), true], ["", (w) => w.text]]),
     listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => format.percent(r.probability, 0), true], ["impact", (r) => format.percent(r.impact, 0), true], ["kind", (r) => r.kind], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
     listed("Assumed", found.assumptions, [["", (text) => text]]),
   );
+}
+
+/** What the month would cost if something else happened: one at a time, switched on. */
+function whatIf(found, expected) {
+  if (!found.whatif?.length) return "";
+  const most = Math.max(expected, ...found.whatif.map((one) => one.usd_per_month ?? 0));
+  const told = el("p", { role: "status", "aria-live": "polite" });
+  const bill = (usd) => [el("b", {}, usd === null ? "nothing runs it all" : format.usd(usd)), el("span", { class: "note" }, " a month"), usd === null ? null : el("meter", { min: "0", max: String(most), "aria-label": "of the dearest of these", value: usd })];
+  const show = (one) => fill(told, one ? [bill(one.usd_per_month), `${one.name}: ${one.text}`] : [bill(expected), "As planned."]);
+  const name = fresh("whatif");
+  const choice = (one, text, on) => el("label", {}, el("input", { type: "radio", name, checked: on, onchange: () => show(one) }), text);
+  show(null);
+  return el("section", { class: "card" }, el("h2", {}, "What if …"),
+    el("div", { class: "tabs", role: "radiogroup", "aria-label": "What if" }, choice(null, "as planned", true), found.whatif.map((one) => choice(one, one.name, false))), told,
+    el("details", {}, el("summary", {}, "All of them"), table("What else could happen", [
+      { title: "what", cell: (w) => w.name }, { title: "possible", cell: (w) => (w.feasible ? "yes" : "no") },
+      { title: "a month", number: true, cell: (w) => (w.usd_per_month === null ? "-" : format.usd(w.usd_per_month)) },
+      { title: "change", number: true, cell: (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd)}`) }, { title: "why", cell: (w) => w.text },
+    ], found.whatif)));
 }
 
 function listed(title, rows, columns) {

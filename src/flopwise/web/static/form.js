@@ -60,6 +60,7 @@ export function input(field, state, change) {
   const { low, high, write } = field.range ?? {};
   const place = () => {
     const number = slider && field.range.read(text.value);
+    slider?.classList.toggle("unset", !(number > 0));
     if (number > 0) slider.value = String(Math.round(1000 * Math.log(number / low) / Math.log(high / low)));
   };
   if (field.range) {
@@ -68,6 +69,7 @@ export function input(field, state, change) {
       oninput: () => {
         text.value = write(low * (high / low) ** (Number(slider.value) / 1000));
         slider.setAttribute("aria-valuetext", text.value);
+        slider.classList.remove("unset");
         change(field.key, said());
       },
     });

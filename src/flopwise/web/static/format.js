@@ -103,6 +103,17 @@ export function withUnit(value, unit = "") {
   return `${whole ? fixed(value, 0) : Math.abs(value) >= 1e7 ? count(value) : plain(value)} ${unit}`.trimEnd();
 }
 
+const PERCENTILES = ["mean", "p50", "p90", "p95", "p99"];
+
+/** At which percentile of requests a plan tells a latency: of its own target, or the strictest of the others, or p95; "" for users in step. */
+export function percentileOf(plan, name) {
+  if (plan.workload.traffic?.requests_per_s === undefined) return "";
+  const targets = plan.workload.targets ?? {};
+  const named = Object.values(targets).flatMap((target) => (typeof target === "object" ? Object.keys(target) : [])).filter((key) => PERCENTILES.includes(key));
+  const own = typeof targets[name] === "object" ? Object.keys(targets[name])[0] : undefined;
+  return own ?? named.sort((a, b) => PERCENTILES.indexOf(b) - PERCENTILES.indexOf(a))[0] ?? "p95";
+}
+
 /** The layout of a candidate in the field's letters, degrees of 1 left out. */
 export function layout(held) {
   const words = ["dp", "tp", "pp", "cp", "ep"].filter((k) => (held[k] ?? 1) !== 1).map((k) => `${k}${held[k]}`);
@@ -114,7 +125,7 @@ export function layout(held) {
     words.push(`recompute ${held.recompute}${(held.recompute_every ?? 1) > 1 ? `/${held.recompute_every}` : ""}`);
   }
   if (held.offload?.length) words.push(`offload ${held.offload.join("+")}`);
-  if ("replicas" in held) words.push(`${held.replicas} replicas`, `batch ${held.max_batch}`);
+  if ("replicas" in held) words.push(`${held.replicas} replica${held.replicas === 1 ? "" : "s"}`, `batch ${held.max_batch}`);
   words.push(String(held.precision || held.weights));
   if ((held.kv_dtype ?? "bf16") !== "bf16") words.push(`kv ${held.kv_dtype}`);
   return words.join(" ");

@@ -1,7 +1,7 @@
 // Plan: a model and a workload in, ranked machines and layouts out, and everything behind the one that is chosen.
 
-import { ask, facts, options } from "./api.js";
-import { band, el, fill, table, tiles } from "./dom.js";
+import { ask, facts, job, options } from "./api.js";
+import { band, el, fill, fresh, skeleton, statusLine, table, tiles } from "./dom.js";
 import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers } from "./planned.js";
@@ -46,6 +46,11 @@ const FIELDS = {
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
 
+/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer. */
+const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
+const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
+const LONG_MS = 1500; // from here on a first look is worth it
+
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
 export async function show(main) {
@@ -61,10 +66,11 @@ export async function show(main) {
   delete state.pick;
   let running = null;
   let timer = 0;
+  let took = Infinity; // ms of the last answer
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
-  const status = el("p", { class: "status", role: "status", "aria-live": "polite" });
+  const status = statusLine();
   const results = el("div", { id: "results" });
-  fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status, results)));
+  fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status.line, results)));
 
   const remember = () => toAddress(pick > 1 ? { ...state, pick } : state);
 
@@ -73,6 +79,7 @@ export async function show(main) {
     else state[key] = value;
     pick = 1;
     remember();
+    running?.abort();
     clearTimeout(timer);
     timer = setTimeout(answer, PAUSE_MS);
   }
@@ -95,7 +102,7 @@ export async function show(main) {
 
   function drawForm() {
     const task = state.task;
-    const shown = [...(OF_TASK[task] ?? []), ...(task ? WHERE : [])];
+    const shown = OF_TASK[task] ?? [];
     const picker = el("input", { type: "file", accept: ".json", class: "noprint", "aria-label": "A config.json", onchange: () => upload(picker.files[0]) });
     const drop = el("div", {
       class: "drop", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
@@ -106,43 +113,62 @@ export async function show(main) {
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
         el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)))),
       shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
+      task && el("details", { open: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, el("summary", {}, "Where it may run"), WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && input({ key: "objective", label: "Rank by", choices: [["", "cost"], ["time", "time"], ["energy", "energy"]] }, state, change),
-      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown]), state, change));
+      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown, ...WHERE]), state, change));
   }
 
   async function answer() {
     running?.abort();
     if (!state.workload || !state.task) {
-      status.textContent = "";
+      status.quiet("");
       fill(results, el("div", { class: "empty" }, el("h2", {}, "What do you want to run?"),
         el("p", {}, "Choose a model and a workload: the ways of running it are ranked over all offers, with what each costs and how sure that is."),
-        el("ul", {}, EXAMPLES.map(([text, query]) => el("li", {}, el("a", { href: `/plan?${query}` }, text))))));
+        el("div", { class: "choices" }, EXAMPLES.map(([title, text, address]) => el("a", { href: address }, el("b", {}, title), text)))));
       return;
     }
     const mine = (running = new AbortController());
     const question = { ...state };
     if (state.workload === "config.json" && files["config.json"]) question.files = files;
     const begun = performance.now();
-    status.classList.add("busy");
-    status.textContent = "Planning …";
+    const stop = () => {
+      mine.abort();
+      status.quiet("Stopped.");
+      settle();
+    };
+    const told = (text, fraction) => status.told(text, fraction, stop);
+    told("Planning …");
+    if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
+    let whole = false;
+    if (took > LONG_MS && !PLACES.some((key) => key in question)) {
+      ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!whole) draw(plan, question, null, true); }, () => {});
+    }
     try {
-      const plan = await ask("plan", question, { signal: mine.signal });
+      const plan = await job("plan", question, { signal: mine.signal, progress: told });
+      whole = true;
+      took = performance.now() - begun;
       draw(plan, question, null);
-      status.textContent = `${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`;
+      status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
+      whole = true;
       if (problem.name === "AbortError") return;
       if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem);
       else fill(results, failed(problem));
-      status.textContent = problem.infeasible ? "No plan meets every target." : "No answer.";
+      status.quiet(problem.infeasible ? "No plan meets every target." : "No answer.");
     }
-    status.classList.remove("busy");
+    settle();
+  }
+
+  function settle() {
+    results.querySelector(".skeleton")?.remove();
     results.classList.remove("stale");
     results.removeAttribute("aria-busy");
   }
 
-  function draw(plan, question, problem) {
+  /** Draw an answer; `first`: it is a first look, of which nothing is chosen yet. */
+  function draw(plan, question, problem, first = false) {
     const rows = plan.plans.length ? plan.plans : plan.misses;
     const place = el("div", { id: "chosen" });
     const select = (row) => {
@@ -150,11 +176,17 @@ export async function show(main) {
       remember();
       for (const line of results.querySelectorAll("tr[data-rank]")) line.classList.toggle("chosen", line.dataset.rank === String(pick));
       for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === String(pick);
-      detail(place, row, plan, question, rows);
+      detail(place, row, plan, question, { rows, signal: running.signal });
     };
+    results.classList.toggle("stale", false);
+    if (first) {
+      fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
+        headline(rows[0], plan, true), ranked(rows, plan, 0, () => {}), front(plan, () => {}));
+      return;
+    }
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
-        el("ul", {}, problem.details.reasons.map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
+        el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
       rows.length ? ranked(rows, plan, pick, select) : null,
       el("div", { class: "cards" }, front(plan, select), levers(plan)),
@@ -168,9 +200,10 @@ export async function show(main) {
 }
 
 const EXAMPLES = [
-  ["A chat service: Llama-3.1-8B, two requests a second, first token within a second", "workload=Llama-3.1-8B&task=serve&rate=2&input=1024&output=256&ttft=1s&simulate=false"],
-  ["A fine-tuning: Llama-3.1-8B with LoRA on 20M tokens", "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M"],
-  ["A pre-training: 7B on 100B tokens within 30 days", "workload=7B&task=pretrain&tokens=100B&deadline=30d"],
+  ["A chat service", "Llama-3.1-8B, two requests a second, the first token within a second", "/plan?workload=Llama-3.1-8B&task=serve&rate=2&input=1024&output=256&ttft=1s&simulate=false"],
+  ["A fine-tuning", "Llama-3.1-8B with LoRA on 20M tokens", "/plan?workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M"],
+  ["A pre-training", "7B parameters on 100B tokens within 30 days", "/plan?workload=7B&task=pretrain&tokens=100B&deadline=30d"],
+  ["A fleet", "many workloads, several clouds and one budget, from a file", "/fleet"],
 ];
 
 /** How a problem is shown: its title, its message, and what to do. */
@@ -185,7 +218,15 @@ const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
 const likely = (row) => (Object.keys(row.meets).length ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
 const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
-const ends = (row, name, text) => (row[`${name}_low`] === null ? null : `80 % interval: ${text(row[`${name}_low`])} to ${text(row[`${name}_high`])}`);
+const ends = (row, name, text) => {
+  const [low, high] = [row[`${name}_low`], row[`${name}_high`]];
+  return low === null || text(low) === text(high) ? null : `80 % interval: ${text(low)} to ${text(high)}`;
+};
+
+const at = (plan, name) => {
+  const percentile = format.percentileOf(plan, name);
+  return percentile && (percentile === "mean" ? "on average" : `at ${percentile} of requests`);
+};
 
 function headline(best, plan, meets) {
   const figures = [
@@ -193,7 +234,7 @@ function headline(best, plan, meets) {
     [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd")],
   ];
   if (service(plan)) {
-    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s)], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s)]);
+    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft")], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot")]);
   }
   figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds")], ["Meets its targets", likely(best)]);
   return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
@@ -201,12 +242,9 @@ function headline(best, plan, meets) {
 
 const COLUMNS = [
   { key: "rank", title: "#", number: true, of: (c) => c.rank, text: (c) => String(c.rank) },
-  { key: "provider", title: "provider", of: (c) => c.provider },
-  { key: "instance", title: "instance", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}` },
-  { key: "region", title: "region", of: (c) => c.region },
-  { key: "gpus", title: "GPUs", number: true, of: (c) => c.num_gpus, text: (c) => String(c.num_gpus) },
-  { key: "gpu", title: "GPU", of: (c) => c.gpu },
-  { key: "layout", title: "layout", of: (c) => format.layout(c.layout) },
+  { key: "instance", title: "instance", kind: "name", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
+  { key: "gpu", title: "GPUs", kind: "name", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
+  { key: "layout", title: "layout", kind: "words", of: (c) => format.layout(c.layout) },
   { key: "memory", title: "memory", number: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s) },
   { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s) },
@@ -231,7 +269,7 @@ function ranked(rows, plan, pick, select) {
     const before = chosen();
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const column = columns.find((c) => c.key === sort.key);
-    const found = rows.filter((row) => wanted.every((word) => columns.some((c) => text(c, row).toLowerCase().includes(word))));
+    const found = rows.filter((row) => wanted.every((word) => columns.some((c) => `${text(c, row)} ${c.note?.(row) ?? ""}`.toLowerCase().includes(word))));
     found.sort((a, b) => {
       const [x, y] = [column.of(a), column.of(b)];
       return (x < y ? -1 : x > y ? 1 : 0) * (sort.up ? 1 : -1);
@@ -239,11 +277,11 @@ function ranked(rows, plan, pick, select) {
     const shown = all ? found : found.slice(0, FIRST);
     fill(place,
       table(`${plan.plans.length ? "Plans that meet every target" : "Nearest misses"}: ${shown.length} of ${rows.length}`, [
-        { title: "show", cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === before, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(row) }) },
+        { title: el("span", { class: "unseen" }, "show"), cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === before, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(row) }) },
         ...columns.map((c) => ({
           number: c.number, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
           title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
-          cell: (row) => text(c, row),
+          kind: c.kind, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === before && "chosen" })),
       found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
@@ -255,7 +293,11 @@ function ranked(rows, plan, pick, select) {
 /** What was ruled out and why; any instance or GPU can be asked for. */
 function ruledOut(plan, question) {
   const place = el("div", { role: "status", "aria-live": "polite" });
-  const field = el("input", { type: "text", "aria-label": "Instance or GPU", placeholder: "p5.48xlarge, h100 …" });
+  const known = el("datalist", { id: fresh("offers") });
+  const suggest = () => {
+    if (!known.children.length) Promise.all([names("instances", "instance"), names("gpus", "name")]).then((lists) => fill(known, lists.flat().map((name) => el("option", { value: name }))), () => {});
+  };
+  const field = el("input", { type: "text", "aria-label": "Instance or GPU", placeholder: "p5.48xlarge, h100 …", list: known.id, onfocus: suggest });
   async function why() {
     const name = field.value.trim();
     if (!name) return;
@@ -272,7 +314,7 @@ function ruledOut(plan, question) {
     }
   }
   return el("section", { class: "card" }, el("h2", {}, "Why not …?"),
-    el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, el("button", {}, "Ask")), place,
+    el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, known, el("button", {}, "Ask")), place,
     plan.ruled_out.length ? table("Ruled out", [
       { title: "count", number: true, cell: (r) => format.fixed(r.count, 0) }, { title: "of", cell: (r) => r.unit },
       { title: "reason", cell: (r) => r.reason }, { title: "example", cell: (r) => r.example || "-" },

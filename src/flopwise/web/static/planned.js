@@ -23,7 +23,7 @@ export function front(plan, select) {
       legend: {},
       tooltip: { formatter: (p) => told(p.data.row) },
       xAxis: { type: "log", name: target ? AXES[target] ?? target : "time", axisLabel: { formatter: format.seconds } },
-      yAxis: { type: "log", axisLabel: { formatter: (v) => `$${format.count(v)}` } },
+      yAxis: { type: "log", axisLabel: { formatter: (v) => `$${format.count(v).replace(" ", "")}` } },
       series: [
         { name: "cheapest at each time", type: "line", data: lower, symbolSize: 7, lineStyle: { width: 2 } },
         { name: "plans", type: "scatter", data: all, symbolSize: (v, p) => (p.data.row.rank === 1 ? 16 : 9), itemStyle: { opacity: 0.75 } },

@@ -104,7 +104,7 @@ function terms(run) {
     chart("Seconds of each term, expected and measured; the table holds the same figures", () => ({
       legend: {}, tooltip: { formatter: (p) => `${p.name}, ${p.seriesName}: ${format.seconds(p.value)}` },
       xAxis: { type: "value", axisLabel: { formatter: taken } }, yAxis: { type: "category", data: rows.map((term) => term.name) },
-      series: [["expected", "expected_s", 3], ["measured", "measured_s", 0]].map(([name, key, hue]) => ({ name, type: "bar", data: rows.map((term) => term[key]), itemStyle: { color: palette()[hue] } })),
+      series: [["expected", "expected_s", 7], ["measured", "measured_s", 0]].map(([name, key, hue]) => ({ name, type: "bar", data: rows.map((term) => term[key]), itemStyle: { color: palette()[hue] } })),
     })),
     table("Terms", [
       { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },

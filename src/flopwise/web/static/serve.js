@@ -1,6 +1,6 @@
 // Serve: what users of a service see: the curve of latency against throughput, and requests through replicas.
 
-import { ask, facts } from "./api.js";
+import { ask, facts, job } from "./api.js";
 import { chart } from "./charts.js";
 import { el, fill, table, tiles } from "./dom.js";
 import { counts, times } from "./form.js";
@@ -8,18 +8,23 @@ import * as format from "./format.js";
 import { questionPage } from "./asked.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
+const scales = (state) => Boolean(state.autoscale);
 const FIELDS = [
   { key: "model", label: "Model", placeholder: "Llama-3.1-8B", suggestions: () => names("models") },
   { key: "gpu", label: "GPU", placeholder: "l40s", suggestions: () => names("gpus") },
-  { key: "replicas", label: "Replicas", range: counts(1, 256) },
+  { key: "replicas", label: "Replicas", range: counts(1, 256), when: (state) => !scales(state) },
   { key: "rate", label: "Requests a second", range: counts(0.1, 1000), hint: "Empty with a trace." },
   { key: "input", label: "Tokens of a prompt", placeholder: "1024", hint: "1024, 200:800, lognormal:900:cv=1." },
   { key: "output", label: "Tokens of an answer", placeholder: "256" },
   { key: "duration", label: "Traffic of", range: times(10, 86400) },
   { key: "ttft", label: "First token within", range: times(0.05, 30) },
   { key: "tpot", label: "Each further token within", range: times(0.005, 0.5) },
-  { key: "autoscale", label: "Autoscaling", choices: [["", "fixed replicas"], ["concurrency", "by requests in flight"]] },
-  { key: "target", label: "In flight for each replica, where it scales", range: counts(1, 256) },
+  { key: "autoscale", label: "Autoscaling", redraws: true, choices: [["", "fixed replicas"], ["concurrency", "by requests in flight"], ["queue", "by requests that wait"], ["utilisation", "by the time replicas are busy"], ["kv", "by how full the cache is"]] },
+  { key: "target", label: "Of that, for each replica", hint: "Requests (8), or a share (0.7) of time or cache.", range: counts(0.1, 256), when: scales },
+  { key: "min_replicas", label: "Replicas, at least", range: counts(1, 64), when: scales },
+  { key: "max_replicas", label: "Replicas, at most", range: counts(1, 256), when: scales },
+  { key: "cold_start", label: "From the wish for a replica to its first request", range: times(1, 1800), when: scales },
+  { key: "cool_down", label: "Never fewer than wanted so long", range: times(1, 3600), when: scales },
 ];
 const START = { model: "Llama-3.1-8B", gpu: "l40s", rate: "2", input: "1024", output: "256", duration: "5min", ttft: "1s" };
 const TITLES = { ttft_s: "TTFT", tpot_s: "TPOT", itl_s: "between tokens", e2e_s: "whole request" };
@@ -31,9 +36,8 @@ export function show(main) {
     before: ({ state, change, files, drawForm }) => traceField(state, change, files, drawForm),
     run: async (noun, question, how) => {
       const asked = { ...question };
-      if (asked.autoscale) delete asked.replicas;
-      else delete asked.target;
-      const [run, curve] = await Promise.all([ask(noun, asked, how), latencyCurve(asked, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
+      for (const field of FIELDS) if (field.when && !field.when(asked)) delete asked[field.key];
+      const [run, curve] = await Promise.all([job(noun, asked, how), latencyCurve(asked, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
       return { run, curve };
     },
     draw: (found, place) => drawRun(found.run ?? found, found.curve ?? null, place),
@@ -81,18 +85,29 @@ function drawRun(run, curve, place) {
       { title: "", cell: ([, name]) => name },
       ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key]) => (run[key][p] === null ? "-" : format.seconds(run[key][p])) })),
     ], Object.entries(TITLES))),
-    el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(line) : null, points.length > 1 ? throughput(points) : null),
+    el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(run) : null, points.length > 1 ? throughput(points) : null),
     run.assumptions?.length ? el("section", { class: "card" }, el("h2", {}, "Assumed"), el("ul", {}, run.assumptions.map((text) => el("li", {}, text)))) : null);
 }
 
-function timeline(line) {
-  const held = Object.entries({ running: "running", queue: "waiting", replicas: "replicas", blocks: "blocks of cache" }).filter(([key]) => line[key]);
-  return el("section", { class: "card" }, el("h2", {}, "Over time"),
-    chart("Requests that run and wait, replicas, and blocks of cache in use, over the time of the run", () => ({
-      legend: {}, tooltip: { trigger: "axis", valueFormatter: (v) => format.plain(v) },
-      xAxis: { type: "value", name: "time", axisLabel: { formatter: format.seconds } }, yAxis: [{ type: "value" }, { type: "value", splitLine: { show: false } }],
-      series: held.map(([key, name]) => ({ name, type: "line", symbol: "none", yAxisIndex: key === "blocks" ? 1 : 0, step: key === "replicas" ? "end" : false, data: line.time_s.map((t, i) => [t, line[key][i]]) })),
-    })));
+/** Distances of the marks of a time axis. */
+const STEPS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800];
+
+/** Requests, cache and replicas over the time of the run, each in its own picture. */
+function timeline(run) {
+  const line = run.timeline;
+  const drawn = (key) => line.time_s.map((t, i) => [t, line[key][i]]);
+  const over = (title, note, series) => el("section", { class: "card" }, el("h2", {}, title),
+    chart(`${title} over the time of the run`, () => ({
+      legend: series.length > 1 ? {} : undefined, tooltip: { trigger: "axis", valueFormatter: (v) => format.plain(v) },
+      xAxis: { type: "value", max: line.time_s.at(-1), interval: STEPS_S.find((step) => line.time_s.at(-1) / step <= 6), name: "time", axisLabel: { formatter: format.seconds } }, yAxis: { type: "value", minInterval: 1 },
+      series: series.map(([key, name, step]) => ({ name, type: "line", symbol: "none", step: step ? "end" : false, areaStyle: { opacity: 0.15 }, data: drawn(key) })),
+    })), el("p", { class: "note" }, note));
+  const several = line.replicas && new Set(line.replicas).size > 1;
+  return [
+    over("Requests that run and wait", `${format.plain(run.mean_running)} run and ${format.plain(run.mean_queue)} wait on average.`, [["running", "running"], ["queue", "waiting"]].filter(([key]) => line[key])),
+    line.blocks && over("KV cache: blocks in use", `At most ${format.percent(run.kv_peak_frac)} of the cache, ${format.percent(run.kv_mean_frac)} on average.`, [["blocks", "blocks"]]),
+    several && over("Replicas", `Between ${format.plain(Math.min(...line.replicas))} and ${format.plain(Math.max(...line.replicas))}; ${format.plain(run.replica_hours)} replica-hours${run.cost_usd === null ? "" : `, ${format.usd(run.cost_usd)}`}.`, [["replicas", "replicas", true]]),
+  ];
 }
 
 function throughput(points) {

@@ -71,11 +71,11 @@ def _predictors(c: Fields, width: int, layer: Items) -> tuple[list[Items], tuple
         return [], ()
     if not c.flag("flopwise_mtp"):
         return [], (
-            f"{count} multi-token-prediction layer(s) left out, as transformers does; 'flopwise_mtp': true counts them",
+            f"{count} multi-token-prediction layers left out, as transformers does; 'flopwise_mtp': true counts them",
         )
     norms = RMS("mtp/embed_norm", width), RMS("mtp/hidden_norm", width)
     merged = (*norms, Linear("mtp/project", 2 * width, width), *layer)
-    return [merged] * count, (f"{count} multi-token-prediction layer(s) counted",)
+    return [merged] * count, (f"{count} multi-token-prediction layers counted",)
 
 
 def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:

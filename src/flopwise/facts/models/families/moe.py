@@ -35,6 +35,7 @@ class Manner:
     shared_bias: str = ""  # key of the flag that gives shared experts biases
     dense: str = "intermediate_size"  # key of the dense layers' columns
     bias: bool = False  # experts and router have biases
+    clamped: bool = False  # the inputs of the experts' activation are limited
     selection_bias: bool = False  # a learned number an expert that only their selection sees
     sinks: bool = False
     gated_attention: bool = False
@@ -56,7 +57,7 @@ MANNERS: dict[str, Manner] = {
     "olmoe": Manner(traits=Traits(qk_norm="full"), experts="num_experts"),
     "granitemoe": Manner(traits=_SCALED),
     "granitemoeshared": Manner(traits=_SCALED, shared="shared_intermediate_size"),
-    "gpt_oss": Manner(bias=True, sinks=True, traits=Traits()),
+    "gpt_oss": Manner(bias=True, clamped=True, sinks=True, traits=Traits()),
     "minimax_m2": Manner(traits=Traits(bias=False, out_bias=False, qk_norm="full")),
     "minimax_m3_vl_text": Manner(
         traits=replace(NO_BIASES, qk_norm="head"), shared="shared_intermediate_size", dense="dense_intermediate_size",
@@ -105,7 +106,7 @@ def mixture(c: Fields, m: Manner, width: int) -> Mixture:
     shared = c.count(m.shared) if m.shared else hidden * c.count(m.shared_count) if m.shared_count else 0
     return Mixture(
         width=width, experts=experts, top_k=top_k, hidden=hidden, act=activation(c.text("hidden_act", "silu")),
-        bias=m.bias, router_bias=m.bias, selection_bias=m.selection_bias,
+        bias=m.bias, clamped=m.clamped, router_bias=m.bias, selection_bias=m.selection_bias,
         shared_bias=flag(c, m.shared_bias or False), shared_hidden=shared, shared_gate=m.shared_gate, groups=groups,
         top_groups=min(c.count("topk_group") or groups, groups),
     )  # fmt: skip

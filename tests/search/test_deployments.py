@@ -1,0 +1,115 @@
+"""Replicas that are timed together come out as each by itself: devices alike, links and layouts of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flopwise.errors import MissingFactError
+from flopwise.facts.catalog import load_facts
+from flopwise.search.answer import RejectionLog
+from flopwise.search.deployments import (
+    SIZED,
+    KeptAnswers,
+    ReplicaQuestion,
+    SizedReplicas,
+    deployments,
+    size_together,
+)
+from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.plan_serving import nodes_with_engine
+from flopwise.search.replica import with_facts
+from flopwise.search.workload import Resolved
+from flopwise.search.workload_file import workload_from
+from flopwise.serving.steady import closed_loop, full_step_s
+from flopwise.serving.techniques import request_work, runner
+
+FACTS = load_facts()
+MODELS = ("Llama-3.1-8B", "Mixtral-8x7B")
+
+
+def asked(model: str, gpu: str, rate: float = 7.0) -> tuple[Resolved, list[NodeKind]]:
+    """A service, and the nodes with one device that it may run on."""
+    workload = with_facts(
+        workload_from({
+            "model": model, "task": "serve", "constraints": {"gpus": [gpu], "max_gpus": 16},
+            "traffic": {"requests_per_s": rate, "input_tokens": 700, "output_tokens": 150},
+        }), FACTS,
+    )  # fmt: skip
+    log = RejectionLog()
+    return workload, nodes_with_engine(node_kinds(workload, FACTS, log), workload, FACTS.model(model), log)
+
+
+def questions(model: str, gpu: str) -> list[ReplicaQuestion]:
+    workload, nodes = asked(model, gpu)
+    forms = FACTS.weight_format("bf16"), FACTS.cache_format("bf16")
+    return [ReplicaQuestion.of(FACTS.model(model), workload, node, *forms) for node in nodes]
+
+
+def same(one: Any, other: Any) -> None:
+    """Every column of two tuples of columns is the same, to the last digits."""
+    for mine, theirs in zip(one, other, strict=True):
+        if isinstance(mine, tuple):
+            same(mine, theirs)
+        else:
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
+    """Nodes of 1 to 16 A100 with networks of several speeds: messages of each go over its own links."""
+    SIZED.clear()
+    group = questions(model, "A100-SXM-80")
+    assert len({asked.node.cluster.rates.key for asked in group}) == 1
+    assert len({asked.node.cluster.fabric for asked in group}) > 3
+    size_together(group)
+    sized = [SIZED[asked] for asked in group]
+    some = [one for one in sized if isinstance(one, SizedReplicas)]
+    assert len(some) > 3
+    for one in some:
+        machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
+        alone = closed_loop(machine, layout, one.batch, *work)
+        assert one.steady is not None
+        same(one.steady, alone)
+        full_s = full_step_s(machine, layout, alone.batch, *work)
+        np.testing.assert_allclose(one.curves.full_s.ravel(), np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+
+
+def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:
+    model, forms = FACTS.model("Llama-3.1-8B"), (FACTS.weight_format("fp8"), FACTS.cache_format("fp8"))
+    workload, nodes = asked("Llama-3.1-8B", "h100")
+    alone = []
+    for node in nodes:
+        SIZED.clear()
+        alone.append(deployments(model, workload, node, *forms))
+    SIZED.clear()
+    size_together(ReplicaQuestion.of(model, workload, node, *forms) for node in nodes)
+    assert all(ReplicaQuestion.of(model, workload, node, *forms) in SIZED for node in nodes)
+    for node, other in zip(nodes, alone, strict=True):
+        found = deployments(model, workload, node, *forms)
+        assert (found is None) == (other is None)
+        if found is None or other is None:
+            continue
+        for name in ("ttft_s", "tpot_s", "e2e_s", "requests_per_s", "replicas", "watts_frac", "least_tpot_s"):
+            np.testing.assert_allclose(getattr(found, name), getattr(other, name), rtol=1e-12)
+
+
+def test_a_format_that_a_device_lacks_is_left_to_the_search_that_says_so() -> None:
+    """No kernels for fp8 run on a T4: nothing is kept, nothing raised before `deployments` says so."""
+    model, forms = FACTS.model("Llama-3.1-8B"), (FACTS.weight_format("fp8"), FACTS.cache_format("bf16"))
+    workload, nodes = asked("Llama-3.1-8B", "t4")
+    group = [ReplicaQuestion.of(model, workload, node, *forms) for node in nodes]
+    SIZED.clear()
+    size_together(group)
+    assert not any(question in SIZED for question in group)
+    with pytest.raises(MissingFactError, match="no kernels for fp8 weights"):
+        deployments(model, workload, nodes[0], *forms)
+
+
+def test_no_more_answers_are_kept_than_there_is_room_for() -> None:
+    kept, group = KeptAnswers(2), questions("Llama-3.1-8B", "h100")[:3]
+    for question in group:
+        kept[question] = None
+    assert [question in kept for question in group] == [False, True, True]
