@@ -41,7 +41,7 @@ def takes(*specs: type, **own: ValueKind) -> Callable[[Callable[P, R]], Callable
         extra = [_parameter(name, specs) for name in fields]
         call.__signature__ = shown.replace(parameters=[*named, *extra])  # type: ignore[attr-defined] # inspect reads it
         call.specs, call.spelled = specs, spelled  # type: ignore[attr-defined] # the stub is made from them
-        call.__doc__ = _documented(function.__doc__ or "", fields, spelled)
+        call.__doc__ = _docstring(function.__doc__ or "", fields, spelled)
         return call
 
     return declare
@@ -94,7 +94,7 @@ def _annotation(kind: Any, one: Option) -> str:
     )
 
 
-def _documented(text: str, fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:
+def _docstring(text: str, fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:
     """A docstring whose `Args:` say what each option is, after those that its author wrote."""
     lines = []
     for name, one in fields.items():

@@ -74,7 +74,7 @@ NAMED = 4
 """Rows that a listing names in its `repr`."""
 
 
-class Rows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep `what` its rows are
+class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep `what` its rows are
     """Facts in their order: a tuple that shows in a line, in a notebook as a table, and gives plain data."""
 
     what: str

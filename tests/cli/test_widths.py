@@ -8,9 +8,10 @@ import pytest
 from bad_inputs import BASES, GOOD_FILES, Case
 
 from flopwise import cli
-from flopwise.cli import render
+from flopwise.cli import progress, render, run
 
 WIDTHS = (80, 100, 120, 200)
+assert run.screen is progress.screen is render.screen, "loaded before a test replaces it"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -12,7 +12,7 @@ from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, take
-from flopwise.results import Rows
+from flopwise.results import FactRows
 from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def gpus(
     matching: str | None = None,
     facts: Path | str | None = None,
     calibration: str | None = None,
-) -> Rows[Accelerator]:
+) -> FactRows[Accelerator]:
     """The accelerators that pass every filter, in the order of the catalog.
 
     Args:
@@ -85,7 +85,7 @@ def gpus(
         and a.hbm_bytes >= least_bytes
         and _matches(matching, a.name)
     )
-    return Rows(passing, "accelerators")
+    return FactRows(passing, "accelerators")
 
 
 def largest_models(*names: str, facts: Path | str | None = None, calibration: str | None = None) -> list[LargestModels]:
@@ -124,7 +124,7 @@ def instances(
     purchase: str | None = None,
     max_usd_per_hour: float | None = None,
     facts: Path | str | None = None,
-) -> Rows[Offer]:
+) -> FactRows[Offer]:
     """The cloud offers that pass every filter, in the order of the catalog.
 
     Args:
@@ -167,7 +167,7 @@ def instances(
         and vendor in (None, chips[o.accelerator].vendor)
         and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
     )
-    return Rows(passing, "offers")
+    return FactRows(passing, "offers")
 
 
 def models(
@@ -177,7 +177,7 @@ def models(
     kind: str | None = None,
     matching: str | None = None,
     facts: Path | None = None,
-) -> Rows[Mapping[str, Any]]:
+) -> FactRows[Mapping[str, Any]]:
     """The rows of the catalog of models that pass every filter: name, model_type, kind, parameters ...
 
     Args:
@@ -207,7 +207,7 @@ def models(
             if given.lower() not in known:
                 raise UnknownNameError(what, given, known.values())
             rows = [row for row in rows if row[column] == known[given.lower()]]
-    return Rows((row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"]))), "models")
+    return FactRows((row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"]))), "models")
 
 
 def _matches(part: str | None, *names: str) -> bool:

@@ -148,7 +148,9 @@ def table(
     titles = [_title(headers[i]) for i in kept]
     cells = [[row[i] for i in kept] for row in cells]
     fitted = [widths[i] for i in kept] if paper.width is None else _column_widths(titles, cells, right, paper.width)
-    if fitted is None or any(len(_wrapped(t, w)) > TALLEST for row in cells for t, w in zip(row, fitted, strict=True)):
+    if fitted is None or any(
+        len(_cell_lines(t, w)) > TALLEST for row in cells for t, w in zip(row, fitted, strict=True)
+    ):
         return "\n\n".join(_record(titles, row, paper) for row in cells)
     head = [paper.paint(line, "bold") for line in _table_row(titles, fitted, right)]
     rule = paper.paint("  ".join("─" * width for width in fitted), "dim")
@@ -172,7 +174,7 @@ def _table_row(
     judged: Sequence[bool] = (),
 ) -> Iterator[str]:  # fmt: skip
     """The lines of one row, its cells wrapped to the widths of their columns; `judged` cells in colour."""
-    for parts in zip_longest(*map(_wrapped, texts, widths), fillvalue=""):
+    for parts in zip_longest(*map(_cell_lines, texts, widths), fillvalue=""):
         cells = [t.rjust(w) if number else t.ljust(w) for t, w, number in zip(parts, widths, right, strict=True)]
         if paper is not None and paper.color:
             cells = [_judgement(c, paper) if j else c for c, j in zip(cells, judged, strict=True)]
@@ -185,7 +187,7 @@ def _judgement(text: str, paper: Screen) -> str:
     return text if color is None else text.replace(text.strip(), paper.paint(text.strip(), color), 1)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _cell_lines(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width) or [""] if len(text) > width else [text]
 
 

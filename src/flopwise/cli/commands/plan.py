@@ -430,7 +430,7 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
         ("layout", _layout_text(best.layout)),
         ("price", _price(best)),
     ]
-    rows += _interval_rows(best, runs=plan.task in RUNS)
+    rows += _interval_rows(best, plan)
     if best.start_s:
         what = "machines that boot, image, weights, data, compilation"
         share = f"{units.format_usd(best.start_usd)} of the cost"
@@ -438,6 +438,8 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     figures = {name: value for name, value in best.figures.items() if value is not None}
     if plan.task == "encode":  # which has no first token
         figures.pop("ttft_s", None)
+    if plan.task not in RUNS:  # it stands above, with its interval
+        figures.pop("e2e_s", None)
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)
@@ -467,11 +469,15 @@ def _layout_text(layout: Mapping[str, Any]) -> str:
     )
 
 
-def _interval_rows(best: Candidate, *, runs: bool) -> Iterator[tuple[str, str]]:
-    """Time (of a run; a request's stands below), cost and energy with their 80 % intervals, and what those rest on."""
+def _interval_rows(best: Candidate, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Time, cost and energy with their 80 % intervals, and what those rest on."""
+    runs, seconds = plan.task in RUNS, units.format_seconds
     month = "" if runs else " a month"
-    shown = [("cost" + month, "cost_usd", units.format_usd), ("energy" + month, "energy_joules", units.format_joules)]
-    for title, figure, text in [*([("time", "seconds", units.format_seconds)] if runs else []), *shown]:
+    for title, figure, text in (
+        ("time" if runs else _label("e2e_s", plan), "seconds", seconds),
+        ("cost" + month, "cost_usd", units.format_usd),
+        ("energy" + month, "energy_joules", units.format_joules),
+    ):
         value, ends = getattr(best, figure), best.ends(figure)
         if value is not None and ends is not None:
             low, high = map(text, ends)
