@@ -263,6 +263,11 @@ def test_a_figure_that_is_clicked_says_where_it_comes_from(page: Page, capsys: p
     assert not _serious(page)
     dialog.get_by_role("button", name="Close").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
+    page.locator("[data-origin='step time'] button").focus()
+    page.keyboard.press("Enter")
+    expect(dialog.locator("summary").first).to_contain_text(re.compile("^step time: .* s = "))
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
     page.get_by_text("Formulas, facts with source and date").click()
     expect(page.locator(".tree details details").first).to_be_visible()
 

@@ -14,7 +14,7 @@ const LABELS = {
 const UNITS = { run: "a run", hour: "an hour", request: "a request", million_requests: "a million requests", million_tokens: "a million tokens", million_input_tokens: "a million input tokens", million_output_tokens: "a million output tokens", epoch: "an epoch" };
 /** Figures of a plan, and the names that they have in the provenance of the estimate of the same plan. */
 const ORIGINS = {
-  step_s: "lower bound of the step", tokens_per_s: "throughput", tokens_per_s_per_gpu: "throughput per GPU", gpu_hours: "GPU-hours", ttft_s: "TTFT", tpot_s: "TPOT", e2e_s: "whole request",
+  step_s: "step time", tokens_per_s: "throughput", tokens_per_s_per_gpu: "throughput per GPU", gpu_hours: "GPU-hours", ttft_s: "TTFT", tpot_s: "TPOT", e2e_s: "whole request",
   output_tokens_per_s: "throughput", usd_per_million_tokens: "cost per million output tokens", energy_joules: "energy", cost_usd: "cost",
 };
 const LATENCIES = { ttft_s: "ttft", tpot_s: "tpot", e2e_s: "latency" };
@@ -185,12 +185,21 @@ function origins(noun, own, files) {
   return explained.figures;
 }
 
+/** The figure of that name (or of that name for each of something) nearest to the root; null where there is none. */
+function named(figures, name) {
+  for (let level = figures, depth = 0; level.length && depth < 6; level = level.flatMap((one) => one.inputs ?? []), depth += 1) {
+    const one = level.find((figure) => figure.name === name) ?? level.find((figure) => figure.name.startsWith(`${name} per`));
+    if (one) return one;
+  }
+  return null;
+}
+
 /** Fill `place` with what `figures()` are made of: all, or the one of that name. */
 async function showOrigins(place, figures, name = null) {
   fill(place, el("p", { class: "status busy" }, "Looking up where it comes from …"));
   try {
     const all = await figures();
-    const some = name === null ? all : all.flatMap((one) => one.inputs ?? []).filter((one) => one.name === name);
+    const some = name === null ? all : [named(all, name)].filter(Boolean);
     fill(place, some.length ? some.map((one) => node(one, true)) : el("p", {}, "The estimate holds nothing more about it."));
   } catch (problem) {
     fill(place, el("p", { class: "error" }, problem.message));
