@@ -132,15 +132,10 @@ def coverage(kind: str, facts: Facts) -> dict[str, Any]:
             blind = without({family, vendor.lower()}, facts)
             maker_out += [(family, m.distance) for m in measured_rows(kind, rows, blind)]
     every = [m for own in by_family.values() for m in own]
-    # a family without rows is no surer than the known one that is met worst
-    farthest = max(
-        spread([(m.publisher, m.distance) for m in own]) for own in by_family.values() if len(own) >= FEW_ROWS
-    )
-    foreign = max(
-        spread([(m.publisher, m.distance) for m in own])
-        for own in by_family.values()
-        if own[0].device.vendor != GENERAL
-    )
+    # a family without rows is no surer than four of five that have some
+    known = {family: spread([(m.publisher, m.distance) for m in own]) for family, own in by_family.items()}
+    usual = spread([(f, known[f]) for f, own in by_family.items() if len(own) >= FEW_ROWS], once=True)
+    foreign = spread([(f, known[f]) for f, own in by_family.items() if own[0].device.vendor != GENERAL], once=True)
     of_training = kind == "training" and {
         "stacks": dict(sorted(Counter(row_stack(m.row) for m in every).items())),
         "large": spread([(m.publisher, m.distance) for m in every if float(m.row["gpus"]) > LARGE_GPUS]),
@@ -149,12 +144,12 @@ def coverage(kind: str, facts: Facts) -> dict[str, Any]:
         "families": {
             family: {
                 "maker": f"{own[0].device.vendor} {own[0].device.kind}", "rows": len({m.row["id"] for m in own}),
-                "sources": len({m.publisher for m in own}), "spread": spread([(m.publisher, m.distance) for m in own]),
+                "sources": len({m.publisher for m in own}), "spread": known[family],
                 "classes": dict(sorted(Counter(name for m in own for name in m.classes).items())),
             }
             for family, own in sorted(by_family.items())
         },
-        "family_out": max(farthest, spread(family_out, once=True)),
+        "family_out": max(usual, spread(family_out, once=True)),
         "maker_out": max(foreign, spread(maker_out, once=True)),
     }  # fmt: skip
 

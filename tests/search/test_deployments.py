@@ -114,16 +114,15 @@ def test_a_group_of_which_some_are_known_and_others_push_them_out_is_answered(mo
     group = questions("Llama-3.1-8B", "A100-SXM-80")
     alone = [sized_replicas(question) for question in group]
     monkeypatch.setattr(deployments_file, "SIZED", kept := KeptAnswers(2))
-    for exact in (False, True):
-        kept.clear()
-        size_together(group[:2], exact=exact)
-        size_together(group, exact=exact)
-        assert kept.hits == 2
-        for question, other in zip(group, alone, strict=True):
-            found = sized_replicas(question)
-            assert isinstance(found, SizedReplicas) == isinstance(other, SizedReplicas)
-            if isinstance(found, SizedReplicas) and isinstance(other, SizedReplicas):
-                same(found.steady, other.steady)
+    kept.clear()
+    size_together(group[:2])
+    size_together(group)
+    assert kept.hits == 2
+    for question, other in zip(group, alone, strict=True):
+        found = sized_replicas(question)
+        assert isinstance(found, SizedReplicas) == isinstance(other, SizedReplicas)
+        if isinstance(found, SizedReplicas) and isinstance(other, SizedReplicas):
+            same(found.steady, other.steady)
 
 
 def test_no_more_answers_are_kept_than_there_is_room_for() -> None:
