@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -123,6 +122,8 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
 
 def _page(title: str, rows: list[dict[str, Any]]) -> str:
     """A sentence above a table of the figures of `rows`, as HTML."""
+    import html  # noqa: PLC0415 - only notebooks need it
+
     shown = [f"<p><strong>{html.escape(title)}</strong></p>"]
     if rows:
         heads = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]

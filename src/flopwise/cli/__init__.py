@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-_OBJECTS_BEFORE_COLLECTION = 50_000
+_OBJECTS_BEFORE_COLLECTION = 200_000
 """Loading modules and facts makes fewer; Python's own threshold has it search them all for cycles several times."""
 _PARALLEL = ("probe", "watch")
 """Commands that time products on all cores or start programs of other people: their environment is left as it is."""
