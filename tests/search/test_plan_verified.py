@@ -73,9 +73,9 @@ def test_who_asked_is_told_before_the_simulator_is_compiled(monkeypatch: pytest.
     told: list[object] = []
     real = fleet.core
 
-    def core(on_compile: object) -> object:
+    def core(on_compile: object, *, shared: bool = True) -> object:
         told.append(on_compile)
-        return real()
+        return real(shared=shared)
 
     monkeypatch.setattr(fleet, "core", core)
     plan(asked(), FACTS, on_compile=lambda: None)
@@ -251,7 +251,7 @@ def test_a_batch_job_is_timed_by_the_simulator() -> None:
 @pytest.mark.parametrize(
     ("body", "line", "says"),
     [
-        ("  requests_per_s: 3\n  burstiness: 0\n", 5, "above 0, up to 100"),
+        ("  requests_per_s: 3\n  burstiness: 0\n", 5, "above 0.001, up to 100"),
         ("  requests_per_s: 3\n  peak: 0.5\n", 5, "allowed: 1 or more, up to 50"),
         ("  requests_per_s: 3\n  peak: .nan\n", 5, "nan is not finite"),
         ("  concurrency: 3\n  peak: 2\n", 5, "shapes the rate of requests"),

@@ -511,7 +511,8 @@ def _decoding_columns(
         ttft = np.asarray(seen[wanted["ttft"]].ttft_s) + behind
         tpot = np.asarray(token_s[wanted["tpot"]]) + behind
         whole = wanted["latency"]
-        e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole]) + behind
+        further_s = (outputs - 1) * token_s[whole] if outputs > 1 else 0.0  # which may be without end
+        e2e = np.asarray(seen[whole].ttft_s + further_s) + behind
         busy = arrivals * ranks / capacity
         total = np.full(batch.size, workload.requests_per_s / workload.peak * outputs)
         least_s = np.ravel(there.decode.floor_s) / each
