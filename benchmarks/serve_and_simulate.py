@@ -71,7 +71,7 @@ def closed(name: str, case: dict[str, Any], users: int) -> list[Difference]:
     """Means of a closed loop of `users`: a run of as many rounds as load generators make, begun by all at once."""
     lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
     steady = flopwise.serve(case["model"], concurrency=users, **lengths, **_options(case)).estimate
-    drawn = {what: f"{round(LEAST * n)}:{round((2 - LEAST) * n)}" for what, n in lengths.items()}
+    drawn: dict[str, Any] = {what: f"{round(LEAST * n)}:{round((2 - LEAST) * n)}" for what, n in lengths.items()}
     run = flopwise.simulate(
         case["model"], users=users, requests=max(ROUNDS * users, LEAST_REQUESTS), together=True, **drawn,
         **_options(case),
@@ -79,6 +79,8 @@ def closed(name: str, case: dict[str, Any], users: int) -> list[Difference]:
     ttft, tpot = np.asarray(run.ttft_s), np.asarray(run.tpot_s)
     rate = users / float(np.mean(run.e2e_s))  # Little's law; the end of the run, when few are left, is no steady state
     load = f"{users} users"
+    assert steady.ttft_s is not None
+    assert steady.tpot_s is not None
     figures = {
         "TTFT mean": (steady.ttft_s.value, ttft.mean()), "TPOT mean": (steady.tpot_s.value, tpot.mean()),
         "requests/s": (steady.requests_per_s, rate),
@@ -93,6 +95,9 @@ def opened(name: str, case: dict[str, Any], busy: float) -> list[Difference]:
     steady = flopwise.serve(case["model"], rate=busy * most, **lengths, **_options(case))
     run = flopwise.simulate(case["model"], rate=busy * most, requests=ARRIVALS, **lengths, **_options(case)).simulated
     waits, estimate = steady.under_load, steady.estimate
+    assert waits is not None
+    assert estimate.ttft_s is not None
+    assert estimate.tpot_s is not None
     ttft, tpot = (_middle(np.asarray(v)) for v in (run.ttft_s, run.tpot_s))
     load = f"{busy:.0%} busy"
     found = [

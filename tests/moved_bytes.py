@@ -18,7 +18,7 @@ def moved_bytes(forward: Callable[..., Any], *inputs: Any) -> tuple[float, float
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    class Counter(TorchDispatchMode):
+    class Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed where it is not installed
         total = 0.0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

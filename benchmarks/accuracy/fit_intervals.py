@@ -240,8 +240,8 @@ def main() -> None:
                 low, median, high = outside((low, median, high), out[name.removesuffix(".far")])
             ends = zip(("low", "median", "high"), (low, median, high), strict=True)
             out[name] = {end: round(math.exp(value), 4) for end, value in ends} | {"rows": len(own[name])}
-            ends = (f"{out[name][q]:.3f}" for q in ("low", "median", "high"))
-            print(f"  {name:38} {len(own[name]):5} x {factor:.2f}", *ends)
+            shown = (f"{out[name][q]:.3f}" for q in ("low", "median", "high"))
+            print(f"  {name:38} {len(own[name]):5} x {factor:.2f}", *shown)
     if given.write:
         document = {
             "source": "quantiles of measured / predicted in backtests, sources left out in turn (benchmarks/accuracy)",

@@ -129,7 +129,7 @@ def loop_at(machine: Runner, users: float, per_s: float, inputs: int, outputs: i
     sizes = np.array([[users]])
     steady = closed_loop(machine, ONE, sizes.ravel(), inputs, outputs)
     curves = SteadyCurves.of(machine, ONE, sizes, steady, inputs, outputs)
-    there = curves.steady._replace(batch=np.array([[float(steady.batch[0])]]))
+    there = curves.steady._replace(batch=np.array([[float(np.asarray(steady.batch)[0])]]))
     return OpenLoop(curves, np.array([[per_s]]), there, np.array([[more_s]]), curves.full_s)
 
 
@@ -157,13 +157,13 @@ def test_the_wait_is_that_of_pollaczek_and_khinchine() -> None:
         + beside * added_s + rho * each_s / (2 * (1 - rho))
     )  # fmt: skip
     mean = loop.percentile("mean")
-    assert mean.ttft_s.item() == pytest.approx(expected, rel=1e-9)
-    assert mean.tpot_s.item() == pytest.approx(
+    assert np.asarray(mean.ttft_s).item() == pytest.approx(expected, rel=1e-9)
+    assert np.asarray(mean.tpot_s).item() == pytest.approx(
         mean_s + per_s * (rho * each_s / (2 * (1 - rho)) + added_s) * added_s / 255 / (1 - per_s * added_s), rel=1e-9
     )
     variance = decode_s**2 / 12 + beside * added_s**2 + rho / (1 - rho) * each_s**2 / 3
     variance += (rho / (1 - rho) * each_s / 2) ** 2
-    p50, p99 = loop.percentile("p50").ttft_s.item(), loop.percentile("p99").ttft_s.item()
+    p50, p99 = (np.asarray(loop.percentile(name).ttft_s).item() for name in ("p50", "p99"))
     assert p50 < expected
     assert expected + 2.3263 * math.sqrt(variance) < p99 < expected + 4 * math.sqrt(variance)
 
@@ -189,16 +189,16 @@ def test_answers_meet_the_batch_and_the_prompts_of_the_same_arrivals() -> None:
     """Shots of a Poisson stream, played: 20 answers under way on average, each of 100 steps."""
     machine = plain_runner()
     loop = loop_at(machine, 20.0, 1e-6, INPUT, 101, more_s=2e-4)
-    batch = float(loop.steady.batch[0, 0])
-    each_s = float(loop.steady.added_s[0, 0]) / 100
+    batch = np.asarray(loop.steady.batch).item()
+    each_s = np.asarray(loop.steady.added_s).item() / 100
     rng = np.random.default_rng(2)
     sums = np.empty(20_000)
     for i in range(len(sums)):
         before, after = rng.random(rng.poisson(batch)), rng.random(rng.poisson(batch))
         sums[i] = 2e-4 * (before.sum() + after.sum()) + each_s * len(after)
     found = loop._each_token
-    assert float(found.variance[0, 0]) == pytest.approx(sums.var(), rel=0.05)
-    assert float(found.third[0, 0]) == pytest.approx(((sums - sums.mean()) ** 3).mean(), rel=0.25)
+    assert np.asarray(found.variance).item() == pytest.approx(sums.var(), rel=0.05)
+    assert np.asarray(found.third).item() == pytest.approx(((sums - sums.mean()) ** 3).mean(), rel=0.25)
 
 
 def test_pieces_of_a_prompt_are_served_one_after_another() -> None:
@@ -214,7 +214,7 @@ def test_pieces_of_a_prompt_are_served_one_after_another() -> None:
     planned_s = under_way * ((1 - rho) * 1.5 * decode_s + (ENGINE.steps_ahead - 1.5) * mean_s)
     found = loop_at(MACHINE, 4.0, per_s, 16_384, OUTPUT).percentile("mean")
     expected = ENGINE.request_s + 2 * piece_s + wait_s + planned_s
-    assert found.ttft_s.item() == pytest.approx(expected, rel=0.001)
+    assert np.asarray(found.ttft_s).item() == pytest.approx(expected, rel=0.001)
 
 
 def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
@@ -223,11 +223,11 @@ def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
     for per_s in (2.0, 10.0):
         found = curves.at(np.array([[per_s]])).steady
         mean_s = found.decode.seconds + found.prefill_share * (found.mixed.seconds - found.decode.seconds)
-        assert found.batch.item() == pytest.approx(per_s * OUTPUT * mean_s.item(), rel=0.02)
+        assert np.asarray(found.batch).item() == pytest.approx(per_s * OUTPUT * np.asarray(mean_s).item(), rel=0.02)
     twenty = closed_loop(MACHINE, ONE, 20.0, INPUT, OUTPUT)
-    found = estimate(plain_job(arrivals_per_s=float(twenty.requests_per_s), max_batch=200))
-    assert found.concurrency == pytest.approx(float(twenty.batch), rel=0.05)
-    assert found.requests_per_s == float(twenty.requests_per_s)
+    job = estimate(plain_job(arrivals_per_s=float(twenty.requests_per_s), max_batch=200))
+    assert job.concurrency == pytest.approx(float(twenty.batch), rel=0.05)
+    assert job.requests_per_s == float(twenty.requests_per_s)
     per_s = 0.5 * float(closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT).requests_per_s)
     calm = estimate(plain_job(arrivals_per_s=per_s, max_batch=200))
     mixed_s = step_s(1, HALF_WAY, INPUT, INPUT)
@@ -242,7 +242,9 @@ def test_the_closed_forms_have_the_same_terms() -> None:
     more = float(closed_loop(machine, ONE, 1.0, 1024, 256).ttft_s - closed_loop(MACHINE, ONE, 1.0, 1024, 256).ttft_s)
     assert more == pytest.approx(1024e-6, rel=1e-6)
     steady = closed_loop(MACHINE, ONE, 16.0, 1024, 256)
-    calm, busy = (loop_at(m, 16.0, 4.0, 1024, 256).percentile("mean").ttft_s.item() for m in (MACHINE, machine))
+    calm, busy = (
+        np.asarray(loop_at(m, 16.0, 4.0, 1024, 256).percentile("mean").ttft_s).item() for m in (MACHINE, machine)
+    )
     rho = 4.0 * 3.024e-3
     queue_s = rho * 3.024e-3 / (2 * (1 - rho))
     assert float(busy - calm) == pytest.approx(1024e-6 + queue_s + float(steady.batch) * 1e-4, rel=1e-6)

@@ -50,7 +50,7 @@ def test_bytes_are_those_that_pytorch_moves(kind: str, run: Any, inputs: tuple[t
 
 
 def test_passes_are_over_what_one_kernel_is_counted_to_move() -> None:
-    items = {
+    items: dict[str, Norm | Pointwise] = {
         "rmsnorm": Norm("norm", WIDTH), "rope": Pointwise("rope", WIDTH, "rope"),
         "gated": Pointwise("act", WIDTH, "silu", gated=True),
     }  # fmt: skip
