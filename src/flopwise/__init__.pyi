@@ -412,6 +412,7 @@ def plan(
     simulate: bool = ...,
     objective: str = ...,
     spot: str = ...,
+    reserved: str = ...,
     one_precision: str | None = ...,
     tokens: float | None | str = ...,
     samples: float | None | str = ...,
@@ -479,6 +480,8 @@ def plan(
     offload_weights: float | None | str = ...,
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     ttft: Latency | None | str = ...,
     tpot: Latency | None | str = ...,
     latency: Latency | None | str = ...,
@@ -552,6 +555,7 @@ def plan(
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
         spot: Offers whose spot price is not known: leave them out, or assume the provider's published discounts.
+        reserved: Offers whose reserved price is not known: leave them out, or assume the provider's published discounts.
         one_precision: One precision instead of all: of products in training, of weights in serving.
         tokens: Tokens of the whole run: 2T.
         samples: Sequences of the whole run, instead of tokens.
@@ -619,6 +623,8 @@ def plan(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         ttft: Time to the first token: 500ms, or at a percentile: p95=1s.
         tpot: Time per further output token, on average: 50ms, p95=50ms.
         latency: Whole request, from arrival to last token: 5s, p99=5s.
@@ -856,6 +862,8 @@ def serve(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -918,6 +926,8 @@ def serve(
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
@@ -984,6 +994,8 @@ def serve_sweep(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -1042,6 +1054,8 @@ def serve_sweep(
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
@@ -1201,6 +1215,8 @@ def simulate(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1288,6 +1304,8 @@ def simulate(
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1381,6 +1399,8 @@ def autoscale(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1468,6 +1488,8 @@ def autoscale(
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1551,6 +1573,8 @@ def batch(
     gpu_layers: int | None | str = ...,
     host: str | None = ...,
     expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
     facts: Path | None = ...,
@@ -1617,6 +1641,8 @@ def batch(
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
