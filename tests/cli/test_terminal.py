@@ -154,7 +154,7 @@ def test_every_command_that_reports_progress_shows_a_line_from_its_start() -> No
 def test_a_first_simulation_says_on_a_terminal_that_it_compiles(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = _Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(fleet, "cache_folder", lambda: None)  # nothing is kept: there is no way but to compile
+    monkeypatch.setattr(fleet, "cache_folder", lambda **_: None)  # nothing is kept: there is no way but to compile
     fleet.core.cache_clear()
     try:
         assert cli.main(["simulate", "Llama-3.1-8B", "--gpu", "h100", *command.split()]) == 0

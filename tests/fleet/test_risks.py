@@ -44,7 +44,7 @@ def test_growth_past_the_budget_is_a_risk() -> None:
 
 
 def test_one_machine_for_a_service_is_a_risk_of_its_failure_within_a_year() -> None:
-    alone = CHAT | {"traffic": CHAT["traffic"] | {"requests_per_s": 2}}
+    alone = CHAT | {"traffic": CHAT["traffic"] | {"requests_per_s": 0.5}}
     found = assess(fleet_from({"name": "f", "workloads": [alone]}), catalog(), scenarios=0, today=TODAY)
     (row,) = found.allocation
     assert row.count == 1

@@ -59,7 +59,7 @@ def test_batch_from_tokens() -> None:
     [
         ("model: a\ntask: serve\ntrafic:\n  requests_per_s: 1\n", 3, "unknown key 'trafic'"),
         ("model: a\ntask: serve\ntraffic:\n  requests_per_s: fast\n", 4, "not a quantity"),
-        ("model: a\ntask: serve\ntraffic:\n  requests_per_s: -1\n", 4, "allowed: above 0"),
+        ("model: a\ntask: serve\ntraffic:\n  requests_per_s: -1\n", 4, "allowed: above 1e-12"),
         ("model: a\ntask: sing\n", 2, "not one of"),
         ("model: a\ntask: serve\ntraffic: 5\n", 3, "expected a mapping"),
         ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  ttft: {p77: 1s}\n", 6, "p77"),

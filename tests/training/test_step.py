@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.cost.cluster import cluster
+from flopwise.cost.collectives import all_gather_s
+from flopwise.cost.sustained import training_rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -195,3 +197,18 @@ def test_routing_takes_the_host_a_fixed_time_a_layer_with_experts() -> None:
     assert launch_frac("Qwen3-30B-A3B", 1) > 0.2
     assert launch_frac("Qwen3-30B-A3B", 8) < launch_frac("Qwen3-30B-A3B", 1)
     assert launch_frac("Llama-3.1-8B", 1) == 0
+
+
+def test_weights_that_are_gathered_after_the_step_hide_behind_nothing() -> None:
+    """DeepSpeed's ZeRO 1 and 2: of a message of m seconds, stacks that gather beside the next forward pass show a
+    layer's share and, of the rest, what it slows computing by."""
+    model, stack = load_model("Llama-3.1-8B"), FACTS.stack("megatron-te")
+    assert (stack.gathers_after_step, FACTS.stack("deepspeed-zero2").gathers_after_step) == (False, True)
+    shown = []
+    for software in (replace(stack, gathers_after_step=True), stack):
+        recipe = recipe_with(seq_len=4096, global_batch=64, stack=software)
+        found = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(dp=8, zero=1), cluster=H100))
+        shown.append(dict(found.breakdown)["data_parallel"])
+    whole = 32 * float(all_gather_s(H100.fabric, 2 * 8.03e9 / 32, 8))
+    contention = training_rates(H100.rates, stack, "bf16").value["train_contention"]
+    assert shown[0] - shown[1] == pytest.approx(whole * (1 - 1 / 32) * (1 - contention), rel=0.02)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +81,8 @@ def mean_maximum(mean: Floats, variance: Floats, n: Ints) -> Floats:
 
 def _largest_normal(n: Ints) -> Floats:
     """Mean of the largest of `n` standard normal numbers; shape of `n`."""
+    from statistics import NormalDist  # noqa: PLC0415 - only models with skewed experts ask
+
     sizes, place = np.unique(np.asarray(n, dtype=np.float64), return_inverse=True)
     each = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in np.maximum(sizes, 1.0)])
     largest: Floats = each[place].reshape(np.shape(n))

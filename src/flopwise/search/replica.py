@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from flopwise.search.nodes import offer_cluster
-from flopwise.serving.estimate import request_tokens
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, generates
 from flopwise.serving.spec import RequestSpec
@@ -44,6 +43,8 @@ def with_lengths(workload: Resolved, model: Model) -> tuple[Resolved, tuple[str,
     given = {name: stated.get(name) for name in ("input_tokens", "output_tokens")}
     if workload.trace is not None or None not in given.values():
         return workload, ()
+    from flopwise.serving.estimate import request_tokens  # noqa: PLC0415 - an export states them
+
     prompt, answer, notes = request_tokens(model, RequestSpec(**given), encode=answers_in_one_pass(model, workload))
     changed: dict[str, Any] = {"input_tokens": prompt} if given["input_tokens"] is None else {}
     if given["output_tokens"] is None and answer:
