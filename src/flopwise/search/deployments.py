@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -606,8 +606,6 @@ def _one_pass_columns(
 
 # Replicas on several kinds of nodes with the same devices, timed together: what a step costs is mostly its calls
 
-T = TypeVar("T", Steady, Percentile)
-
 
 @values.dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRunner(Runner):
@@ -638,7 +636,7 @@ class JoinedRunner(Runner):
 
 
 class JoinedReplicas:
-    """Replicas of several jobs that differ in their links and layouts alone; `sizes` of each: sequences in flight."""
+    """Replicas of several jobs that differ in their links and layouts alone."""
 
     def __init__(self, jobs: Sequence[ServeJob]) -> None:
         machines = [runner(job) for job in jobs]
@@ -653,18 +651,13 @@ class JoinedReplicas:
 
     def closed_loops(self, in_flight: Sequence[Floats]) -> list[Steady]:
         """Each job's replicas with so many in flight: `closed_loop`."""
-        return list(self._split(self._closed_loop(in_flight)))
+        steady = closed_loop(self.machine, self.layout, np.concatenate(in_flight), *self.work)
+        return [_rows_of(steady, rows) for rows in self.rows]
 
     def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:
         """Seconds of each job's steps that use all of their prefill budget while `batches` decode."""
         whole: Floats = np.asarray(full_step_s(self.machine, self.layout, np.concatenate(batches), *self.work))
         return [whole[rows] for rows in self.rows]
-
-    def _closed_loop(self, in_flight: Sequence[Floats]) -> Steady:
-        return closed_loop(self.machine, self.layout, np.concatenate(in_flight), *self.work)
-
-    def _split(self, columns: T) -> Iterator[T]:
-        return (_rows_of(columns, rows) for rows in self.rows)
 
 
 def _rows(value: Any, rows: slice) -> Any:
@@ -675,7 +668,7 @@ def _rows(value: Any, rows: slice) -> Any:
 
 def _rows_of(columns: Any, rows: slice) -> Any:
     """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
-    if isinstance(columns, StepTime | Steady | Percentile):
+    if isinstance(columns, StepTime | Steady):
         return type(columns)(*(_rows_of(column, rows) for column in columns))
     column: Floats = columns
     return column[rows] if np.ndim(column) else column
