@@ -11,7 +11,7 @@ from flopwise import cli
 from flopwise.cli import progress, render, run
 
 WIDTHS = (80, 100, 120, 200)
-assert {module.__name__ for module in (run, progress, render)}, "loaded before a test replaces their screen"
+assert vars(run)["screen"] is vars(progress)["screen"] is render.screen, "loaded before a test replaces it"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

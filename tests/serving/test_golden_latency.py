@@ -214,7 +214,7 @@ def test_pieces_of_a_prompt_are_served_one_after_another() -> None:
     planned_s = under_way * ((1 - rho) * 1.5 * decode_s + (ENGINE.steps_ahead - 1.5) * mean_s)
     found = loop_at(MACHINE, 4.0, per_s, 16_384, OUTPUT).percentile("mean")
     expected = ENGINE.request_s + 2 * piece_s + wait_s + planned_s
-    assert np.asarray(found.ttft_s).item() == pytest.approx(expected, rel=0.001)
+    assert np.asarray(found.ttft_s).item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
@@ -226,13 +226,13 @@ def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
         assert np.asarray(found.batch).item() == pytest.approx(per_s * OUTPUT * np.asarray(mean_s).item(), rel=0.02)
     twenty = closed_loop(MACHINE, ONE, 20.0, INPUT, OUTPUT)
     job = estimate(plain_job(arrivals_per_s=float(twenty.requests_per_s), max_batch=200))
-    assert job.concurrency == pytest.approx(float(twenty.batch), rel=0.05)
+    assert job.concurrency == pytest.approx(float(twenty.batch), rel=0.02)
     assert job.requests_per_s == float(twenty.requests_per_s)
     per_s = 0.5 * float(closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT).requests_per_s)
     calm = estimate(plain_job(arrivals_per_s=per_s, max_batch=200))
     mixed_s = step_s(1, HALF_WAY, INPUT, INPUT)
     wait_s = (1 - math.exp(-0.5)) * ENGINE.steps_ahead * step_s(1, HALF_WAY)  # if an answer is under way
-    assert calm.ttft_s.value == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.02)
+    assert calm.ttft_s.value == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.01)
     assert calm.concurrency == pytest.approx(0.5, rel=0.02)
 
 
