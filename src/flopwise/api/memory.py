@@ -109,6 +109,7 @@ def _training(
     gpus: int | None,
 ) -> MemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known."""
+    from flopwise.training.layout import check_layout
     from flopwise.training.memory_answer import memory_answer
     from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_routing
@@ -116,11 +117,12 @@ def _training(
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
     seq_len, unsaid = data.seq_len(model, tunes=spec.tunes), spec.unsaid
-    layout = spec.layout(model, seq_len, gpus)
+    layout = spec.layout(model, gpus)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     spec = spec if chip is None else spec.on(chip, facts)
     wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
+    check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
     answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None, unsaid=unsaid)
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)

@@ -104,13 +104,16 @@ def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[f
 def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
     """The layout as said, or the best one, and who chose it."""
     if spec.says_layout:
-        layout = spec.layout(model, int(recipe.seq_len), gpus)
+        from flopwise.training.layout import check_layout
+
+        layout = spec.layout(model, gpus)
+        check_layout(layout, model, recipe)
         if not (spec.recompute or spec.recomputes_some):  # what the stack does where nobody says
             layout = replace(layout, recompute=RECOMPUTE.index(recipe.stack.recomputes[0]))
         return layout, "given"
     from flopwise.search.layout_search import best_layout
 
-    spec.layout(model, int(recipe.seq_len))  # refuses what cannot be
+    spec.layout(model)  # refuses what cannot be
     return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute, micro_batch=spec.micro_batch)
 
 

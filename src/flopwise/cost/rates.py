@@ -65,6 +65,7 @@ class Rates:
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
     is_host: bool = False  # a CPU: it launches what it computes, one after the other
     compiles: bool = False  # runs compiled graphs alone, whose elementwise operations are fused, whatever the software
+    matrix_unit_dim: int | None = None  # side of the systolic array that multiplies matrices
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -204,4 +205,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         assumptions=assumptions, tdp_w=accelerator.tdp_w, made_for_w=accelerator.made_for_w,
         clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
         is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
+        matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip

@@ -154,6 +154,7 @@ class TrainingStack(Software):
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
     node_dispatch: bool  # a token crosses the network once for each node that wants it (DeepEP, HybridEP), not once for
     # each of its experts
+    whole_experts: bool = False  # beside tp, `ep` spreads whole experts over tp x dp x cp; else tp cuts them, too
     context_messages: Literal[
         "ring", "gather", "all-to-all"
     ]  # of context parallelism: keys and values in a ring beside
@@ -171,9 +172,9 @@ class TrainingStack(Software):
     flash: bool  # has flash attention; else its attention writes scores unless it is told otherwise
     attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
     grouped_kernel: Literal[
-        "split", "fused", "fused-fp8", "batched"
+        "split", "fused", "fused-fp8", "batched", "ragged"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
-    # in every format as one batched product
+    # in every format as one batched product; ragged: XLA's kernel over uneven groups of rows
     expert_kernels: tuple[str, ...] = ()  # "bias", "clamp": what runs beside experts' products in kernels of its own
     cast_passes: float = _by_fit(
         "Passes over operands and results of a product in low precision, to cast and transpose them."

@@ -84,7 +84,7 @@ def check(job: TrainJob) -> None:
             f"global batch {recipe.global_batch} does not divide into dp {layout.dp} x micro-batch "
             f"{layout.micro_batch} = {replicas}; give a multiple of {replicas}"
         )
-    check_layout(layout, model, int(recipe.seq_len))
+    check_layout(layout, model, recipe)
     micros = int(recipe.global_batch) // replicas
     pipe = Pipe(int(layout.pp), int(layout.interleave), micros)
     _check_schedule(int(layout.schedule), pipe, model.stacks[0].num_layers)

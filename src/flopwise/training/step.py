@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
-from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.fabric import along, pcie_bytes_per_s
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
@@ -106,7 +106,8 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
         group = shard_ranks(layout.shard, dp * table.inner.cp[inner])
         rate = table.rates.matmul_flops_per_s("bf16")  # of large products
         tp, ep = table.inner.tp[inner], table.inner.ep[inner]
-        once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, ep, group, layout.zero)
+        span = table.recipe.expert_span(tp, ep)
+        once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, span, group, layout.zero)
         parts[NEWTON_SCHULZ] = once * _copies(table, degree, layout)
     if layout.offloads:
         forward_s, backward_s, rates = stage[0], stage[1] + stage[2], table.rates
@@ -231,22 +232,23 @@ def messages_s(
     grad_bytes = sent_grad_bytes(table.recipe)
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
     group = shard_ranks(shard, ranks)
+    links = along(table.fabric, inner=False, tp=tp)
     whole: Floats = np.zeros(inner.shape)
     reduce_, gather, across = whole, whole, whole
 
     def sent(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
-        seconds = collective(table.fabric, nbytes / pieces, n, stride=stride)
+        seconds = collective(links, nbytes / pieces, n, stride=stride)
         frac: Floats = table.software.message_frac
         if frac != 1.0:
             frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
         return pieces / frac * seconds
 
-    groups: list[tuple[Floats, Ints, Ints]] = [(table.dense_params[degree, inner], 1, tp)]
+    groups: list[tuple[Floats, Ints]] = [(table.dense_params[degree, inner], tp)]
     if table.expert_params.any():
-        groups.append((table.expert_params[degree, inner], ep, tp * ep))
-    for params, share, stride in groups:
+        groups.append((table.expert_params[degree, inner], table.recipe.expert_tp(tp, ep) * ep))
+    for params, stride in groups:
         grads, weights = params * grad_bytes, params * ACT_BYTES
-        members, every = np.maximum(group // share, 1), np.maximum(ranks // share, 1)
+        members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
         if wanted[0]:
             whole = whole + sent(all_reduce_s, grads, every, stride)
         if wanted[1]:
@@ -304,14 +306,15 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
 def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Trained parameters that a rank updates: sharded over the replicas from ZeRO 1 on.
 
-    Ranks with the same experts are dp * cp / ep: so many, fewer than of everything else, share their states.
+    Ranks with the same experts are dp * cp / `Recipe.expert_span`: so many, fewer than of everything else, share
+    their states.
 
     Source: Megatron-LM, distributed optimizer (expert data-parallel group); Rajbhandari et al. 2022 (arXiv:2201.05596)
     section 4. Assumes: groups of HSDP that hold no two ranks with the same experts shard none of them.
     """
     keys, zero = table.inner, np.asarray(layout.zero)
     group = shard_ranks(layout.shard, layout.dp * keys.cp[inner])
-    of_experts = np.maximum(group / keys.ep[inner], 1.0)
+    of_experts = np.maximum(group / table.recipe.expert_span(keys.tp[inner], keys.ep[inner]), 1.0)
     dense, expert = table.dense_params[degree, inner], table.expert_params[degree, inner]
     owned = dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
     return owned * _copies(table, degree, layout)
