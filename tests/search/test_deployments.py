@@ -76,7 +76,7 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
         assert one.steady is not None
         same(one.steady, alone)
         full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.curves.full_s.ravel(), np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
 
 def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:
