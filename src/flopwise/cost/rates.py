@@ -66,12 +66,16 @@ class Rates:
     is_host: bool = False  # a CPU: it launches what it computes, one after the other
     compiles: bool = False  # runs compiled graphs alone, whose elementwise operations are fused, whatever the software
     matrix_unit_dim: int | None = None  # side of the systolic array that multiplies matrices
+    _key: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
 
     @property
     def key(self) -> tuple[object, ...]:
         """The same of devices that compute alike: of those with more memory, too, but not of a share of one."""
-        columns = (getattr(self, each.name) for each in fields(self))
-        return tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
+        if not self._key:
+            columns = (getattr(self, each.name) for each in fields(self) if each.compare)
+            key = tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
+            object.__setattr__(self, "_key", key)
+        return self._key
 
     def peak_dtype(self, dtype: str) -> str:
         """The format whose datasheet rate a `PRECISIONS` entry runs at: fp16 for bf16 on a device without it.

@@ -162,6 +162,7 @@ class Space:
     families: tuple[Family, ...]
     offload: tuple[str, ...] = ()  # what lives in host memory: optimizer, parameters
     ruled_out: Counter[str] = field(default_factory=Counter)
+    _layouts: dict[int, Layout] = field(default_factory=dict, init=False, repr=False, compare=False)  # by row
 
     @property
     def size(self) -> int:
@@ -212,6 +213,11 @@ class Space:
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""
+        if row not in self._layouts:
+            self._layouts[row] = self._layout(row)
+        return self._layouts[row]
+
+    def _layout(self, row: int) -> Layout:
         layout = self.at_rows(np.array([row]))[2].at(0)
         if layout.recomputes_some and int(layout.recompute) != FULL:
             raise IndexError(row)

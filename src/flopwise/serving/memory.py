@@ -6,7 +6,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -165,6 +165,7 @@ def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: I
     return inner + tokens * 2 * stack.width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
 
 
+@lru_cache(maxsize=512)
 def generates(model: Model) -> bool:
     """Whether the model keeps a cache between steps."""
     items = [i for k in model.stacks[0].kinds for i in k.items]

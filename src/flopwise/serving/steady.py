@@ -260,9 +260,16 @@ def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
     Assumes: a larger batch sustains no lower rate.
     """
     rising = np.maximum.accumulate(rates, axis=0)
-    columns = [np.interp(arrivals_per_s[:, c], rising[:, c], sizes[:, c]) for c in range(rising.shape[1])]
-    found: Array = np.stack(columns, axis=1) * np.minimum(arrivals_per_s / rising[:1], 1.0)
-    return found
+    rows, columns = rising.shape
+    below = (rising[:, None, :] <= arrivals_per_s[None]).sum(axis=0) - 1
+    lower = np.clip(below, 0, rows - 1)
+    upper = np.minimum(lower + 1, rows - 1)
+    low, high = lower * columns + np.arange(columns), upper * columns + np.arange(columns)
+    least, start = sizes.ravel()[low], rising.ravel()[low]
+    apart = rising.ravel()[high] - start
+    slope = np.where(apart > 0, (sizes.ravel()[high] - least) / np.where(apart > 0, apart, 1.0), 0.0)
+    found: Array = slope * np.maximum(arrivals_per_s - start, 0.0) + least
+    return found * np.minimum(arrivals_per_s / rising[:1], 1.0)
 
 
 def one_pass_latency_s(
@@ -546,6 +553,8 @@ def straight_lines(points: Array, at: Array) -> Callable[[Floats], Array]:
 
     def value_table(values: Floats) -> Array:
         flat = np.ravel(values)
+        if flat.size == 1:
+            return np.broadcast_to(flat, at.shape)
         found: Array = flat[low] + share * (flat[high] - flat[low])
         return found
 

@@ -7,6 +7,7 @@ layers, so that any stage of any pipeline is a difference of two entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -422,3 +423,9 @@ def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes:
         if key not in again:
             total = total + (nbytes / elem_bytes if eight_bits and key in narrow else nbytes)
     return total
+
+
+@lru_cache(maxsize=16)
+def memory_table(model: Model, recipe: Recipe) -> MemoryTable:
+    """The table of a model under a recipe, kept for questions about single layouts that follow one another."""
+    return MemoryTable(model, recipe)

@@ -9,7 +9,7 @@ from flopwise.cost.energy import facility_joules, start_joules
 from flopwise.cost.money import num_instances, run_cost_usd, run_usd
 from flopwise.errors import InfeasibleError
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
-from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layer_sums import memory_table
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stragglers import STRAGGLERS
 from flopwise.units import HOUR_S, format_seconds
@@ -152,7 +152,7 @@ def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
 
 def job_goodput(job: TrainJob) -> tuple[float, Goodput]:
     """(bytes of a checkpoint, goodput) of a job under its conditions."""
-    nbytes = checkpoint_bytes(MemoryTable(job.model, job.recipe))
+    nbytes = checkpoint_bytes(memory_table(job.model, job.recipe))
     columns = goodput(int(job.layout.num_gpus), nbytes, job.conditions.reliability)
     return nbytes, Goodput(*(float(value) for value in columns))
 
