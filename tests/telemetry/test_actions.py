@@ -112,7 +112,7 @@ def test_a_command_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
     command.run()
     command.run()
     assert len(said) == 1
-    assert "does not start" in said[0]
+    assert "could not be started" in said[0]
     program_file.write_text("#!/bin/sh\nexit 3\n")
     command.run()
     assert said[-1].endswith("stop runs")

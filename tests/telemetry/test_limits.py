@@ -159,7 +159,7 @@ def test_a_run_of_long_steps_is_not_lost_between_them() -> None:
     assert not watcher.look().source_lost
     clock[0] = 901.0
     lost = watcher.look()
-    assert lost.source_lost == "nothing new comes"
+    assert lost.source_lost == "there are no new readings"
     assert [change.limit.name for change in lost.changes] == ["SourceLost"]
 
 
