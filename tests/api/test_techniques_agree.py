@@ -92,7 +92,7 @@ def test_every_technique_that_saves_is_worth_its_lever() -> None:
     ("how", "says"),
     [
         ({"draft": "eagle"}, "techniques.draft: needs --acceptance"),
-        ({"acceptance": 0.5}, "techniques.acceptance: given, but no draft"),
+        ({"acceptance": 0.5}, "techniques.acceptance: needs a draft"),
         ({"prefix_hit": 1.5}, "techniques.prefix_hit: 1.5 is out of range; allowed: 0 or more, up to 1"),
         ({"prefix_hit": "lots"}, "techniques.prefix_hit"),
         ({"shared_prefix": 1000}, "techniques: a shared prefix of 1,000 tokens in prompts of 1,000"),

@@ -180,7 +180,7 @@ def test_the_part_of_a_large_product_is_said(tmp_path: Path) -> None:
     assert by_size["loop_naive", 32].work == by_size["loop_vectorised", 32].work == 2 * 32**3
     large = by_size["loop_naive", 1024]
     assert large.work == 2 * 1024 * 256  # 256 entries of the result, 1,024 products each
-    assert large.note == "measured on 256 of 1,048,576 entries of the result, and scaled"
+    assert large.note == "measured on 256 of 1,048,576 entries of the result and scaled up"
     assert by_size["loop_vectorised", 1024].work == 2 * 1024**3
 
 

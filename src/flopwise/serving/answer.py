@@ -108,20 +108,20 @@ class ServeAnswer(Result):
             return self.memory.verdict
         if load is not None and not self.keeps_up:
             share, needed = format_percent(load.utilisation_frac), load.replicas_needed * found.num_gpus
-            text = f"{load.requests_per_s:g} requests/s are {share} of what {where} sustain"
-            return f"Too slow: {text}; it takes {needed:,}."
+            text = f"{load.requests_per_s:g} requests/s is {share} of what {where} can sustain"
+            return f"Too slow: {text}; {needed:,} are needed."
         verb = "serves" if self.num_gpus == 1 else "serve"
         if found.tpot_s is None or found.output_tokens_per_s is None:
             rate, each = _with_ends(found.throughput, self.replicas, "inputs/s"), found.ttft_s.value
             usd = format_cost(self.usd_per_million_requests)
-            text = f"{where} {verb} {rate}, each within {format_seconds(each)}"
+            text = f"{where} {verb} {rate}, each answered within {format_seconds(each)}"
             return f"{text}{f'; {usd} per million' if usd else ''}."
         usd = format_cost(found.usd_per_million_output_tokens)
         paid = f"; {usd} per million output tokens" if usd else ""
         if load is not None:
             seen = f"TTFT {format_seconds(load.ttft_s['p95'])}, TPOT {format_seconds(load.tpot_s['p95'])} at p95"
             share = format_percent(load.utilisation_frac)
-            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of its capacity: {seen}{paid}."
+            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of capacity: {seen}{paid}."
         seen = f"first token after {format_seconds(found.ttft_s.value)}, then one every "
         seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
         rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")
@@ -217,20 +217,24 @@ def _loaded_replica(
     notes = notes if request.requests is None else ()  # lengths are drawn
     total = job.num_gpus if gpus is None else gpus
     if total % job.num_gpus:
-        raise SpecError(f"{total} GPUs do not hold whole replicas of {job.layout.text}: {job.num_gpus} each")
+        raise SpecError(
+            f"{total} GPUs cannot be divided into replicas of {job.layout.text}, which take {job.num_gpus} each"
+        )
     replicas, rate, in_flight = total // job.num_gpus, request.rate, request.concurrency
     if request.requests is not None and in_flight is None and rate is None:
         in_flight = request.requests  # all at once
     if static and rate is not None:
         raise SpecError(
-            "a fixed batch starts together, so that nothing arrives in between: give --static with --concurrency, or "
-            "--rate without --static"
+            "the requests of a fixed batch start together, without an arrival rate: give --static with "
+            "--concurrency, or --rate without --static"
         )
     if in_flight is not None and rate is not None:
-        raise OptionError("concurrency", "a rate is given, too: fix the requests in flight or the arrivals, not both")
+        raise OptionError(
+            "concurrency", "a rate is given as well; give either the requests in flight or the arrival rate"
+        )
     if request.requests is not None and (static or not outputs):
-        raise OptionError("requests", "a run with an end is simulated token by token: leave it out of fixed batches "
-                          "and where an input is answered in one pass")  # fmt: skip
+        raise OptionError("requests", "a run of a given number of requests is simulated token by token: leave it out "
+        "with --static and for models that answer in one pass")  # fmt: skip
     loaded = replace(
         job, input_tokens=inputs, output_tokens=outputs, static=static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
@@ -343,8 +347,8 @@ def _load_text(request: RequestSpec) -> str:
     rate, at_once = request.rate, request.concurrency
     load = f"{at_once:,} in flight" if at_once else f"{rate:g} requests/s" if rate else None
     if request.requests is None:
-        return load or "as many as memory holds"
-    return f"{request.requests:,} in all, {load or 'all at once'}"
+        return load or "as many as fit in memory"
+    return f"{request.requests:,} in total, {load or 'all at once'}"
 
 
 def _storage_of(start: StartSpec, facts: Facts) -> Storage:
@@ -360,7 +364,7 @@ def _storage_of(start: StartSpec, facts: Facts) -> Storage:
 def _request_text(job: ServeJob) -> str:
     """One request in words."""
     if not job.decodes:
-        return f"{job.context:,} tokens an input"
+        return f"{job.context:,} tokens per input"
     sound = prompt(job.model, job.input_tokens).encoder if job.model.kind == "encoder-decoder" else 0
     encoded = f"{sound:,} encoder positions, " if sound and sound != job.input_tokens else ""
     return f"{encoded}{job.input_tokens:,} tokens in, {job.output_tokens:,} out"
@@ -374,7 +378,7 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         of_ports = f"{job.engine.ports_source}; read {job.engine.ports_date}"
         there = f" on {device.name} ({of_ports})" if job.engine.runs(job.weights) else ""
         runs = ", ".join(sorted(job.engine.formats_on(device)))
-        yield f"{job.engine.name} is not documented to run {job.weights.name} weights{there}; it runs {runs}"
+        yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
 
 
 def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad:

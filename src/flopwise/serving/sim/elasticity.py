@@ -153,7 +153,7 @@ def autoscaling_report(
     if attain is not None and not 0 < attain <= 1:
         raise SpecError(f"attainment {attain:g} is out of range; allowed: above 0, up to 1")
     if attain is not None and not has_objective(slo):
-        raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
+        raise SpecError("--attain is the share of requests that meet --ttft, --tpot or --latency: give one of these")
     _check(request)
     if rule.cold_start_s is None:
         rule = replace(
@@ -184,8 +184,8 @@ def autoscaling_report(
     )
     answer = replace(answer, settings=(replicas, ("autoscaler", text), *answer.settings[1:]))
     notes = (
-        f"machines are paid from the wish, {cold} before they serve, until the last answer of those that drain",
-        "machines can always be had; a draining replica counts into the most that there may be",
+        f"a machine is billed from when it is requested, {cold} before it serves, until it has drained",
+        "machines are always available; a draining replica counts towards the maximum",
     )
     return AutoscaleAnswer(
         answer=answer, elastic=run, provisions=tuple(rows), attain=target, unreached=unreached, notes=notes
@@ -240,7 +240,9 @@ def scaled_rule(rule: Autoscaling, factor: float) -> Autoscaling:
 
 def _check(request: SimulationRequest) -> None:
     if request.traffic.users is not None or request.trace.follows:
-        raise SpecError("an autoscaler follows traffic that comes by itself: --trace or --rate, not --users or --turns")
+        raise SpecError(
+            "an autoscaler needs arrivals that do not depend on answers: --trace or --rate, not --users or --turns"
+        )
     if request.scheduling.prefill_replicas or request.scheduling.prefill_gpus:
         raise SpecError("an autoscaler has one pool of replicas; leave --prefill-replicas and --prefill-gpus out")
 
@@ -250,7 +252,7 @@ def _peak(request: SimulationRequest, slo: Slo, target: float | None, most: int)
     if target is None:
         return most, None
     if target == 0:
-        return None, "the autoscaler answers no request in time, so that there is nothing to hold"
+        return None, "no request meets its targets under the autoscaler, so that there is no attainment to compare"
     peak = fewest_replicas(request, slo, target, most)
     return peak, None if peak else f"no number of replicas answers {100 * target:.4g} % of the requests in time"
 

@@ -33,7 +33,7 @@ def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts
         InfeasibleError: weights leave no room for a sequence.
     """
     if traffic.requests is None:
-        raise SpecError("how many requests the run has is not given")
+        raise SpecError("the number of requests is not given")
     pool = Scheduling(prefill_gpus=job.techniques.prefill_gpus)
     alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
     draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // traffic.requests))
