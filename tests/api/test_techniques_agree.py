@@ -100,7 +100,7 @@ def test_every_technique_that_saves_is_worth_its_lever() -> None:
         ({"draft": "Qwen3-0.6B", "acceptance": 0.5}, "vocabulary"),
         ({"expert_skew": 2}, "no experts"),
         ({"prefix_hits": 0.5}, "nearest: prefix_hit"),
-        ({"offload_weights": 0.5, "gpu_layers": 3}, "the share of offloaded layers is given, too"),
+        ({"offload_weights": 0.5, "gpu_layers": 3}, "the share of offloaded layers (--offload-weights) is given as well"),
     ],
 )
 def test_techniques_that_cannot_be_are_refused(how: dict[str, Any], says: str) -> None:
@@ -115,5 +115,5 @@ def test_techniques_mean_nothing_in_training() -> None:
 
 
 def test_split_pools_do_not_scale_by_themselves() -> None:
-    with pytest.raises(SpecError, match="says the same"):
+    with pytest.raises(SpecError, match="prefill_replicas is given as well"):
         simulate("Llama-3.1-8B", gpu="h100", rate=1, prefill_replicas=1, prefill_gpus=1)

@@ -220,7 +220,9 @@ def test_requests_that_are_not_given_fit_the_context(document: Callable[[str], d
         found = document(f"serve {model} --gpu h100 --concurrency 1")
         assert found["fits"]
         assert any(f"is {made} tokens" in text for text in found["assumptions"])
-    assert not any("because the context of" in text for text in document("serve Llama-3.1-8B --gpu h100")["assumptions"])
+    assert not any(
+        "because the context of" in text for text in document("serve Llama-3.1-8B --gpu h100")["assumptions"]
+    )
     assert any("longer than" in text for text in document("serve t5-3b --gpu h100 --input 700")["assumptions"])
 
 
@@ -376,7 +378,7 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("train Llama-3.1-8B --gpu h100 --seq 9999999", "made for"),
         ("train Llama-3.1-8B --gpu h100 --optimizer adamx", "adamw"),
         ("train Llama-3.1-8B --gpu h100 --stack megatrn", "megatron"),
-        ("train Llama-3.1-8B --gpu h100 --lora-targets q,k", "neither a LoRA rank"),
+        ("train Llama-3.1-8B --gpu h100 --lora-targets q,k", "needs adapters"),
         ("train Llama-3.1-8B --gpu h100 --lora 8 --lora-targets z", "LoRA targets"),
         ("train Llama-3.1-8B --gpu h100 --global-batch 8 --global-batch-tokens 1M", "one of them"),
         ("train Llama-3.1-8B --gpu t4 --precision fp8 --tp 1", "fp8"),

@@ -68,7 +68,7 @@ def test_batch_from_tokens() -> None:
             6,
             "one percentile",
         ),
-        ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\n  samples: 5\n", 5, "not both"),
+        ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\n  samples: 5\n", 5, "give one of them"),
         ("model: a\ntask: pretrain\ndata:\n  tokens: .nan\n", 4, "not finite"),
         ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\nrouting:\n  expert_skew: 0.5\n", 6, "allowed: 1 or more"),
         ("model: a\ntask: finetune\ndata:\n  tokens: 1M\n  packing: packed\n", 5, "needs mean_length"),

@@ -150,7 +150,7 @@ class StartSpec(Spec):
         if (self.image_size is None) != (self.image_bandwidth is None):
             raise SpecError("the image's size and bandwidth go together (--image-size, --image-bandwidth)")
         if self.storage is not None and self.storage_bandwidth is not None:
-            raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
+            raise OptionError("storage_bandwidth", "a kind of storage is given as well; give one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +233,10 @@ class TechniqueRequest(Spec):
                 "of one family reach 0.5 to 0.9 (arXiv:2211.17192, table 3)",
             )
         if self.offload_weights is not None and self.gpu_layers is not None:
-            raise OptionError("gpu_layers", "the share of offloaded layers is given, too (--offload-weights); give one")
+            raise OptionError("gpu_layers", (
+                "the share of offloaded layers (--offload-weights) is given as well; give one of "
+                "them"
+            ))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +269,7 @@ class Scheduling(Spec):
         Raises: SpecError: both ways to say it are used, or they make no whole replicas.
         """
         if self.prefill_replicas and self.prefill_gpus:
-            raise OptionError("prefill_gpus", "prefill_replicas says the same; give one of them")
+            raise OptionError("prefill_gpus", "prefill_replicas is given as well; give one of them")
         whole, rest = divmod(replicas * self.prefill_gpus, gpus)
         if rest or self.prefill_gpus < 0:
             raise SpecError(

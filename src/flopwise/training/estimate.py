@@ -90,7 +90,10 @@ def check(job: TrainJob) -> None:
     _check_schedule(int(layout.schedule), pipe, model.stacks[0].num_layers)
     check_routing(model, recipe, layout)
     if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
-        raise SpecError(f"sequence {recipe.seq_len} is far beyond what {model.name} is made for ({model.max_position})")
+        raise SpecError(
+            f"a sequence of {recipe.seq_len:,} tokens is far beyond the {model.max_position:,} that {model.name} is "
+            "made for"
+        )
 
 
 def _check_schedule(code: int, pipe: Pipe, layers: int) -> None:
@@ -101,10 +104,10 @@ def _check_schedule(code: int, pipe: Pipe, layers: int) -> None:
         return
     if chunks > 1 and (schedule.keeps_losses or schedule.fill):
         own = "one chunk" if schedule.chunks == 1 else f"{schedule.chunks} chunks"
-        raise SpecError(f"schedule {name} runs {own} of layers a stage, not interleave {chunks}")
+        raise SpecError(f"schedule {name} runs {own} of layers per stage, not interleave {chunks}")
     if stages * schedule.chunks > layers:
         pieces = stages * schedule.chunks
-        raise SpecError(f"schedule {name} cuts the model into {pieces} pieces, more than its {layers} layers")
+        raise SpecError(f"schedule {name} splits the model into {pieces} pieces, more than its {layers} layers")
     if schedule.copies > 1 and (stages % 2 or micros % 2):
         raise SpecError(f"schedule {name} needs even numbers of stages and micro-batches, not {stages} and {micros}")
     if micros < schedule.fill * stages:
@@ -224,7 +227,7 @@ def training_band(job: TrainJob, *, complete: bool = True) -> ErrorBand:
     if int(job.layout.num_gpus) > LARGE_GPUS and measured.large > 1.0:
         band = band.wider(measured.large, f"above {LARGE_GPUS:,} devices")
     if measured.stacks.get(job.recipe.stack.name, 0) < FEW_ROWS and measured.family_out > 1.0:
-        band = band.wider(measured.family_out, f"hardly a measured run with {job.recipe.stack.name}")
+        band = band.wider(measured.family_out, f"few measured runs with {job.recipe.stack.name}")
     return band
 
 
