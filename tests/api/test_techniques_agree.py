@@ -100,7 +100,7 @@ def test_every_technique_that_saves_is_worth_its_lever() -> None:
         ({"draft": "Qwen3-0.6B", "acceptance": 0.5}, "vocabulary"),
         ({"expert_skew": 2}, "no experts"),
         ({"prefix_hits": 0.5}, "nearest: prefix_hit"),
-        ({"offload_weights": 0.5, "gpu_layers": 3}, "the share of offloaded layers (--offload-weights) is given as well"),
+        ({"offload_weights": 0.5, "gpu_layers": 3}, "(--offload-weights) is given as well"),
     ],
 )
 def test_techniques_that_cannot_be_are_refused(how: dict[str, Any], says: str) -> None:

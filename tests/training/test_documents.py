@@ -193,8 +193,8 @@ def test_lengths_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("", "contains no length"), ("5\nfive\n", ":2"), ("5,0\n", "above 0"), ("0\n", "1 or more"), ("1,2,3\n", "1 or more"),
-    ("nan,1\n", "contains no length"), ("5\n-3\n", ":2"),
+    ("", "contains no length"), ("5\nfive\n", ":2"), ("5,0\n", "above 0"), ("0\n", "1 or more"),
+    ("1,2,3\n", "1 or more"), ("nan,1\n", "contains no length"), ("5\n-3\n", ":2"),
 ])  # fmt: skip
 def test_files_that_hold_no_lengths_are_refused(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "lengths.txt"

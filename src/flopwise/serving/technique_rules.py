@@ -86,7 +86,7 @@ def _check_speculation(job: ServeJob, how: Speculation) -> None:
     if abs(how.draft.vocab - job.model.vocab) > 0.02 * job.model.vocab:
         raise SpecError(
             f"{how.draft.name} has a vocabulary of {how.draft.vocab:,}, {job.model.name} of {job.model.vocab:,}: a "
-            f"draft must have the same vocabulary; use a model of the same family"
+            "draft must have the same vocabulary; use a model of the same family"
         )
 
 
@@ -177,7 +177,7 @@ def technique_assumptions(job: ServeJob) -> Iterator[str]:
             "all weights of offloaded layers are copied over PCIe in each step, overlapped with the layer before"
             if host is None
             else f"{host.name} computes the offloaded layers and their cache; from {STREAM_TOKENS} tokens per step "
-            f"the GPU does, which copies their weights"
+            "the GPU does, which copies their weights"
         )
     if how.prefill_gpus:
         yield "the KV cache of a prompt is transferred after its prefill, and the first token waits for it"

@@ -135,10 +135,7 @@ class DataSpec(Spec):
             note = f"a global batch of {sequences:,} sequences by default ({_spelling('global_batch')} sets it)"
             return sequences, (note,)
         exact = self.global_batch_tokens in (None, sequences * seq_len)
-        return sequences, () if exact else ((
-            f"a global batch of {sequences:,} sequences, the nearest to the given "
-            "tokens"
-        ),)
+        return sequences, () if exact else (f"a global batch of {sequences:,} sequences, nearest to the given tokens",)
 
     def length_note(self, seq_len: int) -> tuple[str, ...]:
         """What was assumed of the length of sequences."""
@@ -191,7 +188,7 @@ class DataSpec(Spec):
 def _spelling(option: str) -> str:
     """How an option of the data is said on the command line and in a file."""
     declared = options.options_of(DataSpec)[option]
-    return f"{declared.flags[0]}, {declared.key}"
+    return f"{declared.flags[0]} or {declared.key}"
 
 
 MACHINE_RANKS = 8
