@@ -50,7 +50,9 @@ def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
     first, _ = answers(run, "serve Llama-3.1-70B --gpu l40s")
     assert first.startswith("Does not fit 1 x L40S: ")
     first, _ = answers(run, "serve bge-m3 --gpu l4 --input 256")
-    assert re.match(r"1 x L4 serves [\d,.]+ inputs/s \(80 % interval: [\d,.]+ to [\d,.]+\), each within ", first)
+    assert re.match(
+        r"1 x L4 serves [\d,.]+ inputs/s \(80 % interval: [\d,.]+ to [\d,.]+\), each answered within ", first
+    )
     first, _ = answers(run, f"{line} --sweep batch")
     assert first.startswith("Saturated from ")
 

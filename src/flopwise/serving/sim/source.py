@@ -40,10 +40,8 @@ class Traffic(Spec):
     arrivals: str = _traffic("--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
         "How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
         default=DEFAULT_ARRIVALS)
-    duration_s: float | None = _traffic("--duration", options.SECONDS, (
-        "Time during which requests arrive (default: 10 "
-        "min)."
-    ))
+    duration_s: float | None = _traffic(
+        "--duration", options.SECONDS, "Time during which requests arrive (default: 10 min).")
     requests: int | None = same(RequestSpec, "requests")
     burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, low=1e-3, high=100.0),
         "For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.")
