@@ -265,6 +265,22 @@ def counted_passes(job: TrainJob) -> float:
     return recipe_passes(job.model, job.recipe, *counted_batch(job))
 
 
+def counted_flops(job: TrainJob) -> tuple[float, float]:
+    """Operations of a step's forward pass: attention as the mask lets through, and in full.
+
+    Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B. Assumes: experts do nothing for tokens that they drop.
+    """
+    batch, seq = counted_batch(job)
+    causal = float(causal_forward_flops(job.model, batch, seq))
+    full = float(forward_flops(job.model, batch, seq))
+    if not (frac := _dropped_frac(job.model, job.recipe, job.layout)):
+        return causal, full
+    stack = job.model.stacks[0]
+    parts = stack_works(stack, stack_shape(job.model, stack, batch, seq))
+    experts = sum(n * float(work.flops) for _, n, works in parts for work in works if work.kind == "grouped")
+    return causal - frac * experts, full - frac * experts
+
+
 def recipe_passes(model: Model, recipe: Recipe, batch: float, seq: int) -> float:
     """As `counted_passes`, of `batch` sequences of `seq` tokens. Source and assumptions: as there."""
     if recipe.frozen is not None:
@@ -306,11 +322,9 @@ def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, 
     Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; Korthikanti et al. 2022 (arXiv:2205.05198) section 6.3.
     """
     recipe, layout = job.recipe, job.layout
-    batch, seq = counted_batch(job)
     gpus = int(layout.num_gpus)
     passes = counted_passes(job)
-    causal = float(causal_forward_flops(job.model, batch, seq))
-    full = float(forward_flops(job.model, batch, seq))
+    causal, full = counted_flops(job)
     available = step_s * gpus * table.rates.peak_flops_per_s(recipe.precision)
     again = causal * again_frac(table, layout)
     return passes * causal / available, passes * full / available, (passes * causal + again) / available

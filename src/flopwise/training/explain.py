@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flopwise.facts.software import CONTEXT
-from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import KERNEL, estimate_of, interval, number, total
 from flopwise.provenance import Figure, fact, setting, term
-from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch, counted_passes
+from flopwise.training.estimate import TrainEstimate, again_frac, counted_flops, counted_passes
 from flopwise.training.run_figures import RunFigures
 from flopwise.training.widths import trained_widths
 
@@ -56,11 +55,11 @@ class _Tree(RunFigures):
 
     def utilisation(self) -> list[Figure]:
         """MFU in both conventions, and HFU."""
-        estimate, model, counted = self.estimate, self.job.model, counted_batch(self.job)
+        estimate = self.estimate
         self.add_count("passes", counted_passes(self.job), "", "forward, and backward of what is trained")
-        causal, whole = number(causal_forward_flops(model, *counted)), number(forward_flops(model, *counted))
-        self.add_count("causal forward FLOP", causal, "FLOP", "what masks and windows leave")
-        self.add_count("full forward FLOP", whole, "FLOP", "attention in full")
+        causal, whole = counted_flops(self.job)
+        self.add_count("causal forward FLOP", causal, "FLOP", "what masks, windows and dropped tokens leave")
+        self.add_count("full forward FLOP", whole, "FLOP", "attention in full; what dropped tokens leave")
         peak = self.add_figure(self.device.datasheet(f"peak {self.recipe.precision}", "FLOP/s"))
         self.add_count(
             "recomputed passes", again_frac(self.table, self.layout), "", "share of a forward pass that is recomputed",

@@ -247,7 +247,7 @@ class TrainingSpec(Spec):
         key="method.freeze")
     expert_skew: float | None = same(SharedSpec, "expert_skew", section="Recipe", key="routing.expert_skew")
     capacity_factor: float | None = _recipe(
-        "--capacity-factor", options.RATIO,
+        "--capacity-factor", options.CAPACITY,
         "Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).",
         key="routing.capacity_factor")
     micro_batch: int | None = _layout("--micro-batch", options.BATCH, "Sequences in one pass of a replica.")
