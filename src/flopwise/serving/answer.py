@@ -306,7 +306,7 @@ def serve_answer(
         under_load=waits,
         quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
         settings=(
-            ("replicas", f"{replicas:,} x {result.num_gpus} {cluster.accelerator.name}"),
+            ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
             ("layout", job.layout.text),
             ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
             ("engine", job.engine.name + (", fixed batch" if job.static else "")),

@@ -250,7 +250,7 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
     users = f"{traffic.users:,} users" if traffic.users else traffic.arrivals
     source = f"from {traffic.trace.name}" if traffic.trace else users
     return (
-        ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
+        ("replicas", f"{replicas:,}, each of {gpus} x {job.cluster.accelerator.name}{split}"),
         ("layout", job.layout.text),
         ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}"),
         ("engine", f"{job.engine.name}; {scheduling.policy}, {scheduling.balancer}"),

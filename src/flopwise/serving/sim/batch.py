@@ -620,7 +620,7 @@ def _settings(
         return f"{format_usd(cluster.usd_per_gpu_hour * gpus)} per worker-hour ({whose})"
 
     return (
-        ("workers", f"{queue.workers:,} x {gpus} {job.cluster.accelerator.name}, spot"),
+        ("workers", f"{queue.workers:,} on spot, each of {gpus} x {job.cluster.accelerator.name}"),
         ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}; engine {job.engine.name}"),
         *technique_settings(job),
         ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
