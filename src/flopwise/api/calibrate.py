@@ -62,7 +62,7 @@ def calibrate(
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.profiles import checked_name
     from flopwise.fitting.measured import read_measurements
-    from flopwise.fitting.profile import make_profile, refuse_taken_name, write_profile
+    from flopwise.fitting.profile import MadeProfile, refuse_taken_name, write_profile
     from flopwise.observations.observation import OBSERVATION_FILE
 
     paths, date = [Path(file) for file in files], today().isoformat()
@@ -84,7 +84,7 @@ def calibrate(
             raise SpecError(f"{seen} is an observation of a service: say what it serves (--model) and on what (--gpu)")
         given = read_measurements(paths)
         chosen = free(name or Path(given.files[0]).stem)
-        made = make_profile(given, load_facts(facts, calibration), chosen, date, advance)
+        made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
         write_profile(made, force=force or calibration == chosen)
     return made.profile

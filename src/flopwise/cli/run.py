@@ -99,24 +99,13 @@ def _ending(failure: BaseException, as_json: bool) -> int:
 
 
 def _usage_message(failure: click.ClickException) -> str:
-    """The message of click on one line, with the help to look at; an option of other commands names those."""
+    """The message of click on one line, with the help to look at."""
     message = " ".join(failure.format_message().split())
     context = getattr(failure, "ctx", None)
     if context is None:
         return message
-    if isinstance(failure, click.NoSuchOption) and (others := _commands_with(failure.option_name, context)):
-        message = f"No such option {failure.option_name}; it is one of {' and '.join(others)}"
     stop = "" if message.endswith("?") else "."
     return f"{message.rstrip('.')}{stop} See `{context.command_path} --help`"
-
-
-def _commands_with(option: str, context: click.Context) -> list[str]:
-    """The commands that have an option."""
-    every = {name: app.get_command(context, name) for name in app.list_commands(context)}
-    return [
-        f"`flopwise {name}`" for name, command in every.items()
-        if command is not None and any(option in param.opts for param in command.params)
-    ][:3]  # fmt: skip
 
 
 def _defect(failure: BaseException) -> Ending:

@@ -83,6 +83,56 @@ class ServeAnswer(Result):
     assumptions: tuple[str, ...]
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
+    @classmethod
+    def of(
+        cls, job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec,
+        facts: Facts, *, gpus: int | None = None, static: bool = False, encode: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> ServeAnswer:  # fmt: skip
+        """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
+
+        Raises:
+            SpecError: no whole replicas, or a load that cannot be.
+        """
+        job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
+        rate, cluster = request.rate, job.cluster
+        result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
+        at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
+        memory = memory_answer(
+            job.model, replace(deployment, weights=job.weights.name),
+            job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
+            context=job.context, concurrency=at_once,
+        )  # fmt: skip
+        waits = None if rate is None or request.requests is not None else _under_load(job, result, rate)
+        ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
+        notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
+        return ServeAnswer(
+            estimate=result,
+            machines=machines,
+            facts=facts,
+            replicas=replicas,
+            memory=memory,
+            fits=result.max_concurrency >= 1,
+            under_load=waits,
+            quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
+            settings=(
+                ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
+                ("layout", job.layout.text),
+                ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
+                ("engine", job.engine.name + (", fixed batch" if job.static else "")),
+                *technique_settings(job),
+                ("requests", f"{_request_text(job)}; {_load_text(request)}"),
+                ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
+            ),
+            cold_start=cold_start(
+                job, _storage_of(start, facts), image_bytes=start.image_size or 0.0,
+                image_bytes_per_s=start.image_bandwidth or 0.0,
+            ),
+            speculation=_draft_gain(job, result),
+            host_bytes=host_bytes(job),
+            assumptions=tuple(dict.fromkeys(notes)),
+        )  # fmt: skip
+
     @property
     def num_gpus(self) -> int:
         """Accelerators of all replicas."""
@@ -273,55 +323,6 @@ def _batch_at_rate(job: ServeJob) -> int:
     latency_s = one_pass_latency_s(step_s, machine.engine.request_s, sizes, job.arrivals_per_s / ranks, "mean")
     quickest = int(np.argmin(latency_s)) if np.isfinite(latency_s).any() else -1
     return int(sizes[quickest]) * ranks
-
-
-def serve_answer(
-    job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec, facts: Facts,
-    *, gpus: int | None = None, static: bool = False, encode: bool = False, notes: tuple[str, ...] = (),
-) -> ServeAnswer:  # fmt: skip
-    """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
-
-    Raises:
-        SpecError: no whole replicas, or a load that cannot be.
-    """
-    job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
-    rate, cluster = request.rate, job.cluster
-    result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
-    at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
-    memory = memory_answer(
-        job.model, replace(deployment, weights=job.weights.name),
-        job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
-        context=job.context, concurrency=at_once,
-    )  # fmt: skip
-    waits = None if rate is None or request.requests is not None else _under_load(job, result, rate)
-    ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
-    notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
-    return ServeAnswer(
-        estimate=result,
-        machines=machines,
-        facts=facts,
-        replicas=replicas,
-        memory=memory,
-        fits=result.max_concurrency >= 1,
-        under_load=waits,
-        quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
-        settings=(
-            ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
-            ("layout", job.layout.text),
-            ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
-            ("engine", job.engine.name + (", fixed batch" if job.static else "")),
-            *technique_settings(job),
-            ("requests", f"{_request_text(job)}; {_load_text(request)}"),
-            ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
-        ),
-        cold_start=cold_start(
-            job, _storage_of(start, facts), image_bytes=start.image_size or 0.0,
-            image_bytes_per_s=start.image_bandwidth or 0.0,
-        ),
-        speculation=_draft_gain(job, result),
-        host_bytes=host_bytes(job),
-        assumptions=tuple(dict.fromkeys(notes)),
-    )  # fmt: skip
 
 
 def _run_estimate(job: ServeJob, replicas: int, request: RequestSpec, facts: Facts) -> ServeEstimate:

@@ -60,6 +60,22 @@ class SimulateAnswer(Result):
     cache: CacheReport | None = None
     sessions: SessionReport | None = None  # where prompts share what answers leave
 
+    @classmethod
+    def of(
+        cls,
+        request: SimulationRequest,
+        replicas: int,
+        slo: Slo,
+        attain: float,
+        on_compile: Callable[[], None] | None = None,
+    ) -> SimulateAnswer:
+        """The run of `replicas`; with a cache what it saves where `attain` of the requests hold `slo`."""
+        total = replicas + request.prefill_pool(replicas)
+        answer = simulation_answer(request, request.run_fixed(replicas, on_compile), replicas=total, slo=slo)
+        return (
+            answer if request.cache is None else replace(answer, cache=_cache_report(request, answer, replicas, attain))
+        )
+
     @property
     def verdict(self) -> str:
         """The answer in a sentence: what users see, and how many in time."""
@@ -126,15 +142,6 @@ class SimulateAnswer(Result):
         """What a million output tokens of this run cost; None without a price."""
         _, made = self.simulated.tokens
         return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
-
-
-def fixed_answer(
-    request: SimulationRequest, replicas: int, slo: Slo, attain: float, on_compile: Callable[[], None] | None = None
-) -> SimulateAnswer:
-    """The run of a fixed number of `replicas`; with a cache what it saves where `attain` of the requests hold `slo`."""
-    total = replicas + request.prefill_pool(replicas)
-    answer = simulation_answer(request, request.run_fixed(replicas, on_compile), replicas=total, slo=slo)
-    return answer if request.cache is None else replace(answer, cache=_cache_report(request, answer, replicas, attain))
 
 
 def simulation_answer(

@@ -396,6 +396,66 @@ class BatchAnswer(Result):
     assumptions: tuple[str, ...]
     table = "sweep"
 
+    @classmethod
+    def of(
+        cls,
+        request: BatchRequest,
+        job: ServeJob,
+        wanted: MachineSpec,
+        facts: Facts,
+        notes: tuple[str, ...],
+        report: Callable[[int, int], None] | None = None,
+    ) -> BatchAnswer:
+        """The queue worked off by replicas of `job`, which has no lengths yet, on machines as `wanted`.
+
+        As many requests are in flight as their memory holds. Each trial draws the lives of the workers and, from the
+        measured errors of predicted throughput, a rate.
+
+        Raises:
+            SpecError: the model does not generate.
+            InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
+            MissingFactError: how often machines are taken back is not known.
+        """
+        assert request.queue is not None
+        if not job.decodes:
+            raise SpecError(f"{job.model.name} answers in one pass; queues are simulated for models that generate")
+        inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
+        job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers
+        machines = _WorkerMachines(
+            spot=replace(wanted, purchase="spot", price=request.spot_price).cluster(gpus, facts),
+            on_demand=replace(wanted, purchase="on_demand").cluster(gpus, facts), provider=wanted.provider, facts=facts,
+        )  # fmt: skip
+        notes = (*notes, *job.model.notes, *technique_assumptions(job))
+        worker = estimate(job)
+        if not worker.max_concurrency:
+            raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
+        if request.workers * worker.max_concurrency > request.queue:
+            worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
+        job = worker.job
+        interruptions_per_s, spot_notes = _interruptions(request, machines)
+        queue = _queue(request, worker, interruptions_per_s, machines)
+        outcome, own = _trials(queue, worker, request, request.trials, report)
+        counts = {max(1, round(request.workers * factor)) for factor in SWEEP} - {request.workers}
+        trials = min(request.trials, SWEEP_TRIALS)
+        others = [_trials(replace(queue, workers=count), worker, request, trials)[1] for count in sorted(counts)]
+        slow = worker.throughput.band.quantile(1.0 - CONFIDENCE)
+        fewest = fewest_on_demand(replace(queue, requests_per_s=queue.requests_per_s * slow))
+        return BatchAnswer(
+            job=job,
+            estimate=worker,
+            queue=queue,
+            outcome=outcome,
+            long_run_frac=long_run_frac(queue),
+            on_demand=_constant_workers("on demand", queue, worker, queue.workers),
+            fewest_on_demand=None
+            if fewest is None
+            else _constant_workers("on demand, the fewest", queue, worker, fewest),
+            sweep=tuple(sorted([own, *others], key=lambda row: row.workers)),
+            priced=machines.spot.usd_per_gpu_hour is not None and machines.on_demand.usd_per_gpu_hour is not None,
+            settings=_settings(job, queue, request, machines),
+            assumptions=tuple(dict.fromkeys((*notes, *job.cluster.assumptions, *spot_notes, *_guesses(request)))),
+        )
+
     @property
     def verdict(self) -> str:
         """The answer in a sentence: how long the queue takes, for how much, and the odds of its deadline."""
@@ -457,63 +517,6 @@ class _WorkerMachines:
     on_demand: Cluster
     provider: str | None
     facts: Facts
-
-
-def queue_answer(
-    request: BatchRequest,
-    job: ServeJob,
-    wanted: MachineSpec,
-    facts: Facts,
-    notes: tuple[str, ...],
-    report: Callable[[int, int], None] | None = None,
-) -> BatchAnswer:
-    """The queue worked off by replicas of `job`, which has no lengths yet, on machines as `wanted`.
-
-    As many requests are in flight as their memory holds. Each trial draws the lives of the workers and, from the
-    measured errors of predicted throughput, a rate.
-
-    Raises:
-        SpecError: the model does not generate.
-        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
-        MissingFactError: how often machines are taken back is not known.
-    """
-    assert request.queue is not None
-    if not job.decodes:
-        raise SpecError(f"{job.model.name} answers in one pass; queues are simulated for models that generate")
-    inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
-    job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers
-    machines = _WorkerMachines(
-        spot=replace(wanted, purchase="spot", price=request.spot_price).cluster(gpus, facts),
-        on_demand=replace(wanted, purchase="on_demand").cluster(gpus, facts), provider=wanted.provider, facts=facts,
-    )  # fmt: skip
-    notes = (*notes, *job.model.notes, *technique_assumptions(job))
-    worker = estimate(job)
-    if not worker.max_concurrency:
-        raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
-    if request.workers * worker.max_concurrency > request.queue:
-        worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
-    job = worker.job
-    interruptions_per_s, spot_notes = _interruptions(request, machines)
-    queue = _queue(request, worker, interruptions_per_s, machines)
-    outcome, own = _trials(queue, worker, request, request.trials, report)
-    counts = {max(1, round(request.workers * factor)) for factor in SWEEP} - {request.workers}
-    trials = min(request.trials, SWEEP_TRIALS)
-    others = [_trials(replace(queue, workers=count), worker, request, trials)[1] for count in sorted(counts)]
-    slow = worker.throughput.band.quantile(1.0 - CONFIDENCE)
-    fewest = fewest_on_demand(replace(queue, requests_per_s=queue.requests_per_s * slow))
-    return BatchAnswer(
-        job=job,
-        estimate=worker,
-        queue=queue,
-        outcome=outcome,
-        long_run_frac=long_run_frac(queue),
-        on_demand=_constant_workers("on demand", queue, worker, queue.workers),
-        fewest_on_demand=None if fewest is None else _constant_workers("on demand, the fewest", queue, worker, fewest),
-        sweep=tuple(sorted([own, *others], key=lambda row: row.workers)),
-        priced=machines.spot.usd_per_gpu_hour is not None and machines.on_demand.usd_per_gpu_hour is not None,
-        settings=_settings(job, queue, request, machines),
-        assumptions=tuple(dict.fromkeys((*notes, *job.cluster.assumptions, *spot_notes, *_guesses(request)))),
-    )
 
 
 def mean_lengths(request: BatchRequest) -> tuple[float, float]:

@@ -86,16 +86,16 @@ def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> F
     Assumes: each replica has an even share, all there from the start, so that waiting grows with the job.
     """
 
-    def begun(count: int) -> SimulationRequest:
+    def first_requests(count: int) -> SimulationRequest:
         return _request(job, replace(traffic, requests=count, users=count), facts)
 
-    first = begun(WHOLE_REQUESTS // 2)
+    first = first_requests(WHOLE_REQUESTS // 2)
     begin = max(WHOLE_REQUESTS // 2, BATCHES * first.replica.limits.max_batch * first.replica.schedulers)
-    run = begun(min(requests, 2 * begin)).run_fixed(1)
+    run = first_requests(min(requests, 2 * begin)).run_fixed(1)
     means = _means(job, run, 1)
     if requests <= 2 * begin:
         return FiniteRun(means, run)
-    half = (first if begin == WHOLE_REQUESTS // 2 else begun(begin)).run_fixed(1)
+    half = (first if begin == WHOLE_REQUESTS // 2 else first_requests(begin)).run_fixed(1)
     times = (requests - 2 * begin) / begin
     seconds = (run.end_ps + times * (run.end_ps - half.end_ps)) / PS
     ttft_s = means.ttft_s + times * (means.ttft_s - _means(job, half, 1).ttft_s)
