@@ -502,7 +502,7 @@ def _state_bytes() -> Rule:
         held = sum(size for name, size in found.items if name in states)
         rows.append(f"| {label} | {held / count:.1f} | {found.per_gpu_bytes / count:.0f} |")
     return (
-        "16 bytes a parameter",
+        "16 bytes per parameter",
         "2 weights + 2 gradients + 12 (fp32 weights, momentum, variance) (Rajbhandari et al. 2019).",
         rows,
         (

@@ -53,12 +53,16 @@ def _function(function: Callable[..., Any], imports: dict[str, set[str]]) -> str
         for name, field in function.spelled.items()  # type: ignore[attr-defined]
     ]
     for one in [*shown.parameters.values(), *aliases]:
+        if one.kind is one.VAR_POSITIONAL:
+            starred = True
         if one.kind is one.KEYWORD_ONLY and not starred:
             texts, starred = [*texts, "*"], True
         _find(str(one.annotation), sources, imports)
         unsaid = "" if one.default is one.empty else " = ..."
-        texts.append(f"{one.name}: {one.annotation}{unsaid}")
-    texts.append(f"**specs: {' | '.join(spec.__name__ for spec in function.specs)}")  # type: ignore[attr-defined]
+        stars = "*" if one.kind is one.VAR_POSITIONAL else ""
+        texts.append(f"{stars}{one.name}: {one.annotation}{unsaid}")
+    if function.specs:  # type: ignore[attr-defined]
+        texts.append(f"**specs: {' | '.join(spec.__name__ for spec in function.specs)}")  # type: ignore[attr-defined]
     for spec in function.specs:  # type: ignore[attr-defined]
         imports[spec.__module__].add(spec.__name__)
     _find(str(shown.return_annotation), [home], imports)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import inspect
 import json
 import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,15 @@ NOTEBOOK = Path(__file__).parents[1] / "examples" / "questions.ipynb"
 def _cells() -> list[str]:
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def _docstring_examples() -> Iterator[str]:
+    """A function of each public function's example."""
+    for name in flopwise.__all__:
+        public = getattr(flopwise, name)
+        if inspect.isroutine(public):
+            lines = [one.source for one in doctest.DocTestParser().get_examples(inspect.getdoc(public) or "")]
+            yield f"def example_{name}() -> None:\n" + textwrap.indent("".join(lines), "    ")
 
 
 def test_every_cell_runs() -> None:
@@ -49,7 +62,10 @@ def test_every_cell_runs() -> None:
 def test_its_types_are_those_of_the_stub(checker: str, tmp_path: Path) -> None:
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text("\n".join(_cells()), encoding="utf-8")
+    examples = tmp_path / "examples.py"  # they read what an answer has there, though it may be None in others
+    examples.write_text("\n".join(_docstring_examples()), encoding="utf-8")
     mistakes = 'import flopwise\nflopwise.train("gpt2", gpu=8)\nflopwise.plan("gpt2", tsk="serve")\n'
+    mistakes += 'flopwise.export("vllm", "plan.json", nam="x")\nflopwise.observe(load=3)\n'
     wrong.write_text(mistakes, encoding="utf-8")
     source = Path(flopwise.__file__).parents[1]
     arguments = {
@@ -64,12 +80,16 @@ def test_its_types_are_those_of_the_stub(checker: str, tmp_path: Path) -> None:
     paths = {} if installed else {"MYPYPATH": str(source)}
 
     done = subprocess.run(
-        [sys.executable, "-m", checker, *arguments, str(right), str(wrong)],
+        [sys.executable, "-m", checker, *arguments, str(right), str(examples), str(wrong)],
         capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **paths},
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     errors = [line for line in done.stdout.splitlines() if re.search(r"\berror:", line)]
-    assert all("wrong.py:" in line for line in errors), errors
+    unexpected = [line for line in errors if "wrong.py:" not in line]
+    optional = "union-attr" if checker == "mypy" else "reportOptional"
+    assert [line for line in unexpected if "examples.py:" not in line or optional not in line] == []
     assert any("wrong.py:2" in line and "gpu" in line for line in errors), errors
     assert any("wrong.py:3" in line and "tsk" in line for line in errors), errors
+    assert any("wrong.py:4" in line and "nam" in line for line in errors), errors
+    assert any("wrong.py:5" in line and "load" in line for line in errors), errors

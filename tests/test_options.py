@@ -58,6 +58,29 @@ def test_what_is_out_of_range_is_said_with_the_options_name(kind: Any, text: str
         kind.parse(text, "--it")
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "allowed"),
+    [
+        (options.COUNT, "1e300", "above 0, up to 1e24"),
+        (options.COUNT_OR_ZERO, "-1", "0 or more, up to 1e24"),
+        (options.FRACTION, "101%", "above 0, up to 1"),
+        (options.CAPACITY, "1e-300", "0.01 or more, up to 1,000"),
+        (options.CHANGE, "1e10", "above -1,000,000,000, up to 1,000,000,000"),
+        (options.SECONDS, "1e13", "above 0, up to 31,688 years"),
+        (options.RATE, "1e-13", "above 1 in 31,688 years, up to 1,000,000,000,000/s"),
+        (options.BANDWIDTH, "1e-300", "1.00 B/s or more, up to 1.00 EB/s"),
+        (options.BYTES, "0", "above 0, up to 1.00 ZB"),
+        (options.WATTS, "2000kW", "above 0, up to 1,000,000 W"),
+        (options.USD, "1e16", "above 0, up to $1,000,000,000,000,000"),
+        (options.FLOPS, "0", "above 0, up to 1,000,000,000,000 YFLOP"),
+    ],
+)
+def test_bounds_are_written_as_people_write_them(kind: Any, text: str, allowed: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        kind.parse(text, "--it")
+    assert str(refused.value).endswith(f"is out of range; allowed: {allowed}")
+
+
 ANY_KIND = st.sampled_from(
     [options.BYTES, options.COUNT, options.SECONDS, options.RATE, options.BANDWIDTH, options.USD, options.FRACTION,
      options.FLOPS, options.TOKENS, options.WHOLE_OR_ZERO, options.name("x")]

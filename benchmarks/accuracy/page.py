@@ -64,7 +64,7 @@ def _column(name: str) -> Callable[[Case], str]:
 
 
 PICTURES = (
-    Picture(kind="training", quantity="", title="Training throughput", unit="tokens/s of an accelerator",
+    Picture(kind="training", quantity="", title="Training throughput", unit="tokens/s per accelerator",
             colour="architecture", of=_architecture),
     Picture(kind="memory", quantity="", title="Memory of training", unit="bytes of an accelerator",
             colour="how it was read", of=_column("reading")),

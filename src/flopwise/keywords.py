@@ -86,12 +86,11 @@ def _parameter(name: str, specs: tuple[type, ...]) -> Parameter:
 
 
 def _annotation(kind: Any, one: Option) -> str:
-    """The type of a field; a quantity may be text with its unit, too."""
+    """The type of a field; a quantity may be text with its unit, and a path may be text."""
     text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
     text = sub(r"tuple\[(.*?), \.\.\.\]", r"Sequence[\1]", text)
-    return (
-        text if "str" in text or not one.kind.words.removeprefix("list of ").startswith("quantity") else f"{text} | str"
-    )
+    as_text = one.kind.words.removeprefix("list of ").startswith("quantity") or "Path" in text
+    return f"{text} | str" if as_text and "str" not in text else text
 
 
 def _docstring(text: str, fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:

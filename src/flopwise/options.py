@@ -46,14 +46,42 @@ def quantity(
 ) -> ValueKind:
     """A number above `low` (`closed`: or equal to it) up to `high`; `reads` is a function of `flopwise.units`."""
 
+    def bound(value: float) -> str:
+        return "0" if value == 0 else BOUND_TEXTS.get(metavar, _plain_number)(value)
+
     def parse(value: object, what: str) -> float:
         number = reads(value, what)
         if not (math.isfinite(number) and (low < number <= high or (closed and number == low))):
-            above = f"{low:g} or more" if closed else f"above {low:g}"
-            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {high:g}")
+            above = f"{bound(low)} or more" if closed else f"above {bound(low)}"
+            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {bound(high)}")
         return number
 
     return ValueKind(metavar, parse, "quantity", {"type": ["number", "string"]})
+
+
+def _plain_number(value: float) -> str:
+    """12, 0.001, -1,000,000 or 1e24, as people write them."""
+    if abs(value) < 1e6:
+        return f"{value:,g}"
+    return f"{value:,.0f}" if abs(value) < 1e13 else f"{value:g}".replace("e+", "e")
+
+
+def _long_time(value: float) -> str:
+    """Years, for the bounds of times; below those the usual units."""
+    years = value / (365.25 * units.DAY_S)
+    return f"{years:,.0f} years" if years >= 2 else units.format_seconds(value)
+
+
+def _frequency(value: float) -> str:
+    """`1,000,000,000,000/s`, or `1 in 31,688 years`."""
+    return f"{_plain_number(value)}/s" if value >= 1e-3 else f"1 in {_long_time(1 / value)}"
+
+
+BOUND_TEXTS: Mapping[str, Callable[[float], str]] = {
+    "bandwidth": units.format_rate, "bytes": partial(units.format_rate, unit="B"), "flop": units.format_flops,
+    "power": "{:,.0f} W".format, "rate": _frequency, "time": _long_time, "usd": "${:,.0f}".format,
+}  # fmt: skip
+"""How bounds are written, by the metavar of their kind; others are plain numbers."""
 
 
 def whole(low: int = 1, high: int = 10**9) -> ValueKind:
@@ -159,6 +187,7 @@ def kind_of(value: object) -> str:
 COUNT = quantity("count", units.parse_count)
 COUNT_OR_ZERO = quantity("count", units.parse_count, closed=True)
 RATIO = quantity("x", units.parse_count)
+CAPACITY = quantity("x", units.parse_count, low=0.01, high=1000.0, closed=True)
 HOUR = quantity("hour", units.parse_count, high=24.0, closed=True)
 FLOPS = quantity("flop", units.parse_flops, high=1e36)
 BYTES = quantity("bytes", units.parse_bytes, high=1e21)
@@ -166,7 +195,7 @@ SECONDS = quantity("time", units.parse_seconds, high=1e12)
 SECONDS_OR_ZERO = quantity("time", units.parse_seconds, high=1e12, closed=True)
 RATE = quantity("rate", units.parse_rate, low=1e-12, high=1e12)
 RATE_OR_ZERO = quantity("rate", units.parse_rate, high=1e12, closed=True)
-BANDWIDTH = quantity("bandwidth", units.parse_bytes_per_s, low=1e-9, high=1e18)
+BANDWIDTH = quantity("bandwidth", units.parse_bytes_per_s, low=1.0, high=1e18, closed=True)
 WATTS = quantity("power", units.parse_watts, high=1e6)
 USD = quantity("usd", units.parse_usd, high=1e15)
 USD_OR_ZERO = quantity("usd", units.parse_usd, high=1e15, closed=True)

@@ -77,5 +77,5 @@ def test_the_command_draws_and_writes_json(axis: str, capsys: pytest.CaptureFixt
 
 
 def test_a_fixed_batch_has_no_arrivals() -> None:
-    with pytest.raises(SpecError, match="starts together"):
+    with pytest.raises(SpecError, match="start together"):
         serve("Llama-3.1-8B", rate=2.0, static=True, **HOW)

@@ -136,7 +136,7 @@ def test_encoders_are_not_simulated() -> None:
 
 
 def test_traffic_says_where_it_comes_from() -> None:
-    with pytest.raises(SpecError, match="leave --input"):
+    with pytest.raises(SpecError, match="leave out --input"):
         Traffic(trace=Path("x"), input_tokens="5").check()
 
 

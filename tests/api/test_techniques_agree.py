@@ -92,7 +92,7 @@ def test_every_technique_that_saves_is_worth_its_lever() -> None:
     ("how", "says"),
     [
         ({"draft": "eagle"}, "techniques.draft: needs --acceptance"),
-        ({"acceptance": 0.5}, "techniques.acceptance: given, but no draft"),
+        ({"acceptance": 0.5}, "techniques.acceptance: needs a draft"),
         ({"prefix_hit": 1.5}, "techniques.prefix_hit: 1.5 is out of range; allowed: 0 or more, up to 1"),
         ({"prefix_hit": "lots"}, "techniques.prefix_hit"),
         ({"shared_prefix": 1000}, "techniques: a shared prefix of 1,000 tokens in prompts of 1,000"),
@@ -100,7 +100,7 @@ def test_every_technique_that_saves_is_worth_its_lever() -> None:
         ({"draft": "Qwen3-0.6B", "acceptance": 0.5}, "vocabulary"),
         ({"expert_skew": 2}, "no experts"),
         ({"prefix_hits": 0.5}, "nearest: prefix_hit"),
-        ({"offload_weights": 0.5, "gpu_layers": 3}, "the share of offloaded layers is given, too"),
+        ({"offload_weights": 0.5, "gpu_layers": 3}, "(--offload-weights) is given as well"),
     ],
 )
 def test_techniques_that_cannot_be_are_refused(how: dict[str, Any], says: str) -> None:
@@ -115,5 +115,5 @@ def test_techniques_mean_nothing_in_training() -> None:
 
 
 def test_split_pools_do_not_scale_by_themselves() -> None:
-    with pytest.raises(SpecError, match="says the same"):
+    with pytest.raises(SpecError, match="prefill_replicas is given as well"):
         simulate("Llama-3.1-8B", gpu="h100", rate=1, prefill_replicas=1, prefill_gpus=1)

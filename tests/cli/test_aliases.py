@@ -47,6 +47,15 @@ def test_aliases_are_read_as_the_first_option_that_the_command_has() -> None:
     assert [alias for _, alias in read if alias] == ["--max-model-len", "--tensor_parallel_size"]
 
 
+def test_an_option_of_other_commands_names_them(run: Run) -> None:
+    code, _, err = run("serve Llama-3.1-8B --gpu h100 --ttft p95=1s")
+    assert code == 2
+    assert "No such option '--ttft'; it is one of `flopwise simulate` and `flopwise plan`" in err
+    assert "See `flopwise serve --help`" in err
+    _, _, err = run("serve Llama-3.1-8B --gpu h100 --outputs 3")
+    assert "--output" in err, "a slip is answered with the nearest"
+
+
 @pytest.mark.parametrize(
     ("line", "plain", "notes"),
     [
@@ -55,6 +64,10 @@ def test_aliases_are_read_as_the_first_option_that_the_command_has() -> None:
             "serve Llama-3.1-8B --gpu h100 --tp 2 --max-batch 64 --input 1000 --output 100 --weights fp8", 5,
         ),
         ("memory Llama-3.1-8B --gpu h100 --max-model-len 8k", "memory Llama-3.1-8B --gpu h100 --context 8k", 1),
+        (
+            "simulate Llama-3.1-8B --gpu h100 --concurrency 2 --requests 4",
+            "simulate Llama-3.1-8B --gpu h100 --users 2 --requests 4", 1,
+        ),
         (
             "train gpt2 --num-gpus 2 --gpu h100 --batch 2 --seq-len 512 --global-batch 64",
             "train gpt2 --gpus 2 --gpu h100 --micro-batch 2 --seq 512 --global-batch 64", 3,

@@ -137,7 +137,7 @@ def test_a_dry_run_writes_nothing_and_a_name_is_not_taken_twice(
     assert run(capsys, "calibrate", file, "--name", "other", "--dry-run")[0] == 0
     assert [p["name"] for p in answer(capsys, "calibrate", "--list")] == ["mycpu"]
     with monkeypatch.context() as patched:
-        patched.setattr("flopwise.fitting.profile.make_profile", None)  # nothing is fitted for a name that is taken
+        patched.setattr("flopwise.fitting.profile.MadeProfile.of", None)  # nothing is fitted for a name that is taken
         code, _, err = run(capsys, "calibrate", file)
     assert code == 2
     assert "is there already; --force replaces it" in err

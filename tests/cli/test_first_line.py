@@ -45,12 +45,14 @@ def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
     first, found = answers(run, f"{line} --rate 2")
     assert f"TTFT {units.format_seconds(found['under_load']['ttft_s']['p95'])}" in first
     first, found = answers(run, f"{line} --rate 200")
-    assert first.startswith("Too slow: 200 requests/s are ")
-    assert first.endswith(f"it takes {found['under_load']['replicas_needed']:,}.")
+    assert first.startswith("Too slow: 200 requests/s is ")
+    assert first.endswith(f"; {found['under_load']['replicas_needed']:,} are needed.")
     first, _ = answers(run, "serve Llama-3.1-70B --gpu l40s")
     assert first.startswith("Does not fit 1 x L40S: ")
     first, _ = answers(run, "serve bge-m3 --gpu l4 --input 256")
-    assert re.match(r"1 x L4 serves [\d,.]+ inputs/s \(80 % interval: [\d,.]+ to [\d,.]+\), each within ", first)
+    assert re.match(
+        r"1 x L4 serves [\d,.]+ inputs/s \(80 % interval: [\d,.]+ to [\d,.]+\), each answered within ", first
+    )
     first, _ = answers(run, f"{line} --sweep batch")
     assert first.startswith("Saturated from ")
 

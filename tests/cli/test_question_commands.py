@@ -219,8 +219,10 @@ def test_requests_that_are_not_given_fit_the_context(document: Callable[[str], d
     for model, made in (("gpt2", "1,024"), ("t5-3b", "512"), ("whisper-large-v3", "448")):
         found = document(f"serve {model} --gpu h100 --concurrency 1")
         assert found["fits"]
-        assert any(f"is made for {made}" in text for text in found["assumptions"])
-    assert not any("is made for" in text for text in document("serve Llama-3.1-8B --gpu h100")["assumptions"])
+        assert any(f"is {made} tokens" in text for text in found["assumptions"])
+    assert not any(
+        "because the context of" in text for text in document("serve Llama-3.1-8B --gpu h100")["assumptions"]
+    )
     assert any("longer than" in text for text in document("serve t5-3b --gpu h100 --input 700")["assumptions"])
 
 
@@ -376,7 +378,7 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("train Llama-3.1-8B --gpu h100 --seq 9999999", "made for"),
         ("train Llama-3.1-8B --gpu h100 --optimizer adamx", "adamw"),
         ("train Llama-3.1-8B --gpu h100 --stack megatrn", "megatron"),
-        ("train Llama-3.1-8B --gpu h100 --lora-targets q,k", "neither a LoRA rank"),
+        ("train Llama-3.1-8B --gpu h100 --lora-targets q,k", "needs adapters"),
         ("train Llama-3.1-8B --gpu h100 --lora 8 --lora-targets z", "LoRA targets"),
         ("train Llama-3.1-8B --gpu h100 --global-batch 8 --global-batch-tokens 1M", "one of them"),
         ("train Llama-3.1-8B --gpu t4 --precision fp8 --tp 1", "fp8"),
@@ -384,8 +386,8 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("train ResNet-50 --gpu h100", "roofline"),
         ("train Llama-3.1-8B --gpu h100 --gpus 8 --dp 3 --tp 2", "dp 3 x tp 2 x pp 1 x cp 1 is 6 GPUs, but 8"),
         ("train Llama-3.1-8B --gpu h100 --gpus 8 --tokens 1000", "shorter than"),
-        ("serve Llama-3.1-8B --gpu h100 --tp 2 --gpus 3", "whole replicas"),
-        ("serve Llama-3.1-8B --gpu h100 --rate 2 --concurrency 8", "not both"),
+        ("serve Llama-3.1-8B --gpu h100 --tp 2 --gpus 3", "divided into replicas"),
+        ("serve Llama-3.1-8B --gpu h100 --rate 2 --concurrency 8", "either the requests in flight"),
         ("serve Llama-3.1-8B --gpu h100 --input 20000000", "context"),
         ("serve bert-base-uncased --gpu h100 --input 4096", "shorten it to 512"),
         ("memory gpt2 --seq 2048", "shorten it to 1,024"),

@@ -103,7 +103,7 @@ def test_the_memory_of_a_run_beyond_85_percent_has_its_own_limit_instead() -> No
     found = rules("pretrain-spot")
     assert 0.85 < float(found["DeviceMemoryBeyondPlan"]["expr"].rsplit(" ", 1)[1]) < 1
     assert "MemoryHigh" not in found
-    assert "in place of 85 %" in found["DeviceMemoryBeyondPlan"]["annotations"]["description"]
+    assert "instead of 85 %" in found["DeviceMemoryBeyondPlan"]["annotations"]["description"]
 
 
 def test_a_run_is_watched_by_its_interval_its_mfu_and_its_checkpoints() -> None:

@@ -246,10 +246,10 @@ def test_trtllm_has_the_rest_in_its_file() -> None:
     ("engine", "changes", "reason"),
     [
         ("hf", {}, "no server among the exports"),
-        ("vllm", {"techniques": {"kv_keep": 0.5}}, "whole key-value cache"),
-        ("tgi", {"techniques": {"draft": "eagle", "acceptance": 0.5}}, "n-grams, not by eagle"),
+        ("vllm", {"techniques": {"kv_keep": 0.5}}, "whole KV cache"),
+        ("tgi", {"techniques": {"draft": "eagle", "acceptance": 0.5}}, "n-grams, not with eagle"),
         ("sglang", {"constraints": {"kv_dtype": "int8"}}, "no cache in int8"),
-        ("tensorrt-llm", {"task": "encode", "traffic": {"requests_per_s": 2}}, "not with vectors"),
+        ("tensorrt-llm", {"task": "encode", "traffic": {"requests_per_s": 2}}, "not embeddings"),
         ("llama.cpp", {"constraints": {"weight_formats": ["Q4_K_M"], "kv_dtype": "fp8"}}, "no cache in fp8"),
     ],
 )

@@ -180,7 +180,7 @@ def test_reserved_machines_stand_in_the_reservation_that_is_named(
     if target == "terraform-aws":
         group = resource(configuration, "aws_eks_node_group")
         assert group["capacity_type"] == '${var.capacity_blocks ? "CAPACITY_BLOCK" : "ON_DEMAND"}'
-    assert any("bought apart" in note for note in exported.assumptions)
+    assert any("bought separately" in note for note in exported.assumptions)
 
 
 def test_spot_machines_of_azure_have_its_taint_and_price() -> None:

@@ -211,7 +211,7 @@ def test_grafana_takes_the_dashboard(sample: str) -> None:
     assert used <= known
     lines = {panel["title"]: panel["fieldConfig"]["defaults"]["thresholds"]["steps"] for panel in board["panels"]}
     if sample == "serve":
-        assert [step["value"] for step in lines["Time to the first token"]] == [None, 1.0]
+        assert [step["value"] for step in lines["Time to first token"]] == [None, 1.0]
     with pytest.raises(RefusedError):
         grafana(board | {"panles": []})
 

@@ -10,7 +10,7 @@ import pytest
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.fitting.measured import pooled_probe, probed_facts, read_measurements
-from flopwise.fitting.profile import make_profile
+from flopwise.fitting.profile import MadeProfile
 from flopwise.probes.file import ProbedDevice
 from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
 
@@ -88,7 +88,7 @@ def test_a_probe_without_a_product_says_that_no_device_is_made_of_it(tmp_path: P
     without = tuple(one for one in cpu_probe().measurements if one.name != "matmul")
     replace(cpu_probe(), measurements=without).write(tmp_path / "busy.json")
     with pytest.raises(SpecError, match=r"nothing to calibrate with: .*: no product or no copy was measured"):
-        make_profile(read_measurements([tmp_path / "busy.json"]), load_facts(), "busy", "2026-11-26")
+        MadeProfile.of(read_measurements([tmp_path / "busy.json"]), load_facts(), "busy", "2026-11-26")
 
 
 def test_what_failed_in_one_probe_is_taken_from_the_others() -> None:

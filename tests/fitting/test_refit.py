@@ -11,7 +11,7 @@ import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts, read_measurements
-from flopwise.fitting.profile import MadeProfile, make_profile, own_band, own_coverage, predicted_figures, write_profile
+from flopwise.fitting.profile import MadeProfile, own_band, own_coverage, predicted_figures, write_profile
 from flopwise.fitting.refit import Refit, no_worse, refits
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
@@ -19,7 +19,7 @@ from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 def probed() -> Facts:
     """The shipped facts with the probed CPU, whose profile is written."""
     given = Measurements(rows=(), probed=(probed_facts(cpu_probe()),), files=("probe.json",))
-    write_profile(make_profile(given, load_facts(), "cpu", "2026-11-22"), force=True)
+    write_profile(MadeProfile.of(given, load_facts(), "cpu", "2026-11-22"), force=True)
     return load_facts(None, "cpu")
 
 
@@ -112,7 +112,7 @@ def test_families_and_links_that_share_nothing_are_fitted_apart() -> None:
 def made(facts: Facts, tmp_path: Path, count: int) -> MadeProfile:
     rows = cpu_rows(facts, {"matmul_frac.bf16": 0.8}, count=count, noise=0.05)
     given = read_measurements([write_rows(tmp_path / "runs.csv", rows)])
-    return make_profile(given, facts, "learned", "2026-11-22")
+    return MadeProfile.of(given, facts, "learned", "2026-11-22")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_profile_on_another_has_the_devices_of_both(facts: Facts) -> None:
     probe = cpu_probe()
     other = replace(probe, devices=tuple(replace(one, name="Another CPU") for one in probe.devices))
     given = Measurements(rows=(), probed=(probed_facts(other),), files=("other.json",))
-    write_profile(make_profile(given, facts, "two", "2026-11-22"), force=False)
+    write_profile(MadeProfile.of(given, facts, "two", "2026-11-22"), force=False)
     both, first = load_facts(None, "two"), facts.accelerator("here").name
     assert both.accelerator("here").name == "Another CPU probed"
     assert both.accelerator(first).peak == facts.accelerator(first).peak

@@ -10,7 +10,7 @@ import pytest
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.allocate import allocate as allocation
 from flopwise.fleet.allocate import allocation_problem
-from flopwise.fleet.bill import solved_fleet
+from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import VOLUMES, Platform
 from flopwise.fleet.outlook import scaled_workload
 from flopwise.fleet.planned import planned_workloads
@@ -61,7 +61,7 @@ def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, f
     platform = fleet(seed)
     made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
     found = allocation(made, gap=1e-4)
-    solved = solved_fleet(platform, FACTS, made, found)
+    solved = SolvedFleet.of(platform, FACTS, made, found)
     rows, bill = solved.rows, solved.cost
     for sums in (bill.by_provider, bill.by_environment, bill.by_workload, bill.by_purchase):
         assert sum(sums.values()) == pytest.approx(bill.total, abs=1e-6)
@@ -92,7 +92,7 @@ def test_volumes_cost_what_the_tiers_say_of_all_of_them_together(facts: Facts) -
     """Two workloads of 200 GB on aws: the first 100 GB go out free once, not twice."""
     made = one(facts, volumes={"egress": 200 * GB, "storage": 500 * GB})
     found = allocation(made)
-    bill = solved_fleet(fleet(0), FACTS, made, found).cost
+    bill = SolvedFleet.of(fleet(0), FACTS, made, found).cost
     assert bill.traffic == pytest.approx((2 * 200 - 100) * 0.09)
     assert bill.storage == pytest.approx(2 * 500 * 0.023)
     price = FACTS.volume_prices["aws", "egress"]

@@ -17,7 +17,7 @@ from flopwise.fleet import onprem
 from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.offers import OwnOffer, with_own
 from flopwise.fleet.onprem import COLOCATED, Site, against_clouds, ownership
-from flopwise.fleet.option import metered_kwh
+from flopwise.fleet.option import metered_kwh, running_usd
 from flopwise.fleet.read import fleet_from
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -131,9 +131,9 @@ def test_work_adds_its_power_at_the_meter_of_the_room() -> None:
     idle_kwh = 8 * TDP_KW * 0.6 * 1.54 * 730
     assert offer.idle_kwh == pytest.approx(idle_kwh)
     # 4,000 kWh in 500 busy hours: what the machine would have drawn idle in those hours is in its month
-    assert offer.running_usd(4000.0, 500.0) == pytest.approx((4000 - idle_kwh * 500 / 730) * 0.128)
-    assert offer.running_usd(None, 361.0) == pytest.approx(8 * BUSY / 2), "unknown work: as at full use"
-    assert offer.running_usd(1.0, 500.0) == 0.0
+    assert running_usd(offer, 4000.0, 500.0) == pytest.approx((4000 - idle_kwh * 500 / 730) * 0.128)
+    assert running_usd(offer, None, 361.0) == pytest.approx(8 * BUSY / 2), "unknown work: as at full use"
+    assert running_usd(offer, 1.0, 500.0) == 0.0
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_the_page_cache_is_dropped_where_it_cannot_be_passed(tmp_path: Path, mon
     assert all("page cache dropped before it is read" in one.note for one in found)
     monkeypatch.delattr(os, "posix_fadvise")
     found, _ = _disk(tmp_path, FakeDevice(), monkeypatch, [])
-    assert all("page cache in it" in one.note for one in found)
+    assert all("page cache included" in one.note for one in found)
 
 
 def test_a_folder_that_takes_no_file_is_the_reason_of_each_entry(
@@ -94,7 +94,7 @@ def test_a_folder_that_takes_no_file_is_the_reason_of_each_entry(
 
     monkeypatch.setattr("tempfile.mkstemp", refuse)
     found, _ = _disk(tmp_path, FakeDevice(), monkeypatch, [])
-    assert {one.failure for one in found} == {f"{tmp_path}: no file can be made there (Permission denied)"}
+    assert {one.failure for one in found} == {f"{tmp_path}: a file cannot be created there (Permission denied)"}
 
 
 def test_a_disk_that_fills_up_is_a_reason_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_file_systems_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "mounts").write_text(f"/dev/a / ext4 rw 0 0\nnone {tmp_path.resolve()} tmpfs rw 0 0\n")
     scratch = disk.Scratch(tmp_path, 2 * disk.CHUNK)
     scratch.close()
-    assert scratch.note.startswith("tmpfs, which is memory and no disk, ")
+    assert scratch.note.startswith("tmpfs, which is memory, not a disk, ")
     assert [path.name for path in tmp_path.iterdir()] == ["mounts"]
 
 
@@ -180,7 +180,7 @@ def test_the_part_of_a_large_product_is_said(tmp_path: Path) -> None:
     assert by_size["loop_naive", 32].work == by_size["loop_vectorised", 32].work == 2 * 32**3
     large = by_size["loop_naive", 1024]
     assert large.work == 2 * 1024 * 256  # 256 entries of the result, 1,024 products each
-    assert large.note == "measured on 256 of 1,048,576 entries of the result, and scaled"
+    assert large.note == "measured on 256 of 1,048,576 entries of the result and scaled up"
     assert by_size["loop_vectorised", 1024].work == 2 * 1024**3
 
 

@@ -69,7 +69,7 @@ def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_nothing_to_measure_is_no_answer(tmp_path: Path) -> None:
     with pytest.raises(InfeasibleError, match="nothing could be measured") as caught:
         flopwise.probe(only=["transfers"], quick=True, disk=tmp_path)
-    reason = "transfers between host and devices: not measured, a processor alone has nothing to send to"
+    reason = "transfers between host and devices: not measured, a CPU has no device to send to"
     assert reason in caught.value.reasons
 
 

@@ -40,7 +40,7 @@ def test_the_best_is_the_highest_rate_and_the_shortest_time() -> None:
     assert PROBE.best("launch_queued", "cpu") == 2e-6
     assert PROBE.best("disk_read", "cpu") is None
     assert PROBE.device("cpu").threads == 2
-    with pytest.raises(SpecError, match="there are cpu"):
+    with pytest.raises(SpecError, match="it has cpu"):
         PROBE.device("cuda:0")
 
 
@@ -57,7 +57,7 @@ def _changed(path: Path, **parts: Any) -> Path:
         ({"version": 2}, "written by a newer flopwise"),
         ({"devices": "none"}, r"damaged.*Expected `array`, got `str` - at `\$.devices`"),
         ({"devices": []}, "its device 'cpu' is not among the devices"),
-        ({"date": "yesterday"}, "date 'yesterday' is none"),
+        ({"date": "yesterday"}, "'yesterday' is not a date"),
         ({"measurements": [{"name": "matmul"}]}, "damaged"),
     ],
 )

@@ -95,7 +95,7 @@ def test_cuda_that_is_missing_is_said_by_its_reason(torch: Any, monkeypatch: pyt
         TorchBackend(torch, "cuda", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(SpecError, match="there is none of that number; there are cuda:0, cuda:1, cpu"):
+    with pytest.raises(SpecError, match="no device has that number; there are cuda:0, cuda:1, cpu"):
         TorchBackend(torch, "cuda:7", None)
 
 

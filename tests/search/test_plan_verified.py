@@ -19,13 +19,14 @@ from flopwise.search.rank import Pick
 from flopwise.search.replica import DEGREES, with_facts
 from flopwise.search.serving_analysis import floors, ladder_step, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
-from flopwise.search.verify import Simulator, batch_requests, simulated_odds, simulated_trial
+from flopwise.search.verify import Simulator, batch_traffic, simulated_odds, simulated_trial
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
 from flopwise.serving.sim import fleet
 from flopwise.serving.sim.engine import ENDLESS, replica
 from flopwise.serving.sim.simulate import simulate
+from flopwise.serving.sim.traffic import draw_requests
 
 FACTS = load_facts()
 SMALL = {"gpus": ["l4", "a10g"], "providers": ["aws"], "weight_formats": ["bf16"], "kv_dtype": "bf16"}
@@ -318,7 +319,7 @@ def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() 
     row = int(np.flatnonzero((option.found.batch >= 8) & (option.found.batch <= 64))[0])
     simulator = Simulator(workload)
     run = simulator.run(option, row)
-    trace = batch_requests(workload, 9000)
+    trace = draw_requests(batch_traffic(workload, 9000))
     made = replica(option.job(row), context=600, max_tokens=1050)
     whole = simulate(trace, made.cost, replace(made.limits, max_tokens=ENDLESS), samples=1)
     assert run.requests < 9000

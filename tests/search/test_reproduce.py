@@ -207,6 +207,26 @@ def test_the_simulator_s_replicas_are_those_of_the_command(capsys: pytest.Captur
     assert "replicas raised" in found.plans[0].note, "the case shows nothing else"
 
 
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        {"requests": 300, "input_tokens": 1000, "output_tokens": 200},
+        {"requests": 6000, "input_tokens": "200:1800", "output_tokens": "50:350"},
+        {"requests": 100_000, "input_tokens": 1000, "output_tokens": 200},
+    ],
+    ids=["drawn several times", "run whole", "goes on at its pace"],
+)
+def test_the_command_of_a_simulated_batch_gives_its_figures(
+    traffic: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = checked({"model": "Llama-3.1-8B", "task": "batch", "traffic": traffic, "constraints": FEW}, capsys)
+    assert all(one.simulated is not None for one in found.plans[:ROWS]), "the case shows nothing else"
+    for one in found.plans[:ROWS]:
+        there = answer_of(one.reproduce, capsys)
+        assert traffic["requests"] / there["requests_per_s"] == pytest.approx(one.seconds, rel=1e-9)
+        assert there["output_tokens_per_s"] == pytest.approx(one.figures["output_tokens_per_s"], rel=1e-6)
+
+
 def test_the_command_stands_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["plan", "gpt2", "--task", "pretrain", "--tokens", "1B", "--gpu", "a100-80gb", "--max-gpus", "1"]
     cli.main([*line, "--json"])

@@ -350,7 +350,7 @@ def test_the_slowdown_of_an_emulated_cache_is_that_of_published_runs() -> None:
     slower = sixteen.output_tokens_per_s.value / eight.output_tokens_per_s.value
     assert slower == pytest.approx(1821.37 / 389.84, rel=0.35)
     assert eight.bound == "cache conversion"
-    note = "has no fp8 units: each read of an fp8 cache is converted in software"
+    note = "has no fp8 units: it converts an fp8 cache in software at each read"
     assert any(note in line for line in eight.assumptions)
     assert not any(note in line for line in sixteen.assumptions)
     for gpu, told in (("a100-80gb", True), ("h100", False)):

@@ -124,7 +124,7 @@ def test_fractions_outside_the_card_are_refused() -> None:
 
 def test_more_sequences_than_the_engine_runs_at_once_are_told() -> None:
     asked = serving_memory(LLAMA_8B, concurrency=5000, context=1024)
-    assert "5,000 sequences were requested, 1,024 run at once" in asked.assumptions[0]
+    assert "of 5,000 sequences requested, 1,024 run at once" in asked.assumptions[0]
     assert serving_memory(LLAMA_8B, concurrency=1024, context=1024).assumptions == ()
     assert asked.items["KV cache"] == serving_memory(LLAMA_8B, concurrency=1024, context=1024).items["KV cache"]
     assert serving_memory(LLAMA_8B, concurrency=5000, context=1024, max_batch=5000).assumptions == ()

@@ -86,7 +86,7 @@ def test_a_command_runs_once_without_a_shell(tmp_path: Path) -> None:
     command.run()
     command.run()
     BudgetCommand("true", KeptState(tmp_path / "job.json"), said.append).run()
-    assert [text for text in said if "runs" in text] == said, "nor after a restart"
+    assert [text for text in said if "is spent: running" in text] == said, "nor after a restart"
     assert len(said) == 1
     assert until(lambda: proof.exists() and proof.read_text() == "x")
     assert not (tmp_path / "c").exists()
@@ -112,10 +112,10 @@ def test_a_command_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
     command.run()
     command.run()
     assert len(said) == 1
-    assert "does not start" in said[0]
+    assert "could not be started" in said[0]
     program_file.write_text("#!/bin/sh\nexit 3\n")
     command.run()
-    assert said[-1].endswith("stop runs")
+    assert said[-1].endswith("stop")
 
     def ended() -> bool:
         command.check()

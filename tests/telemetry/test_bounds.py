@@ -93,7 +93,7 @@ def test_default_counters_tell_the_same_and_say_what_they_lack(recorded: str, bo
 def test_small_kernels_are_the_hosts_however_busy_devices_look(recorded: str) -> None:
     found = statuses(recorded, "launches", 900)[-1].diagnosis
     assert found.bound == "host"
-    assert "small kernels" in found.summary
+    assert "they are small and run one after another" in found.summary
 
 
 @pytest.mark.parametrize("workload", ["healthy", "healthy-default"])

@@ -159,7 +159,7 @@ def test_a_run_of_long_steps_is_not_lost_between_them() -> None:
     assert not watcher.look().source_lost
     clock[0] = 901.0
     lost = watcher.look()
-    assert lost.source_lost == "nothing new comes"
+    assert lost.source_lost == "there are no new readings"
     assert [change.limit.name for change in lost.changes] == ["SourceLost"]
 
 
@@ -204,7 +204,7 @@ def test_a_budget_is_kept_while_nothing_can_be_read(tmp_path: Path) -> None:
     late = watcher.look()
     assert {change.limit.name for change in late.changes} == {"SourceLost", "BudgetSpent"}
     assert late.spend.total_usd == 101.0
-    assert any("runs" in text for text in late.said)
+    assert any("is spent: running" in text for text in late.said)
     reap(watcher)
     clock[0] = 150.0
     assert watcher.look().changes == (), "once an episode"

@@ -154,7 +154,7 @@ def test_breakdown_adds_up_with_replicas_that_wait() -> None:
     assert dict(alone.breakdown)["waiting_for_lengths"] == pytest.approx(0, abs=1e-9)
     figures = {f.name: f.value for f in walk(train_figure(result))}
     assert figures["waiting for lengths"] == dict(result.breakdown)["waiting_for_lengths"]
-    assert figures["tokens of documents in a sequence"] == pytest.approx(result.job.recipe.documents.mean)  # type: ignore[union-attr]
+    assert figures["document tokens per sequence"] == pytest.approx(result.job.recipe.documents.mean)  # type: ignore[union-attr]
 
 
 def test_columns_of_padded_layouts_are_the_single_estimates() -> None:
@@ -193,8 +193,8 @@ def test_lengths_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("", "holds no length"), ("5\nfive\n", ":2"), ("5,0\n", "above 0"), ("0\n", "1 or more"), ("1,2,3\n", "1 or more"),
-    ("nan,1\n", "holds no length"), ("5\n-3\n", ":2"),
+    ("", "contains no length"), ("5\nfive\n", ":2"), ("5,0\n", "above 0"), ("0\n", "1 or more"),
+    ("1,2,3\n", "1 or more"), ("nan,1\n", "contains no length"), ("5\n-3\n", ":2"),
 ])  # fmt: skip
 def test_files_that_hold_no_lengths_are_refused(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "lengths.txt"

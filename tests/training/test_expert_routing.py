@@ -72,6 +72,17 @@ def test_capacity_below_one_computes_less() -> None:
     assert estimate(job({"capacity_factor": 0.5})).step_s < estimate(job()).step_s
 
 
+@pytest.mark.parametrize("capacity", [0.01, 0.25, 0.5])
+def test_dropped_tokens_do_not_count_into_mfu(capacity: float) -> None:
+    """The config: 48 layers, 8 experts a token, each three products of 2,048 x 768; a multiply and an add each."""
+    whole, part = estimate(job()), estimate(job({"capacity_factor": capacity}))
+    done, less = (one.mfu_frac * one.step_s * one.num_gpus * 989.4e12 / 3 for one in (whole, part))
+    assert part.dropped_frac == pytest.approx(1 - capacity, abs=1e-3)
+    assert done - less == pytest.approx((part.dropped_frac or 0) * 48 * 8 * 3 * 2 * 2048 * 768 * 64 * 4096, rel=1e-4)
+    assert part.mfu_frac < 1
+    assert part.mfu_full_attention_frac < 1
+
+
 def test_a_skew_of_ranks_equals_a_capacity_of_that_load() -> None:
     load = float(hottest_rank_load(128, 4.0, 8))
     assert estimate(job({"expert_skew": 4.0})).step_s == pytest.approx(
@@ -147,7 +158,7 @@ def test_routing_that_cannot_be_is_refused(recipe: dict[str, Any], said: str) ->
 def test_more_experts_than_ranks_or_tokens_allow_is_refused() -> None:
     with pytest.raises(SpecError, match="ep 256 is more than the 128 experts"):
         estimate(replace(job(dp=256, ep=256), recipe=recipe_with(seq_len=4096, global_batch=256)))
-    with pytest.raises(SpecError, match=r"128 experts .* brings"):
+    with pytest.raises(SpecError, match=r"128 experts .* has only"):
         estimate(replace(job(dp=1, ep=1), recipe=recipe_with(seq_len=64, global_batch=1)))
     with pytest.raises(SpecError, match="no experts"):
         estimate(replace(job({"expert_skew": 2.0}, ep=1), model=load_model("Llama-3.1-8B")))

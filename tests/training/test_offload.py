@@ -100,7 +100,7 @@ def test_an_unknown_link_is_a_missing_fact() -> None:
 def test_the_tree_explains_the_line() -> None:
     away = trained(Layout(dp=8, zero=3, offload_optimizer=True, offload_parameters=True))
     copied = train_figure(trained(Layout(dp=8, offload_activations=True)))
-    assert "activations that a micro-batch moves" in {f.name for f in walk(copied)}
+    assert "activations moved per micro-batch" in {f.name for f in walk(copied)}
     assert {"offload", "PCIe, pinned memory", "host memory, of each device"} <= {
         f.name for f in walk(train_figure(away))
     }

@@ -180,9 +180,9 @@ def test_memory_of_named_stages_is_that_of_the_fullest() -> None:
         ({"pp": 4, "stage_layers": (8, 8, 8)}, "give 4 numbers"),
         ({"pp": 4, "stage_layers": (8, 8, 8, 9)}, "add up to the 32 layers"),
         ({"pp": 2, "interleave": 2, "stage_layers": (8, 8, 16)}, "or 4 for the virtual stages"),
-        ({"recompute": 1, "recompute_every": 2}, "recompute full only"),
+        ({"recompute": 1, "recompute_every": 2}, "give recompute full"),
         ({"recompute": 2, "recompute_every": 2, "recompute_first": 2}, "give one of them"),
-        ({"recompute": 2, "recompute_every": 0}, "1 or more"),
+        ({"recompute": 2, "recompute_every": 0}, "n from 1"),
     ],
 )
 def test_layouts_that_cannot_be(layout: dict[str, Any], says: str) -> None:

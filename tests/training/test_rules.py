@@ -19,7 +19,7 @@ H100_BYTES = 85_520_809_984
 def test_sixteen_bytes_a_parameter_as_zero_shards_them(zero: int, each: float) -> None:
     """Rajbhandari et al. 2019, figure 1: 2 of weights, 2 of gradients, 12 of Adam's states; tp 2 halves them all."""
     rules = flopwise.memory("Llama-3.1-8B", gpu="h100", dp=8, tp=2, zero=zero, stack="fsdp-eager").quick
-    states = next(rule for rule in rules if rule.name == "16 bytes a parameter")
+    states = next(rule for rule in rules if rule.name == "16 bytes per parameter")
     assert states.value == pytest.approx(PARAMETERS / 2 * each)
 
 

@@ -413,7 +413,7 @@ def test_passes_side_by_side_hide_what_experts_send() -> None:
 @pytest.mark.parametrize(("name", "layout", "message"), [
     ("dualpipe", {"pp": 7, "tp": 1, "dp": 1}, "even numbers of stages"),
     ("dualpipe-v", {"dp": 8}, "at least 2 micro-batches for each of the 8 stages"),
-    ("zb-v", {"interleave": 2}, "2 chunks of layers a stage, not interleave 2"),
+    ("zb-v", {"interleave": 2}, "2 chunks of layers per stage, not interleave 2"),
     ("zb-v", {"pp": 32, "dp": 1}, "64 pieces, more than its 32 layers"),
 ])  # fmt: skip
 def test_pipelines_that_a_schedule_cannot_run(name: str, layout: dict[str, int], message: str) -> None:

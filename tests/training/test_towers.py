@@ -94,5 +94,5 @@ def test_towers_that_text_does_not_run_take_weights_alone() -> None:
     items, fewer = found.memory.items, alone.memory.items
     assert items["activations"] == pytest.approx(fewer["activations"])
     assert float(items["weights"]) / float(fewer["weights"]) == pytest.approx(parameters(whole) / parameters(text))
-    assert any("text alone" in told and "vision" in told for told in found.assumptions)
-    assert not any("text alone" in told for told in alone.assumptions)
+    assert any("text only" in told and "vision" in told for told in found.assumptions)
+    assert not any("text only" in told for told in alone.assumptions)

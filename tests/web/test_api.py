@@ -90,7 +90,7 @@ def test_every_option_left_out_is_one_of_some_noun() -> None:
         ({"model": "gpt2", "fsdp": "perhaps"}, "--fsdp: expected true or false"),
         ({"gpu": "h100"}, "Missing argument 'MODEL'"),
         ({"model": "gpt2", "gpu": {"a": []}}, "gpu: expected text or a number"),
-        ({"model": "--help"}, "starts like an option"),
+        ({"model": "--help"}, "looks like an option"),
         ({"model": "gpt2", "facts": "x"}, "not an option of the web"),
     ],
 )

@@ -106,10 +106,10 @@ def test_a_file_of_the_server_named_in_an_upload_is_not_read(web: TestClient, tm
     answer = web.post("/api/v1/assess", json=question)
     assert answer.status_code in (400, 422)
     assert "777" not in answer.text
-    assert "files of the server are not read" in answer.text
+    assert "the server does not read its own files" in answer.text
     question["files"]["fleet.yaml"] = fleet.replace(str(secret), "trace.csv")  # type: ignore[index]
     question["files"]["trace.csv"] = secret.read_text()  # type: ignore[index]
-    assert "files of the server" not in web.post("/api/v1/assess", json=question).text
+    assert "does not read its own files" not in web.post("/api/v1/assess", json=question).text
 
 
 def test_the_guard_refuses_what_is_not_below_its_places(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_bodies_are_limited(web: TestClient) -> None:
 def test_too_large_a_search_is_refused(web: TestClient) -> None:
     answer = web.post("/api/v1/assess", json={"fleet": "f.yaml", "scenarios": 10**8, "files": {"f.yaml": "x"}})
     assert answer.status_code == 400
-    assert "more than the web takes" in answer.json()["detail"]
+    assert "more than the web app takes" in answer.json()["detail"]
 
 
 def test_a_question_that_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

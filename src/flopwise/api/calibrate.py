@@ -6,14 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.spec import SourceSpec
+from flopwise.keywords import takes
+from flopwise.options import BATCH, take
+from flopwise.serving.spec import ServingSpec, TechniqueRequest
+
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.fitting.profile import CalibrationProfile, MadeProfile
 
 
+@takes(MachineSpec, ServingSpec, SourceSpec, users=BATCH)
 def calibrate(
     *files: str | Path,
     name: str | None = None,
-    model: Any = None,
+    model: Model | str | None = None,
     users: int | None = None,
     facts: str | Path | None = None,
     calibration: str | None = None,
@@ -23,6 +31,8 @@ def calibrate(
     **deployment: Any,
 ) -> CalibrationProfile:
     """Refit the constants that measurements can decide, into a calibration profile.
+
+    Options of machines and of the deployment (`gpu="h100", tp=2` ...) say how an observed `model` is served.
 
     Args:
         files: what `flopwise probe` wrote, CSV files as `backtest` reads them, or names of recorded runs; with a
@@ -35,7 +45,7 @@ def calibrate(
         dry_run: write nothing.
         force: replace a profile of the same name.
         advance: called with (units of work done, units in all) as it goes.
-        deployment: of an observed deployment, keywords of `MachineSpec` and `ServingSpec` (`gpu="h100", tp=2` ...).
+        **deployment: of an observed deployment.
 
     Raises:
         SpecError: a file is broken or of no known kind, nothing in it can be predicted, requests are too few, or
@@ -52,7 +62,7 @@ def calibrate(
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.profiles import checked_name
     from flopwise.fitting.measured import read_measurements
-    from flopwise.fitting.profile import make_profile, refuse_taken_name, write_profile
+    from flopwise.fitting.profile import MadeProfile, refuse_taken_name, write_profile
     from flopwise.observations.observation import OBSERVATION_FILE
 
     paths, date = [Path(file) for file in files], today().isoformat()
@@ -74,23 +84,19 @@ def calibrate(
             raise SpecError(f"{seen} is an observation of a service: say what it serves (--model) and on what (--gpu)")
         given = read_measurements(paths)
         chosen = free(name or Path(given.files[0]).stem)
-        made = make_profile(given, load_facts(facts, calibration), chosen, date, advance)
+        made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
         write_profile(made, force=force or calibration == chosen)
     return made.profile
 
 
 def _of_deployment(
-    model: Any, paths: list[Path], name: str, date: str, users: int | None, **keywords: Any
+    model: Model | str, paths: list[Path], name: str, date: str, users: int | None, **keywords: Any
 ) -> MadeProfile:
     """The profile of a deployment that was observed."""
-    from flopwise.cost.spec import MachineSpec
-    from flopwise.facts.spec import SourceSpec
     from flopwise.fitting.deployment import ServedLoad, deployment_profile
     from flopwise.observations.observation import measured_requests
-    from flopwise.options import take
     from flopwise.serving.deployment import replica_of
-    from flopwise.serving.spec import ServingSpec, TechniqueRequest
 
     machines, served, source = take(keywords, MachineSpec, ServingSpec, SourceSpec)
     job, _ = replica_of(source.model_with_layers(model), served, machines, TechniqueRequest(), source)

@@ -59,7 +59,7 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     batch, notes = data.batch(found, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
     wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
     recipe, device_notes = recipe_on(wanted, cluster.accelerator)
-    kept = f"{batch / gpus:,.4g} sequences for each accelerator" if weak else f"{batch:,} sequences a step, always"
+    kept = f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step, always"
     return CompareAnswer(
         model=found,
         cluster=cluster,
@@ -67,7 +67,7 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
         num_gpus=gpus,
         comparison=comparison(found, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch),
         settings=(
-            ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} a node"),
+            ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} per node"),
             ("global batch", f"{kept}, of {seq_len:,} tokens"),
             ("recipe", recipe.text),
             ("stack", recipe.stack.name),

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
+from flopwise.exports.spec import ExportSettings
+from flopwise.keywords import takes
+from flopwise.options import take, whole
 
 if TYPE_CHECKING:
     from flopwise.exports.exported import Exported
     from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.spec import ExportSettings
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Assessment
     from flopwise.search.answer import Plan
@@ -60,6 +62,7 @@ def check_targets(targets: Iterable[str]) -> None:
         target_module(target)
 
 
+@takes(ExportSettings, rank=whole(high=10**6))
 def export(
     target: str,
     plan: Plan | Assessment | str | Path,
@@ -71,14 +74,16 @@ def export(
 ) -> Exported:
     """The files that deploy a plan with another tool; `write_export` writes them.
 
+    Names, images, places and references to secrets that are not given are placeholders in the files, which `to_fill`
+    lists.
+
     Args:
         target: a name of `export_targets`.
         plan: a plan, its file, an assessment, or the folder of a report.
         rank: which candidate of a plan, from 1.
         facts: folder of rows that override the shipped ones.
         calibration: name of a profile that `flopwise calibrate` made.
-        settings: fields of `ExportSettings`: names, images, places and references to secrets. What is not given is
-            a placeholder in the files and listed in `to_fill`.
+        **settings: names, images, places and references to secrets.
 
     Raises:
         SpecError: no such plan, target, candidate or setting.
@@ -91,10 +96,8 @@ def export(
         [...'run.sh'...]
     """
     from flopwise.exports.deployment import Deployment
-    from flopwise.exports.spec import ExportSettings
     from flopwise.exports.targets import exported_assessment, exported_plan
     from flopwise.facts.catalog import load_facts
-    from flopwise.options import take
     from flopwise.search.answer import Plan
 
     (known,), facts_known = take(settings, ExportSettings), load_facts(facts, calibration)

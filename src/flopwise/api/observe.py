@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.options import take
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.spec import SourceSpec
+from flopwise.keywords import takes
+from flopwise.observations.spec import ObserveSpec
+from flopwise.options import COUNT, DEGREE, FRACTION, WHOLE_OR_ZERO, take
+from flopwise.serving.spec import Scheduling, ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.observations.comparison import ReplayComparison
     from flopwise.observations.observation import Observation
     from flopwise.serving.sim.answer import SimulateAnswer
+    from flopwise.serving.sim.request import ResponseCache
+    from flopwise.serving.sim.result import Slo
 
 
+@takes(ObserveSpec)
 def observe(
     url: str | None = None,
     *,
@@ -31,7 +40,7 @@ def observe(
         out: folder for `observation.json` and `trace.csv`, which `replay` simulates.
         facts: folder of rows that override the shipped ones.
         progress: called with (seconds done, seconds in all).
-        keywords: fields of `ObserveSpec`: `seconds=60`, `load="guidellm.json"` ...
+        **keywords: how long and how often, and the load generator's file.
 
     Raises:
         SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
@@ -47,7 +56,6 @@ def observe(
     from flopwise.facts.catalog import load_facts
     from flopwise.observations.observation import observation, write_observation
     from flopwise.observations.requests import read_requests
-    from flopwise.observations.spec import ObserveSpec
     from flopwise.observations.watching import watch_engine
 
     (how,) = take(keywords, ObserveSpec)
@@ -72,13 +80,36 @@ class Replay:
     comparison: ReplayComparison
 
 
-def replay(model: Any, folder: Path | str, **keywords: Any) -> Replay:
+@takes(
+    Scheduling, ServingSpec, TechniqueRequest, MachineSpec, SourceSpec,
+    replicas=DEGREE, scale=COUNT, seed=WHOLE_OR_ZERO, attain=FRACTION,
+)  # fmt: skip
+def replay(
+    model: Model | str,
+    folder: Path | str,
+    *,
+    replicas: int = 1,
+    scale: float = 1.0,
+    seed: int = 0,
+    slo: Slo | None = None,
+    cache: ResponseCache | None = None,
+    attain: float = 0.99,
+    on_compile: Callable[[], None] | None = None,
+    **keywords: Any,
+) -> Replay:
     """Simulate the traffic of an observation, and compare with what was measured.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B".
         folder: what `observe` wrote.
-        keywords: those of `simulate`.
+        replicas: behind the balancer.
+        scale: speed of the replay; 2 is twice as fast.
+        seed: random seed of what is drawn.
+        slo: what a request must hold to count into the goodput.
+        cache: answers that are given again.
+        attain: share of requests in time that decides how many replicas a cache saves.
+        on_compile: called before the simulator is compiled for the first time.
+        **keywords: options of the deployment.
 
     Raises:
         SpecError: no such observation, or as `simulate`.
@@ -95,6 +126,9 @@ def replay(model: Any, folder: Path | str, **keywords: Any) -> Replay:
     from flopwise.observations.observation import TRACE_FILE, read_observation
 
     seen = read_observation(Path(folder))
-    answer = simulate(model, trace=Path(folder) / TRACE_FILE, **keywords)
+    answer = simulate(
+        model, trace=Path(folder) / TRACE_FILE, replicas=replicas, scale=scale, seed=seed, slo=slo, cache=cache,
+        attain=attain, on_compile=on_compile, **keywords,
+    )  # fmt: skip
     compared = compare(seen, answer.simulated, answer.job, dict(answer.intervals))
     return Replay(answer=answer, observation=seen, comparison=compared)

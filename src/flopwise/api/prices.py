@@ -35,9 +35,9 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         True
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.price_import.age import MOST_DAYS, price_ages
+    from flopwise.price_import.age import MOST_DAYS, PriceAges
 
-    return price_ages(load_facts(facts), day or today(), MOST_DAYS if most_days is None else most_days)
+    return PriceAges.of(load_facts(facts), day or today(), MOST_DAYS if most_days is None else most_days)
 
 
 def stale_notes(

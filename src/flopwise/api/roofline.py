@@ -58,7 +58,7 @@ def roofline(
         >>> flopwise.roofline(flops=1e15, bytes="2TB", gpu="h100").bound
         'compute'
     """
-    from flopwise.cost.roofline import RooflineWork, roofline_answer
+    from flopwise.cost.roofline import RooflineAnswer, RooflineWork
     from flopwise.training.spec import DataSpec
 
     machines, source = take(options, MachineSpec, SourceSpec)
@@ -77,4 +77,4 @@ def roofline(
     else:
         work = RooflineWork(flops=flops or 0.0, nbytes=bytes or 0.0)
     gpus = machines.num_gpus(gpus)
-    return roofline_answer(work, machines.cluster(gpus, source.catalog), gpus, dtype, efficiency)
+    return RooflineAnswer.of(work, machines.cluster(gpus, source.catalog), gpus, dtype, efficiency)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import OptionError, changed_options, defaults_of, take
+from flopwise.keywords import takes
+from flopwise.options import DEGREE, OptionError, changed_options, defaults_of, take
 from flopwise.records.imports.spec import ImportSpec
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
@@ -24,21 +25,21 @@ TRAINING, SERVING = (DataSpec, TrainingSpec), (RequestSpec, ServingSpec)
 """Options of what was run, beside those of its machines."""
 
 
+@takes(ImportSpec, MachineSpec, SourceSpec, DataSpec, TrainingSpec, RequestSpec, ServingSpec, gpus=DEGREE)
 def import_runs(
     *files: Path | str, store: Path | str | None = None, gpus: int | None = None, **options: Any
 ) -> list[ImportedRun]:
     """Write runs of other tools to the store, with what is expected of them where model and GPU are known.
 
-    The same content is imported once.
+    The same content is imported once. What a file says itself need not be given; options of training go with runs of
+    training, those of requests and engines with runs of services.
 
     Args:
         files: files or folders of trainer-state, TensorBoard, W&B, MLflow, GuideLLM, genai-perf or vLLM's
             benchmark.
         store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         gpus: number of accelerators.
-        options: fields of `ImportSpec` (`format="wandb", model="Llama-3.1-8B"` ...), `MachineSpec` (`gpu="h100"`
-            ...) and `SourceSpec`; of training those of `DataSpec` and `TrainingSpec`, of serving those of
-            `RequestSpec` and `ServingSpec`. What a file says itself need not be given.
+        **options: what the files do not say.
 
     Raises:
         SpecError: a file cannot be read, or an option is not of its kind of run; nothing is written then.

@@ -50,7 +50,7 @@ def serve(
     """
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds
-    from flopwise.serving.answer import serve_answer
+    from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.explain import SETTINGS
 
@@ -63,7 +63,7 @@ def serve(
     if machines.counted is not None:
         gpus = machines.num_gpus(gpus)
     job, notes = replica_of(found, deployment, machines, techniques, source)
-    answer = serve_answer(
+    answer = ServeAnswer.of(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
     )  # fmt: skip
     said = [name for part in (request, deployment, techniques) for name in changed_options(part)]

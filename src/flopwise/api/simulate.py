@@ -60,12 +60,12 @@ def simulate(
         >>> found.summary.completed
         20
     """
-    from flopwise.serving.sim.answer import fixed_answer
+    from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.request import simulation_request
     from flopwise.serving.sim.result import Slo
 
     request = simulation_request(model, **keywords).with_cache(cache)
-    return fixed_answer(request, replicas, slo or Slo(), attain, on_compile)
+    return SimulateAnswer.of(request, replicas, slo or Slo(), attain, on_compile)
 
 
 @takes(*SIMULATED, attain=FRACTION)
@@ -105,11 +105,11 @@ def autoscale(
         20
     """
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.elasticity import autoscaling_report
+    from flopwise.serving.sim.elasticity import AutoscaleAnswer
     from flopwise.serving.sim.request import simulation_request
     from flopwise.serving.sim.result import Slo
 
-    return autoscaling_report(
+    return AutoscaleAnswer.of(
         simulation_request(model, **keywords), rule or Autoscaling(), slo or Slo(), attain=attain, compare=compare,
         cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
@@ -175,7 +175,7 @@ def batch(
         2
     """
     from flopwise.serving.deployment import replica_of, spread
-    from flopwise.serving.sim.batch import queue_answer
+    from flopwise.serving.sim.batch import BatchAnswer
 
     queue, machines, deployment, techniques, source = take(
         {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
@@ -183,4 +183,4 @@ def batch(
     queue.check()
     found = source.model_with_layers(model)
     job, notes = replica_of(found, spread(deployment, found, machines, source.catalog), machines, techniques, source)
-    return queue_answer(queue, replace(job, concurrency=concurrency), machines, source.catalog, notes, report)
+    return BatchAnswer.of(queue, replace(job, concurrency=concurrency), machines, source.catalog, notes, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 ALIASES: dict[str, tuple[str, ...]] = {
     "--batch": ("--micro-batch", "--concurrency"),
     "--batch-size": ("--batch", "--micro-batch", "--concurrency"),
+    "--concurrency": ("--users",),
     "--context": ("--seq", "--input"),
     "--context-length": ("--context", "--seq", "--input"),
     "--ctx-size": ("--context", "--seq", "--input"),
@@ -25,7 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "--kv-cache-dtype": ("--kv-dtype",),
     "--lora-r": ("--lora",),
     "--lora-rank": ("--lora",),
-    "--max-concurrency": ("--concurrency",),
+    "--max-concurrency": ("--concurrency", "--users"),
     "--max-model-len": ("--context", "--seq", "--input"),
     "--max-num-batched-tokens": ("--step-tokens",),
     "--max-num-seqs": ("--max-batch", "--concurrency"),
@@ -52,6 +53,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "--speculative-model": ("--draft",),
     "--tensor-model-parallel-size": ("--tp",),
     "--tensor-parallel-size": ("--tp",),
+    "--users": ("--concurrency",),
     "--zero-stage": ("--zero",),
 }
 """Options of vLLM, SGLang, llama.cpp, Megatron, DeepSpeed, transformers and load generators, and plain words for ours.

@@ -105,7 +105,7 @@ class FileGuard:
         path = os.path.realpath(asked)
         places = (self._folder, *self._places, *self._also)
         if not any(path == place or path.startswith(f"{place}/") for place in places):
-            raise PermissionError(1, "files of the server are not read; send the file with the question", asked)
+            raise PermissionError(1, "the server does not read its own files; send the file with the question", asked)
 
 
 def main(source: BinaryIO, sink: BinaryIO, places: Sequence[str]) -> None:

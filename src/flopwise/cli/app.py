@@ -98,6 +98,12 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"No such command {name[:60]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def _owners(self, option: str, ctx: click.Context) -> list[str]:
+        """The first commands that have an option."""
+        every = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        params = {name: command.params for name, command in every.items() if command is not None}
+        return [f"`flopwise {name}`" for name, own in params.items() if any(option in p.opts for p in own)][:3]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections, each command with what it answers."""
         del ctx
@@ -111,6 +117,11 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as gone:
             raise _ReaderGoneError from gone
+        except click.NoSuchOption as slip:
+            if slip.ctx is not None and slip.ctx is not ctx and (others := self._owners(slip.option_name, ctx)):
+                slip.message = f"No such option {slip.option_name!r}; it is one of {' and '.join(others)}"
+                slip.possibilities = None
+            raise
         except InfeasibleError as failure:
             if ctx.meta.get("flopwise.form") == "json" and not ctx.meta.get("flopwise.emitted"):
                 from flopwise.cli.output import write_document

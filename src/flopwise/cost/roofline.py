@@ -75,7 +75,7 @@ class RooflineAnswer(Result):
     `partial` the traffic of activations is not known and left out: the time is the least, and what follows from it is
     a limit, no estimate; `cost_usd`, `energy_joules` and `samples_per_s` are then None.
 
-    Source: `roofline_answer`. Assumes: as there.
+    Source: `RooflineAnswer.of`. Assumes: as there.
     """
 
     what: str
@@ -106,6 +106,48 @@ class RooflineAnswer(Result):
     samples_per_s_at_most: float | None
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, work: RooflineWork, cluster: Cluster, num_gpus: int, dtype: str, efficiency: float | None = None
+    ) -> RooflineAnswer:
+        """The time of the work on `num_gpus` devices, its bound, cost and energy.
+
+        `efficiency`: achieved fraction of the datasheet's rates, for both; None: as calibrated on large kernels.
+
+        Source: roofline model (Williams et al. 2009). Assumes: the work divides evenly; computing and memory overlap.
+        Raises: SpecError: the work is nothing. MissingFactError: the accelerator has no such rate.
+        """
+        chip, bandwidth = cluster.accelerator, float(cluster.rates.hbm_bytes_per_s)
+        peak, fractions, notes = _rates(cluster, dtype)
+        for_compute, for_memory = fractions if efficiency is None else (efficiency, efficiency)
+        compute_s = work.flops / (peak * for_compute * num_gpus)
+        memory_s = work.nbytes / (bandwidth * for_memory * num_gpus)
+        seconds = max(compute_s, memory_s)
+        if seconds <= 0:
+            raise SpecError("the work is nothing: neither FLOP nor bytes")
+        cost, energy = _usd_and_joules(cluster, num_gpus, seconds, in_compute=compute_s >= memory_s)
+        rate, partial = None if work.samples is None else work.samples / seconds, work.partial
+        even = ("the work divides evenly over the accelerators",) if num_gpus > 1 else ()
+        price = format_price(cluster.usd_per_gpu_hour, cluster.price_source)
+        settings = (("accelerators", f"{num_gpus:,} x {chip.name}"), ("price", price))
+        return RooflineAnswer(
+            what=work.what, flops=work.flops, bytes=work.nbytes, dtype=dtype, num_gpus=num_gpus, cluster=cluster,
+            compute_efficiency_frac=for_compute, memory_efficiency_frac=for_memory,
+            efficiency_source="calibrated on large kernels" if efficiency is None else "given", compute_s=compute_s,
+            memory_s=memory_s, seconds=seconds,
+            lower_bound_s=max(work.flops / (peak * num_gpus), work.nbytes / (bandwidth * num_gpus)),
+            bound="compute" if compute_s >= memory_s else "memory bandwidth",
+            intensity_flops_per_byte=work.flops / work.nbytes if work.nbytes else None,
+            ridge_flops_per_byte=peak * for_compute / (bandwidth * for_memory),
+            utilisation_frac=work.flops / (peak * num_gpus * seconds),
+            bandwidth_frac=work.nbytes / (bandwidth * num_gpus * seconds), cost_usd=None if partial else cost,
+            energy_joules=None if partial else energy, samples=work.samples, samples_per_s=None if partial else rate,
+            partial=partial, cost_usd_at_least=cost if partial else None,
+            energy_joules_at_least=energy if partial else None, samples_per_s_at_most=rate if partial else None,
+            settings=settings,
+            assumptions=(*work.assumptions, *(notes if efficiency is None else ()), *cluster.assumptions, *even),
+        )  # fmt: skip
 
     @property
     def verdict(self) -> str:
@@ -139,48 +181,6 @@ class RooflineAnswer(Result):
             "price_source": self.cluster.price_source or None,
             "settings": dict(self.settings),
         }
-
-
-def roofline_answer(
-    work: RooflineWork, cluster: Cluster, num_gpus: int, dtype: str, efficiency: float | None = None
-) -> RooflineAnswer:
-    """The time of the work on `num_gpus` devices, its bound, cost and energy.
-
-    `efficiency`: achieved fraction of the datasheet's rates, for both; None: as calibrated on large kernels.
-
-    Source: roofline model (Williams et al. 2009). Assumes: the work divides evenly; computing and memory overlap.
-    Raises: SpecError: the work is nothing. MissingFactError: the accelerator has no such rate.
-    """
-    chip, bandwidth = cluster.accelerator, float(cluster.rates.hbm_bytes_per_s)
-    peak, fractions, notes = _rates(cluster, dtype)
-    for_compute, for_memory = fractions if efficiency is None else (efficiency, efficiency)
-    compute_s = work.flops / (peak * for_compute * num_gpus)
-    memory_s = work.nbytes / (bandwidth * for_memory * num_gpus)
-    seconds = max(compute_s, memory_s)
-    if seconds <= 0:
-        raise SpecError("the work is nothing: neither FLOP nor bytes")
-    cost, energy = _usd_and_joules(cluster, num_gpus, seconds, in_compute=compute_s >= memory_s)
-    rate, partial = None if work.samples is None else work.samples / seconds, work.partial
-    even = ("the work divides evenly over the accelerators",) if num_gpus > 1 else ()
-    price = format_price(cluster.usd_per_gpu_hour, cluster.price_source)
-    settings = (("accelerators", f"{num_gpus:,} x {chip.name}"), ("price", price))
-    return RooflineAnswer(
-        what=work.what, flops=work.flops, bytes=work.nbytes, dtype=dtype, num_gpus=num_gpus, cluster=cluster,
-        compute_efficiency_frac=for_compute, memory_efficiency_frac=for_memory,
-        efficiency_source="calibrated on large kernels" if efficiency is None else "given", compute_s=compute_s,
-        memory_s=memory_s, seconds=seconds,
-        lower_bound_s=max(work.flops / (peak * num_gpus), work.nbytes / (bandwidth * num_gpus)),
-        bound="compute" if compute_s >= memory_s else "memory bandwidth",
-        intensity_flops_per_byte=work.flops / work.nbytes if work.nbytes else None,
-        ridge_flops_per_byte=peak * for_compute / (bandwidth * for_memory),
-        utilisation_frac=work.flops / (peak * num_gpus * seconds),
-        bandwidth_frac=work.nbytes / (bandwidth * num_gpus * seconds), cost_usd=None if partial else cost,
-        energy_joules=None if partial else energy, samples=work.samples, samples_per_s=None if partial else rate,
-        partial=partial, cost_usd_at_least=cost if partial else None,
-        energy_joules_at_least=energy if partial else None, samples_per_s_at_most=rate if partial else None,
-        settings=settings,
-        assumptions=(*work.assumptions, *(notes if efficiency is None else ()), *cluster.assumptions, *even),
-    )  # fmt: skip
 
 
 def _rates(cluster: Cluster, dtype: str) -> tuple[float, tuple[float, float], list[str]]:

@@ -69,12 +69,12 @@ def scaling_refusals(deployment: Deployment) -> Iterator[str]:
     rule = scaling_rule(deployment)
     if rule.least == rule.most:
         yield (
-            f"{rule.least} is the least and the most that the plan needs: say how traffic varies (traffic.profile or "
+            f"the plan needs {rule.least} replicas at all times: describe how traffic varies (traffic.profile or "
             "traffic.peak)"
         )
     for meaning in ("waiting", "running"):
         if not engine_metric(deployment, meaning):
-            yield f"no metric of requests that are {meaning} is known for {deployment.candidate.layout['engine']}"
+            yield f"no metric of {meaning} requests is known for {deployment.candidate.layout['engine']}"
 
 
 def engine_metric(deployment: Deployment, meaning: str) -> str:
@@ -119,16 +119,16 @@ def rule_notes(deployment: Deployment) -> tuple[str, ...]:
     kind = "kubernetes" if first == "deployment" else first
     return (
         (
-            f"{rule.least} to {rule.most} replicas, where the plan has {deployment.replicas}: the quietest hour of the "
-            "traffic, and the upper end of the plan's interval"
+            f"{rule.least} to {rule.most} replicas (the plan has {deployment.replicas}): the bounds follow from the "
+            "quietest hour of the traffic and the upper end of the plan's interval"
         ),
         (
-            f"a replica is full with {rule.running} requests in flight (its batch holds {batch}), and late with "
-            f"{rule.waiting} that wait"
+            f"a replica is full with {rule.running} requests in flight (its largest batch is {batch}), and "
+            f"overloaded with {rule.waiting} waiting"
         ),
         (
-            f"a further replica helps after {rule.period_s} s, or when its machine and image have come; one too many "
-            f"goes after {rule.calm_s} s"
+            f"a new replica serves after {rule.period_s} s, or once its machine and image are ready; a surplus one "
+            f"is removed after {rule.calm_s} s"
         ),
-        f"what is scaled is the {first} {deployment.name}: export {kind} first",
+        f"the scaler acts on the {first} {deployment.name}: export {kind} first",
     )

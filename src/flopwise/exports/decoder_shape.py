@@ -78,14 +78,16 @@ class DecoderShape:
         if unknown := sorted({item.name for item in stack.items} - KNOWN):
             reasons.append(f"{model.name} has parts that are not described here: {', '.join(unknown[:4])}")
         if any(item.name.startswith("mlp/") and _reads(item) == "input_norm" for item in stack.items):
-            reasons.append(f"attention and feed-forward block of {model.name} run side by side")
+            reasons.append(f"the attention and feed-forward blocks of {model.name} run in parallel")
         for item in stack.items:
             if isinstance(item, Attend) and (
                 item.sinks or item.chunk or item.select or item.kv_shared or not item.causal
             ):
-                reasons.append(f"the attention of {model.name} is of a kind of its own")
+                reasons.append(f"{model.name} has a form of attention that is not described here")
             if isinstance(item, Attend) and item.window is not None and item.window < seq_len:
-                reasons.append(f"layers of {model.name} see {item.window:,} tokens only, fewer than a sequence has")
+                reasons.append(
+                    f"layers of {model.name} attend to {item.window:,} tokens only, fewer than the length of a sequence"
+                )
         return list(dict.fromkeys(reasons))
 
     @classmethod

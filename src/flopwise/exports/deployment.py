@@ -53,7 +53,7 @@ class Deployment:
         """
         chosen = next((c for c in plan.plans if c.rank == rank), None)
         if chosen is None:
-            listed = f"ranks 1 to {len(plan.plans)}" if plan.plans else "no candidate: nothing met its targets"
+            listed = f"ranks 1 to {len(plan.plans)}" if plan.plans else "no candidates: none met the targets"
             raise SpecError(f"--rank: the plan has no candidate {rank}; it has {listed}")
         return cls.of(plan, chosen, facts, settings)
 

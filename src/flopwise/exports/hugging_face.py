@@ -109,7 +109,8 @@ def _memory_refusals(deployment: Deployment) -> Iterator[str]:
     job, device = train_job(deployment), deployment.accelerator
     if job.recipe.stack.name not in SAME and (needed := trainer_bytes(deployment)) > device.hbm_bytes:
         yield (
-            f"under transformers' Trainer the layout planned for {job.recipe.stack.name} needs {format_gib(needed)} of "
+            f"with transformers' Trainer, the layout that was planned for {job.recipe.stack.name} needs "
+            f"{format_gib(needed)} of "
             f"{format_gib(device.hbm_bytes)} on {device.name}; plan again with --stack {STACK}"
         )
 
@@ -331,22 +332,28 @@ def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
             f"{format_gib(device.hbm_bytes)} and other times: plan with --stack {STACK} to see them"
         )
     if sharding == "fsdp" and layout["zero"] in {1, 2}:
-        yield f"FSDP2 shards gradients with optimizer states: ZeRO {layout['zero']} is FSDP that keeps gathered weights"
+        yield (
+            f"FSDP2 shards gradients together with optimizer states: ZeRO {layout['zero']} is FSDP that keeps "
+            "gathered weights"
+        )
     if sharding == "ddp" and layout["zero"]:
         yield f"the states of adapters are small: they are replicated (DDP), not sharded by ZeRO {layout['zero']}"
     if job.recipe.attention == "flash":
         yield "attention is PyTorch's own (sdpa), which runs FlashAttention's kernels where no mask forbids it"
     if job_document(deployment)["recompute"] == "operations":
-        yield "selective recompute keeps every second matrix product and attention, as torchtitan's does"
+        yield "selective recompute keeps every second matrix product and attention, as in torchtitan"
     if platform(deployment.accelerator) != "cpu":
         yield (
-            f"{loader_workers(deployment)} loader processes for each accelerator, on half of its share of vCPUs: the "
-            "plan has no figure of what one delivers"
+            f"{loader_workers(deployment)} loader processes per accelerator, on half of its share of the vCPUs: the "
+            "plan does not know how much one process delivers"
         )
     if job.recipe.documents is None or job.recipe.documents.packing != "padded":
-        yield "rows of the data are laid one behind the other and cut into full sequences"
+        yield "rows of the data are concatenated and cut into full sequences"
     if own_config(deployment) is not None:
-        yield f"{deployment.workload.model} is a size: model/config.json is a typical one; data are rows of input_ids"
+        yield (
+            f"{deployment.workload.model} is only a size: model/config.json describes a typical model of it, and "
+            "data are rows of input_ids"
+        )
 
 
 SIXTEEN_OR_MORE = ("bf16", "fp16", "fp32")
@@ -393,16 +400,16 @@ def _adapter_refusals(deployment: Deployment) -> Iterator[str]:
         return
     if model.model_type not in MODULES:
         yield (
-            f"the names of the projections of {model.model_type or model.name} are not known here; known: "
+            f"the names of the projections of {model.model_type or model.name} are not known; known: "
             f"{', '.join(sorted(MODULES))}"
         )
     if lora.base.name not in (*SIXTEEN_OR_MORE, *QUANTIZED):
         yield f"bitsandbytes has no {lora.base.name}; plan again with --base-format {' or '.join(QUANTIZED)}"
     if lora.method == "lora-fa" or lora.scales_outputs:
-        yield "PEFT's LoRA trains both matrices and scales no results; plan again with --lora"
+        yield "PEFT's LoRA trains both matrices and does not scale results; plan again with --lora"
     down, out = "down" in lora.targets, "o" in lora.targets
     if MODULES.get(model.model_type) is _BERT and down and not out:
-        yield "PEFT tells modules apart by the ends of their names: down (output.dense) takes o with it; target both"
+        yield "PEFT identifies modules by the ends of their names: down (output.dense) includes o; target both"
 
 
 def adapter_config(deployment: Deployment) -> dict[str, Any]:
@@ -450,5 +457,5 @@ def _adapter_assumptions(deployment: Deployment) -> tuple[str, ...]:
     job = train_job(deployment)
     if job.recipe.lora is None:
         return ()
-    why = "so that adapters count as they are (Hu et al. 2021, arXiv:2106.09685, section 4.1)"
+    why = "so that adapters are not scaled (Hu et al. 2021, arXiv:2106.09685, section 4.1)"
     return (f"lora_alpha is the rank, {why}; the plan has neither it nor a dropout",)

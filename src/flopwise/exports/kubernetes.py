@@ -108,9 +108,12 @@ def placement_notes(deployment: Deployment) -> Iterator[str]:
     offer, chip = deployment.offer, deployment.accelerator
     yield f"the cluster has {deployment.num_nodes} x {offer.instance} of {offer.provider} in {offer.region}"
     if not node_labels(deployment) and chip.kind != "cpu":
-        yield f"no label of nodes with {chip.name} is known: pods go to any node with {device_resource(deployment)}"
+        yield (
+            f"no label of nodes with {chip.name} is known: pods are scheduled on any node with "
+            f"{device_resource(deployment)}"
+        )
     if deployment.candidate.purchase == "spot" and "affinity" not in placement(deployment):
-        yield f"no label of spot nodes of {offer.provider} is known: pods do not ask for them"
+        yield f"no label of spot nodes of {offer.provider} is known: pods do not select them"
 
 
 # resources

@@ -61,8 +61,9 @@ def start_note(deployment: Deployment) -> str:
     low, high = start_ends_s(deployment)
     rate = deployment.facts.storage(SLOWEST).read_bytes_per_s
     return (
-        f"a replica answers {low:,.0f} to {high:,.0f} s after its container starts, where weights arrive at "
-        f"{rate / 1e9:g} GB/s or faster; the startup probe waits so long, and a slower download needs more failures"
+        f"a replica answers {low:,.0f} to {high:,.0f} s after its container starts, if weights arrive at "
+        f"{rate / 1e9:g} GB/s or faster; the startup probe allows for that, and a slower download needs a higher "
+        "failureThreshold"
     )
 
 

@@ -114,16 +114,16 @@ def run_notes(deployment: Deployment) -> Iterator[str]:
     """What is taken for granted of a run."""
     yield from kubernetes.placement_notes(deployment)
     yield (
-        f"a run may start again {restarts(deployment)} times, from its last checkpoint: as often as its machines are "
-        "expected to fail, and three deviations more"
+        f"a run may restart {restarts(deployment)} times from its last checkpoint: the expected number of machine "
+        "failures plus three standard deviations"
     )
     if deployment.num_nodes > 1 and (cards := kubernetes.network_cards(deployment)):
         names = " and ".join(f"{count} {name}" for name, count in cards.items())
-        yield f"pods take all network cards of their node, {names}, as the provider's device plugin counts them"
+        yield f"pods request all network cards of their node, {names}, under the names of the provider's device plugin"
     elif deployment.num_nodes > 1:
         yield (
-            "pods meet over the cluster's own network: cards for InfiniBand or TCPX are asked for as their provider "
-            "says; without them steps between machines take longer than planned"
+            "pods communicate over the cluster network: request cards for InfiniBand or TCPX as the provider "
+            "documents; without them, messages between machines take longer than planned"
         )
     yield from folder_notes(deployment)
 
@@ -131,8 +131,8 @@ def run_notes(deployment: Deployment) -> Iterator[str]:
 def folder_notes(deployment: Deployment) -> Iterator[str]:
     """What is taken for granted of folders of data and results."""
     if any(place.startswith("/") for place in (deployment.value("data"), deployment.value("output"))):
-        several = ", and has to let several nodes mount one" if deployment.num_nodes > 1 else ""
+        several = ", and several nodes must be able to mount them" if deployment.num_nodes > 1 else ""
         yield (
-            f"folders are claims named {deployment.name}-data and -output, which the default storage class makes"
-            f"{several}: fill that of the data first"
+            f"folders are volume claims named {deployment.name}-data and -output of the default storage class"
+            f"{several}: fill the data volume first"
         )

@@ -22,8 +22,8 @@ RAY_VERSION = "2.52.0"
 LAUNCHER = "ray_launch.py"
 ENTRYPOINT = f"python {kubernetes.FOLDER}/{LAUNCHER}"
 NOTES = (
-    f"KubeRay 1.3 or later is installed; the image has Ray {RAY_VERSION}, or rayVersion is that of its own",
-    f"the head takes {HEAD['cpu']} CPUs and {HEAD['memory']} of a machine beside those of the plan",
+    f"KubeRay 1.3 or later is installed; the image has Ray {RAY_VERSION}, or rayVersion is set to that of the image",
+    f"the head takes {HEAD['cpu']} CPUs and {HEAD['memory']} of a machine in addition to those of the plan",
 )
 
 
@@ -59,7 +59,10 @@ def launch_refusals(deployment: Deployment) -> Iterator[str]:
         yield from training.run_refusals(deployment)
         return
     if deployment.nodes_per_replica > 1:
-        yield f"a replica takes {deployment.nodes_per_replica} machines, and its share runs on one: plan with larger"
+        yield (
+            f"a replica takes {deployment.nodes_per_replica} machines, and its share must run on one: plan with "
+            "larger machines"
+        )
     yield from serving.server_refusals(deployment)
 
 

@@ -38,7 +38,7 @@ def weights_source(deployment: Deployment, online: Mapping[str, tuple[str, ...]]
     assert job is not None
     form, published = job.weights.name, model.checkpoint_format or "bf16"
     if given is not None:
-        note = f"the weights at {given} are taken to be in {form}, as the plan has them"
+        note = f"the weights at {given} are assumed to be in {form}, as planned"
         return WeightsSource(id=given, notes=() if form in PLAIN else (note,))
     if model.hf_id is None:
         return WeightsSource(id=deployment.model_id)
@@ -46,13 +46,13 @@ def weights_source(deployment: Deployment, online: Mapping[str, tuple[str, ...]]
         return WeightsSource(id=model.hf_id)
     if form in online and published in PLAIN:
         note = (
-            f"{model.hf_id} is published in {published}; the server makes {form} of it while it loads. With a "
+            f"{model.hf_id} is published in {published}; the server converts it to {form} while loading. With a "
             f"checkpoint in {form} (--model-path) it reads less and starts sooner"
         )
         return WeightsSource(id=model.hf_id, options=online[form], notes=(note,))
     note = (
         f"the plan has weights in {form}; {model.hf_id} is published in {published}, and the server does not convert "
-        f"it: --model-path has to name a checkpoint of {model.name} in {form} ({job.weights.meaning or 'see its docs'})"
+        f"it: --model-path must name a checkpoint of {model.name} in {form} ({job.weights.meaning or 'see its docs'})"
     )
     return WeightsSource(id=PLACEHOLDERS["model_path"], notes=(note,))
 
@@ -105,7 +105,7 @@ def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
     )
     what = f"the longest of {DRAWS:,} drawn" if drawn else "the longest"
     return tokens, (
-        f"requests are cut off at {tokens:,} tokens: {what} of the workload and {TEMPLATE_TOKENS} for the template",
+        f"requests are limited to {tokens:,} tokens: {what} of the workload plus {TEMPLATE_TOKENS} for the template",
     )
 
 
@@ -197,11 +197,12 @@ def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
         yield f"the plan is for {job.engine.name}; plan again with --engine {engine}"
         return
     if job.techniques.kept_frac < 1.0:
-        yield "servers keep the whole key-value cache: plan without --kv-keep"
+        yield "servers keep the whole KV cache: plan without --kv-keep"
     if job.techniques.prefill_gpus:
-        yield "prompts on devices of their own (--prefill-gpus) take two servers and a router: plan without them"
+        yield "separate prefill GPUs (--prefill-gpus) need two servers and a router: plan without them"
     if deployment.task == "batch" and deployment.nodes_per_replica > 1:
         yield (
-            f"a replica takes {deployment.nodes_per_replica} machines, and the batch runner works on one: plan with "
+            f"a replica takes {deployment.nodes_per_replica} machines, and the batch runner works on one machine: "
+            "plan with "
             "larger machines, smaller formats (--weights), or as a service"
         )

@@ -54,7 +54,7 @@ def server_files(deployment: Deployment, command: Command) -> Files:
     """The script of a command with the files that it reads, and of a batch the layout of its requests."""
     batch = deployment.task == "batch"
     name = "run-batch.sh" if batch else "serve.sh"
-    about = comment_text(f"A replica of {deployment.title}, of {deployment.replicas:,} that the plan has.")
+    about = comment_text(f"One of the {deployment.replicas:,} replicas of {deployment.title}.")
     script = script_text(about, *_own_devices(deployment, command))
     files, apply = {name: script, **command.files}, [f"bash {name}"]
     if batch:
@@ -72,7 +72,7 @@ def server_files(deployment: Deployment, command: Command) -> Files:
 def split_script(count: int) -> str:
     """The script that deals requests out to so many files."""
     return script_text(
-        comment_text(f"Deals requests out to {count} files: each share gets one of its own."),
+        comment_text(f"Distributes requests over {count} files, one per share."),
         'requests="${1:?file of requests, one JSON object a line}"',
         'folder="${2:?folder for the shares}"',
         f'awk -v count={count} -v folder="$folder" '

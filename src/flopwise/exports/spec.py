@@ -23,17 +23,18 @@ class ExportSettings(Spec):
 
     name: str | None = _name("--name", _text, "Name of the deployment (default: the workload's).")
     image: str | None = _name(
-        "--image", _text, "Container image (serving: default the engine's own release; training: yours to build).",
+        "--image", _text, "Container image (default for serving: the engine's own release; for training, build your "
+        "own).",
     )
-    script: str | None = _name("--script", _text, "Training program, instead of the one that is exported.")
+    script: str | None = _name("--script", _text, "Training program to use instead of the exported one.")
     learning_rate: float | None = _name(
-        "--learning-rate", options.RATIO, "Learning rate, which no plan has (default: the trainer's, if any).",
+        "--learning-rate", options.RATIO, "Learning rate, which plans do not have (default: the trainer's, if any).",
     )
     model_path: str | None = _place(
         "--model-path", _text, "Weights: a hub id, a folder or a URI (default: the model's hub id).",
     )
     draft_path: str | None = _place(
-        "--draft-path", _text, "Weights of the draft that speculates (default: its hub id, where it is a model).",
+        "--draft-path", _text, "Weights of the draft model (default: its hub id, if it is a model).",
     )
     data: str | None = _place("--data", _text, "Training or batch data: a path, a hub id or a URI.")
     output: str | None = _place("--output", _text, "Checkpoints and results: a path or a URI.")
@@ -42,7 +43,7 @@ class ExportSettings(Spec):
     )
     pull_secret: str | None = _secret("--pull-secret", _text, "Secret that holds the registry's credentials.")
     alert_secret: str | None = _secret(
-        "--alert-secret", _text, "File or secret that holds the address alerts are sent to (a webhook's URL).",
+        "--alert-secret", _text, "File or secret that holds the webhook URL that alerts are sent to.",
     )
     namespace: str | None = _cluster("--namespace", _text, "Kubernetes namespace (default: that of the context).")
     queue: str | None = _cluster("--queue", _text, "Kueue's local queue, or SLURM's partition.")
@@ -51,11 +52,11 @@ class ExportSettings(Spec):
     account: str | None = _cluster(
         "--account", _text, "Cloud account: a GCP project, an Azure resource group, a SLURM account.",
     )
-    hostname: str | None = _cluster("--hostname", _text, "Host name under which a gateway serves.")
+    hostname: str | None = _cluster("--hostname", _text, "Host name of the gateway.")
     gateway: str | None = _cluster("--gateway", _text, "Gateway (Gateway API) that routes attach to.")
-    prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus that scalers ask.")
+    prometheus: str | None = _cluster("--prometheus", _text, "Address of the Prometheus server that scalers query.")
     machines: str | None = _cluster("--machines", _text, "Addresses of the machines, separated by commas.")
-    contact: str | None = _cluster("--contact", _text, "Mail address for budgets and alerts.")
+    contact: str | None = _cluster("--contact", _text, "Email address for budgets and alerts.")
 
     def value(self, name: str) -> str:
         """A setting, or the placeholder that stands for it."""

@@ -10,8 +10,8 @@ from flopwise.training.job import TrainJob
 from flopwise.training.run import job_goodput
 
 LEFT_TO_USER = (
-    "learning rate, its schedule, weight decay and clipping are not the plan's: they are the trainer's defaults until "
-    "the command's further arguments say otherwise"
+    "the plan does not set the learning rate, its schedule, weight decay and clipping: they are the trainer's "
+    "defaults unless arguments of the command change them"
 )
 
 

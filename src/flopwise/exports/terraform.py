@@ -197,7 +197,7 @@ def name_variable(name: str, meaning: str, value: str, pattern: str, message: st
 
 def tags_variable() -> Variable:
     """Tags of everything that is made."""
-    return Variable(name="tags", meaning="Tags of everything made here.", kind="map(string)", default={})
+    return Variable(name="tags", meaning="Tags of all resources created here.", kind="map(string)", default={})
 
 
 def pool_tags(pool: str) -> Expression:
@@ -268,7 +268,7 @@ class PoolModule:
         pools = [pool for own in regions.values() for pool in own]
         if not pools:
             why = [f"no machine of the plan is one of {self.cloud}"]
-            raise InfeasibleError(f"terraform-{self.provider} has nothing to write", why)
+            raise InfeasibleError(f"terraform-{self.provider} has nothing to export", why)
         if reasons := [reason for pool in pools if (reason := self.unknown(pool))]:
             raise InfeasibleError(f"terraform-{self.provider} cannot express the plan", reasons)
         within = self.cluster.partition(" ")[2]

@@ -112,42 +112,40 @@ class MadeProfile:
     profile: CalibrationProfile
     files: dict[str, bytes]
 
+    @classmethod
+    def of(cls, given: Measurements, facts: Facts, name: str, date: str, advance: Advance | None = None) -> MadeProfile:
+        """Refit what the measurements can decide, from the facts (and the profile in them, if any) on.
 
-def make_profile(
-    given: Measurements, facts: Facts, name: str, date: str, advance: Advance | None = None
-) -> MadeProfile:
-    """Refit what the measurements can decide, from the facts (and the profile in them, if any) on.
-
-    Raises:
-        SpecError: none of the rows can be predicted, and no probe brings a device.
-    """
-    base = None if facts.profile is None else facts.profile.name
-    probed = [one for one in given.probed if one.parameters]
-    devices = {row["name"]: row for one in probed for row in one.devices}
-    with_probe = _with_probes(facts, probed)
-    figures, skipped = predicted_figures(given.rows, with_probe)
-    if not figures and not probed:
-        reasons = [f"{text} ({count} rows)" for text, count in skipped.most_common(3)]
-        reasons += [note for one in given.probed for note in one.notes]
-        why = "; ".join(reasons) or "there are no rows"
-        raise SpecError(f"nothing to calibrate with: {why}")
-    moving = [f for f in figures if f.row.kind in MOVING]
-    still = [f for f in figures if f.row.kind not in MOVING]
-    fits = [*refits(moving, with_probe, advance)]
-    moved = [_parameter(c, v, one, with_probe, date) for one in fits for c, v in one.values.items()]
-    new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
-    fixed = figure_errors(still, with_probe)
-    untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
-    errors = [one for found in (*fits, untouched) for one in _errors(found)]
-    profile = CalibrationProfile(
-        name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
-        devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
-        constants=tuple(_constant(p, fits, facts) for p in new.values()),
-        notes=tuple(_notes(given, fits, skipped)),
-    )  # fmt: skip
-    return MadeProfile(
-        profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
-    )
+        Raises:
+            SpecError: none of the rows can be predicted, and no probe brings a device.
+        """
+        base = None if facts.profile is None else facts.profile.name
+        probed = [one for one in given.probed if one.parameters]
+        devices = {row["name"]: row for one in probed for row in one.devices}
+        with_probe = _with_probes(facts, probed)
+        figures, skipped = predicted_figures(given.rows, with_probe)
+        if not figures and not probed:
+            reasons = [f"{text} ({count} rows)" for text, count in skipped.most_common(3)]
+            reasons += [note for one in given.probed for note in one.notes]
+            why = "; ".join(reasons) or "there are no rows"
+            raise SpecError(f"nothing to calibrate with: {why}")
+        moving = [f for f in figures if f.row.kind in MOVING]
+        still = [f for f in figures if f.row.kind not in MOVING]
+        fits = [*refits(moving, with_probe, advance)]
+        moved = [_parameter(c, v, one, with_probe, date) for one in fits for c, v in one.values.items()]
+        new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
+        fixed = figure_errors(still, with_probe)
+        untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
+        errors = [one for found in (*fits, untouched) for one in _errors(found)]
+        profile = CalibrationProfile(
+            name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
+            devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
+            constants=tuple(_constant(p, fits, facts) for p in new.values()),
+            notes=tuple(_notes(given, fits, skipped)),
+        )  # fmt: skip
+        return MadeProfile(
+            profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
+        )
 
 
 def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:

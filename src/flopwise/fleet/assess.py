@@ -19,7 +19,7 @@ from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
-from flopwise.fleet.bill import SolvedFleet, solved_fleet, workload_results
+from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import Allocation, ChosenWorkload, PlannedWorkload, Platform
 from flopwise.fleet.offers import OwnOffer, allowed_devices, providers_with_tags, why_not_allowed
 from flopwise.fleet.option import monthly_option
@@ -92,7 +92,7 @@ def assess(
     notes |= dict.fromkeys([coverage_text(coverage)] if coverage else [])
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
-        workloads=workload_results(chosen, fleet.lost, facts, fleet.cost), allocation=list(fleet.rows),
+        workloads=fleet.results, allocation=list(fleet.rows),
         usd_per_month=_expected_cost(fleet.cost, drawn), savings=saved,
         risks=risks(fleet, questions, drawn, ages, months), binding=binding, warnings=list(fleet.warnings),
         optimality=_optimality(problem.items, allocation.gap),
@@ -138,7 +138,7 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
         problem = allocation_problem(replace(platform, rules=rules), kept, facts)
         platform = replace(platform, rules=replace(rules, budget_per_month=platform.rules.budget_per_month))
     advance(STAGES[1], 1, 1)
-    return replace(solved_fleet(platform, facts, problem, allocation), lost=tuple(lost), warnings=tuple(warnings))
+    return replace(SolvedFleet.of(platform, facts, problem, allocation), lost=tuple(lost), warnings=tuple(warnings))
 
 
 def _less_bound(

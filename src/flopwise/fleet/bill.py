@@ -51,6 +51,19 @@ class SolvedFleet:
     lost: tuple[PlannedWorkload, ...] = ()  # that nothing runs, by their numbers in the file
     warnings: tuple[str, ...] = ()  # of policies that are left out
 
+    @classmethod
+    def of(
+        cls, platform: Platform, facts: Facts, problem: AllocationProblem, allocation: Allocation
+    ) -> SolvedFleet:  # fmt: skip
+        """The fleet with the figures of what its workloads run on, and its bill."""
+        chosen = tuple(chosen_workloads(problem, allocation, facts))
+        rows = _rows(problem, allocation, chosen)
+        cost, notes = _monthly_cost(problem, allocation, rows)
+        return SolvedFleet(
+            platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost,
+            price_notes=notes,
+        )  # fmt: skip
+
     @cached_property
     def by_name(self) -> dict[str, ChosenWorkload]:
         """The workloads by name."""
@@ -78,18 +91,14 @@ class SolvedFleet:
             sums[number] = storage + share * bill.storage, traffic + share * bill.traffic
         return sums
 
-
-def solved_fleet(
-    platform: Platform, facts: Facts, problem: AllocationProblem, allocation: Allocation
-) -> SolvedFleet:  # fmt: skip
-    """The fleet with the figures of what its workloads run on, and its bill."""
-    chosen = tuple(chosen_workloads(problem, allocation, facts))
-    rows = _rows(problem, allocation, chosen)
-    cost, notes = _monthly_cost(problem, allocation, rows)
-    return SolvedFleet(
-        platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost,
-        price_notes=notes,
-    )  # fmt: skip
+    @property
+    def results(self) -> list[WorkloadResult]:
+        """The results of all workloads in the order of the fleet file, those that nothing runs among them."""
+        costs = self.cost.by_workload
+        results = [_workload_result(one, self.facts, costs.get(one.name, 0.0)) for one in self.chosen]
+        for item in sorted(self.lost, key=lambda item: item.index):
+            results.insert(item.index, _infeasible_result(item, self.facts))
+        return results
 
 
 def spot_interruptions(row: Allotment, facts: Facts) -> float:
@@ -241,16 +250,6 @@ SAME = 1.005
 def size_of(parameters: int) -> str:
     """The category of a model."""
     return next(name for most, name in SIZES if parameters < most)
-
-
-def workload_results(
-    chosen: Sequence[ChosenWorkload], lost: Sequence[PlannedWorkload], facts: Facts, cost: MonthlyCost
-) -> list[WorkloadResult]:
-    """The results of all workloads in the order of the fleet file, those that nothing runs among them."""
-    results = [_workload_result(one, facts, cost.by_workload.get(one.name, 0.0)) for one in chosen]
-    for item in sorted(lost, key=lambda item: item.index):
-        results.insert(item.index, _infeasible_result(item, facts))
-    return results
 
 
 def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> WorkloadResult:

@@ -59,15 +59,6 @@ class OwnOffer(Offer):
         """USD a month of the first machine, whatever is done with it."""
         return self.standing + (0.0 if self.machines.count and self.machines.sunk else self.capital)
 
-    def running_usd(self, kwh: float | None, busy_hours: float) -> float:
-        """USD a month of the power that work takes beyond idling, of one machine.
-
-        `kwh`: what the work takes in all; where that is not known, power is drawn as by a machine at full use.
-        """
-        if kwh is None:
-            return self.count * self.month.busy_power * busy_hours / self.month.available_hours
-        return max(0.0, kwh - self.idle_kwh * busy_hours / HOURS_PER_MONTH) * self.site.usd_per_kwh
-
     def price_usd_per_hour(self, purchase: str) -> float | None:
         """USD of an hour of work of a machine that works all hours that it can; None unless `purchase` is OWNED."""
         if purchase != OWNED:

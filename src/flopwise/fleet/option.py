@@ -22,6 +22,16 @@ from flopwise.search.service_machines import filled_frac, machines_needed, repli
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 
 
+def running_usd(offer: OwnOffer, kwh: float | None, busy_hours: float) -> float:
+    """USD a month of the power that work takes beyond idling, of one own machine.
+
+    `kwh`: what the work takes in all; where that is not known, power is drawn as by a machine at full use.
+    """
+    if kwh is None:
+        return offer.count * offer.month.busy_power * busy_hours / offer.month.available_hours
+    return max(0.0, kwh - offer.idle_kwh * busy_hours / HOURS_PER_MONTH) * offer.site.usd_per_kwh
+
+
 def monthly_option(
     index: int, job: ResolvedJob, candidate: Candidate, offer: Offer, facts: Facts, factor: float = 1.0
 ) -> MonthlyOption:
@@ -59,7 +69,7 @@ def monthly_option(
         notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, used or not, and the power of work by use"]
         if machines.count and machines.sunk:
             notes.append(f"what {machines.count} of them cost to buy is spent and not in the bill")
-        running = offer.running_usd(None if kwh is None else kwh / instances, busy)
+        running = running_usd(offer, None if kwh is None else kwh / instances, busy)
         return option(
             paid_hours=HOURS_PER_MONTH, usd_per_hour=usd / HOURS_PER_MONTH, usd_each=usd, usd_running=running,
             own=offer.pool, notes=tuple(notes),

@@ -62,26 +62,26 @@ class PriceAges:
     imported: tuple[ImportedFile, ...]
     book: tuple[PriceAge, ...] = ()
 
-
-def price_ages(facts: Facts, today: dt.date, most_days: float = MOST_DAYS) -> PriceAges:
-    """The age of all prices; older than `most_days` counts as stale."""
-    book = {
-        "hosted models": [price.date for price in facts.hosted_prices],
-        "storage and traffic": [price.date for price in facts.volume_prices.values()],
-        "machines to buy": [price.date for price in facts.hardware_prices],
-        "spot prices": [o.price_date_of("spot") for o in facts.offers if o.spot_usd_per_hour is not None],
-        "reserved prices": [
-            o.price_date_of("reserved_1y")
-            for o in facts.offers
-            if o.reserved_1y_usd_per_hour is not None or o.reserved_3y_usd_per_hour is not None
-        ],
-        "spot interruptions": [record.date for record in facts.spot_records],
-    }
-    return PriceAges(
-        today=today.isoformat(), most_days=most_days, providers=tuple(ages(facts.offers, today, most_days)),
-        imported=tuple(imported_files()),
-        book=tuple(_age_of(what, dates, today, most_days) for what, dates in book.items()),
-    )  # fmt: skip
+    @classmethod
+    def of(cls, facts: Facts, today: dt.date, most_days: float = MOST_DAYS) -> PriceAges:
+        """The age of all prices; older than `most_days` counts as stale."""
+        book = {
+            "hosted models": [price.date for price in facts.hosted_prices],
+            "storage and traffic": [price.date for price in facts.volume_prices.values()],
+            "machines to buy": [price.date for price in facts.hardware_prices],
+            "spot prices": [o.price_date_of("spot") for o in facts.offers if o.spot_usd_per_hour is not None],
+            "reserved prices": [
+                o.price_date_of("reserved_1y")
+                for o in facts.offers
+                if o.reserved_1y_usd_per_hour is not None or o.reserved_3y_usd_per_hour is not None
+            ],
+            "spot interruptions": [record.date for record in facts.spot_records],
+        }
+        return PriceAges(
+            today=today.isoformat(), most_days=most_days, providers=tuple(ages(facts.offers, today, most_days)),
+            imported=tuple(imported_files()),
+            book=tuple(_age_of(what, dates, today, most_days) for what, dates in book.items()),
+        )  # fmt: skip
 
 
 def age_notes(priced: Iterable[tuple[str, str]], today: dt.date, most_days: float = MOST_DAYS) -> list[str]:

@@ -158,7 +158,7 @@ class Probe:
         for one in self.devices:
             if one.id == identity:
                 return one
-        raise SpecError(f"device {identity!r} is not in the probe; there are {', '.join(d.id for d in self.devices)}")
+        raise SpecError(f"device {identity!r} is not in the probe; it has {', '.join(d.id for d in self.devices)}")
 
     def values(self, name: str, device: str, dtype: str | None = None) -> Iterator[tuple[Measurement, float]]:
         """Measurements of that name that succeeded, with their values; of one dtype where it is given."""
@@ -186,7 +186,7 @@ def _check(probe: Probe, where: str) -> None:
     try:
         dt.datetime.fromisoformat(probe.date)
     except ValueError:
-        raise SpecError(f"{where}: date {probe.date[:40]!r} is none (2026-11-22T10:00:00+00:00)") from None
+        raise SpecError(f"{where}: {probe.date[:40]!r} is not a date such as 2026-11-22T10:00:00+00:00") from None
     for number, one in enumerate(probe.measurements):
         at = f"{where}: measurements.{number} ({one.name[:40]})"
         if one.device not in known:

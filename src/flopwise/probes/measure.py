@@ -119,7 +119,7 @@ class ProbeRunner:
         series = dict[Key, _Series]()
         with kind.tasks(Bench(backend, self.quick, self.folder)) as tasks:
             if not tasks:
-                raise NothingToMeasureError("this device has none of it")
+                raise NothingToMeasureError("this device does not have it")
             each_s = allotted / (len(tasks) * rounds * OVERHEAD)
             begun = self.clock()  # the processes of messages have been started
             watch = Stopwatch(self.clock, backend.wait, each_s)
@@ -162,7 +162,7 @@ class ProbeRunner:
             backend.small_operation(1, backward=False)()
             backend.wait()
         except Exception as fault:  # noqa: BLE001 - as above
-            note = f"{backend.device.id} stopped answering ({_reason(fault)}): the figures after that are missing"
+            note = f"{backend.device.id} stopped answering ({_reason(fault)}): later figures are missing"
             if not any(said.startswith(f"{backend.device.id} stopped") for said in self.notes):
                 self.notes.append(note)
 
@@ -207,7 +207,7 @@ def _check_memory(task: Task, free: float) -> None:
     if task.needs_bytes > MOST_MEMORY_FRAC * free:
         raise MemoryError(
             f"needs {units.format_bytes(task.needs_bytes)} of memory, and {units.format_bytes(free)} are free "
-            f"(at most {units.format_percent(MOST_MEMORY_FRAC, 0)} are taken)"
+            f"(a probe takes at most {units.format_percent(MOST_MEMORY_FRAC, 0)} of it)"
         )
 
 

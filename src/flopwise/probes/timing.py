@@ -30,7 +30,7 @@ class TooLongError(Exception):
         """The message says how long."""
         self.seconds = seconds
         late = seconds == math.inf
-        why = "the time for its kind is over" if late else f"one repetition takes about {seconds:.2g} s"
+        why = "the time limit for its kind is used up" if late else f"one repetition takes about {seconds:.2g} s"
         super().__init__(f"left out: {why}")
 
 

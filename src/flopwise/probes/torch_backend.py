@@ -221,7 +221,7 @@ def _driver_version() -> str | None:
 def _absence(torch: Any, name: str, usable: list[str]) -> str:
     """Why a device cannot be used, and what to do."""
     kind, _, index = name.partition(":")
-    there = f"there are {', '.join(usable)}"
+    there = f"usable here: {', '.join(usable)}"
     if kind not in {"cuda", "mps", "cpu"} or (index and not index.isdecimal()):
         return f"unknown device {name[:40]!r}; {there} (AMD's are cuda:0 ..., too)"
     if kind == "mps":
@@ -238,4 +238,4 @@ def _absence(torch: Any, name: str, usable: list[str]) -> str:
             f"device {name}: PyTorch {torch.__version__} sees no GPU; look at what nvidia-smi or rocm-smi says, and at "
             "CUDA_VISIBLE_DEVICES"
         )
-    return f"device {name}: there is none of that number; {there}"
+    return f"device {name}: no device has that number; {there}"

@@ -212,7 +212,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
 
         tree = train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
         said = [name for part in (workload.data, workload.training) for name in changed_options(part)]
-        chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs a node": ()}, said, "chosen")
+        chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs per node": ()}, said, "chosen")
         return with_kinds(tree, unsaid_kinds(of_training.SETTINGS, said, "default") | chosen_kinds)
     from flopwise.search.replica import candidate_job as deployment  # noqa: PLC0415 - half is enough
     from flopwise.serving import explain as of_serving  # noqa: PLC0415 - half is enough

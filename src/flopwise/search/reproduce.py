@@ -40,7 +40,8 @@ _SAID = ("micro_batch", "recompute")
 def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: SourceSpec) -> str:
     """The command line that estimates `chosen`, a plan of `workload`, by itself.
 
-    Of a service that is given a rate its percentiles under load are the plan's; of a batch its throughput.
+    Of a service that is given a rate its percentiles under load are the plan's, as estimated; of a batch its simulated
+    means and throughput (as estimated, where lengths come from a trace).
     """
     said = _values(source) | _machines(workload, chosen, facts)
     if workload.task in TRAINING:
@@ -107,8 +108,9 @@ def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
     degrees = {name: document.get(name, 1) for name in DEGREES}
     each = degrees["tp"] * degrees["pp"] * degrees["dp"]
     answer = None if workload.task == "encode" else workload.outputs or workload.output_tokens
+    ends = workload.task == "batch" and chosen.simulated is not None and workload.trace is None
     return {
-        **_values(workload.techniques), **degrees,
+        **_values(workload.techniques), **degrees, "requests": workload.requests if ends else None,
         **{name: document[name] for name in ("weights", "kv_dtype", "engine", "max_batch")},
         "memory_fraction": workload.limits.memory_fraction, "gpus": each * document["replicas"],
         "input_tokens": workload.inputs or workload.input_tokens, "output_tokens": answer,

@@ -20,8 +20,10 @@ from flopwise.search.rank import Pick
 from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import LATENCIES, ServingOption, latency_targets
 from flopwise.search.workload import Resolved, WorkloadTraffic, busiest
+from flopwise.serving.estimate import RunMeans
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
+from flopwise.serving.sim.finite import finite_run
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
@@ -77,13 +79,10 @@ def drawn_requests(
     return Requests(requests, warm, min(warm + count, len(requests)), None)
 
 
-def batch_requests(flow: WorkloadTraffic, count: int, seed: int = SEED) -> RequestTrace:
-    """So many requests of a batch job, all there at the start."""
-    if flow.trace is not None:
-        columns = read_trace_columns(Path(flow.trace))
-        rows = np.resize(np.arange(columns["arrival_s"].size), count)
-        return trace(np.zeros(count), columns["prompt_tokens"][rows], columns["output_tokens"][rows])
-    return draw_requests(Traffic(users=1, requests=count, **_lengths(flow), seed=seed))
+def batch_traffic(flow: WorkloadTraffic, count: int, seed: int = SEED) -> Traffic:
+    """So many requests of a batch job, all there at the start; their lengths from a trace where one is given."""
+    lengths = _lengths(flow) if flow.trace is None else {"lengths_from": Path(flow.trace)}
+    return Traffic(users=count, requests=count, together=True, **lengths, seed=seed)
 
 
 def _lengths(flow: WorkloadTraffic) -> dict[str, Any]:
@@ -117,6 +116,10 @@ def machine_key(option: ServingOption, row: int) -> Hashable:
     )  # fmt: skip
 
 
+def _run_key(option: ServingOption, row: int) -> Hashable:
+    return machine_key(option, row), float(option.found.replicas[row])
+
+
 @dataclass(slots=True)
 class Simulator:
     """Runs deployments of one workload, each once."""
@@ -126,6 +129,7 @@ class Simulator:
     on_compile: Callable[[], None] | None = None  # called where the simulator must be compiled first
     runs: int = 0
     estimates: dict[Hashable, Deployments] = field(default_factory=dict)  # of more replicas than the traffic takes
+    means: dict[Hashable, RunMeans] = field(default_factory=dict)  # over all requests of batch jobs
     _figures: dict[Hashable, SimulatedFigures] = field(default_factory=dict)
     _replicas: dict[Hashable, Replica] = field(default_factory=dict)
     _requests: dict[Hashable, Requests] = field(default_factory=dict)
@@ -136,7 +140,7 @@ class Simulator:
         Raises:
             InfeasibleError: no room for a sequence; SpecError, MissingFactError: the simulator cannot run this model.
         """
-        key = (machine_key(option, row), float(option.found.replicas[row]))
+        key = _run_key(option, row)
         if key not in self._figures:
             job = self.workload.task == "batch"
             self._figures[key] = self._run_batch(option, row) if job else self._run_service(option, row)
@@ -187,22 +191,15 @@ class Simulator:
         return _figures(run, workload, slice(requests.first, requests.last), replicas)
 
     def _run_batch(self, option: ServingOption, row: int) -> SimulatedFigures:
-        """A batch job: exactly where it is short, else its beginning, and the rest at the pace reached then.
-
-        Source: the time of twice as many requests less that of so many leaves out filling and emptying the batch.
-        Assumes: each replica has an even share, all there from the start.
-        """
-        workload, found = self.workload, option.found
+        """A batch job, as `flopwise serve --requests` simulates it; its means are kept in `means`."""
+        workload, replicas = self.workload, int(option.found.replicas[row])
         assert workload.requests is not None
-        each = int(np.ceil(workload.requests / float(found.replicas[row])))
-        begin = max(4 * int(found.batch[row] * found.dp[row]), 500)
-        counts = [each] if each <= 2 * begin else [begin, 2 * begin]
-        seconds: list[float] = []
-        for count in counts:
-            run = self._run(option, row, batch_requests(workload, count, self.seed))
-            seconds.append(run.end_ps / PS)
-        whole = seconds[-1] + (each - counts[-1]) * (seconds[-1] - seconds[0]) / max(counts[-1] - counts[0], 1)
-        return _figures(run, workload, slice(0, counts[-1]), 1, seconds=whole)
+        traffic = batch_traffic(workload, workload.requests, self.seed)
+        means, run = finite_run(option.job(row), traffic, replicas, workload.facts)
+        self.means[_run_key(option, row)] = means
+        simulated = min(replicas, len(run.totals.busy_ps))
+        whole_s = workload.requests / (means.requests_per_s * replicas)
+        return _figures(run, workload, slice(None), simulated, seconds=whole_s)
 
 
 def _figures(
@@ -413,12 +410,8 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
     for _ in range(MOST_PACES):
         run = simulator.run(chosen.option, row)
         assert run.seconds is not None
-        pace = workload.requests / (replicas * run.seconds)  # of one replica
-        found = chosen.option.found
-        paces, tokens = np.array(found.requests_per_s), np.array(found.tokens_per_s)
-        tokens[row] *= pace / float(paces[row])
-        paces[row] = pace
-        chosen = _pick(option, replace(found, requests_per_s=paces, tokens_per_s=tokens), row)
+        means = simulator.means[_run_key(chosen.option, row)]
+        chosen = _pick(option, _with_means(chosen.option.found, row, means, workload.output_tokens), row)
         odds = simulated_odds(chosen.option, row, run)
         if workload.deadline_s is not None:
             odds["deadline"] = 1.0 - float(band.probability_at_most(1.0, run.seconds / left_s))
@@ -426,13 +419,24 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
             return Trial(chosen, run, odds)
         assert workload.deadline_s is not None
         sure = band.quantile(1.0 - confidence)  # share of the pace that is reached with the confidence
-        replicas = max(replicas + 1, float(np.ceil(workload.requests / (left_s * pace * sure))))
+        replicas = max(replicas + 1, float(np.ceil(workload.requests / (left_s * means.requests_per_s * sure))))
         instances = np.ceil(replicas / (node // each)) if each <= node else replicas * each // node
         found = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
         chosen, replicas = _pick(option, found, row), float(found.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
             return Trial(pick, run, odds, note="the deadline takes more than max_gpus", failed="deadline")
     return Trial(chosen, run, odds, failed="deadline")
+
+
+def _with_means(found: Deployments, row: int, means: RunMeans, output_tokens: float) -> Deployments:
+    """Deployments whose `row` has the pace and the mean latencies that a simulated batch job gave."""
+    names = ("ttft_s", "tpot_s", "e2e_s", "requests_per_s", "tokens_per_s")
+    columns = {name: np.array(getattr(found, name)) for name in names}
+    columns["tokens_per_s"][row] *= means.requests_per_s / float(columns["requests_per_s"][row])
+    columns["requests_per_s"][row] = means.requests_per_s
+    columns["ttft_s"][row], columns["tpot_s"][row] = means.ttft_s, means.tpot_s
+    columns["e2e_s"][row] = means.ttft_s + (output_tokens - 1) * means.tpot_s
+    return replace(found, **columns)
 
 
 def _with_replicas(option: ServingOption, replicas: float, simulator: Simulator) -> Deployments:

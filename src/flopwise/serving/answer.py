@@ -83,6 +83,56 @@ class ServeAnswer(Result):
     assumptions: tuple[str, ...]
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
+    @classmethod
+    def of(
+        cls, job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec,
+        facts: Facts, *, gpus: int | None = None, static: bool = False, encode: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> ServeAnswer:  # fmt: skip
+        """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
+
+        Raises:
+            SpecError: no whole replicas, or a load that cannot be.
+        """
+        job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
+        rate, cluster = request.rate, job.cluster
+        result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
+        at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
+        memory = memory_answer(
+            job.model, replace(deployment, weights=job.weights.name),
+            job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
+            context=job.context, concurrency=at_once,
+        )  # fmt: skip
+        waits = None if rate is None or request.requests is not None else _under_load(job, result, rate)
+        ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
+        notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
+        return ServeAnswer(
+            estimate=result,
+            machines=machines,
+            facts=facts,
+            replicas=replicas,
+            memory=memory,
+            fits=result.max_concurrency >= 1,
+            under_load=waits,
+            quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
+            settings=(
+                ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
+                ("layout", job.layout.text),
+                ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
+                ("engine", job.engine.name + (", fixed batch" if job.static else "")),
+                *technique_settings(job),
+                ("requests", f"{_request_text(job)}; {_load_text(request)}"),
+                ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
+            ),
+            cold_start=cold_start(
+                job, _storage_of(start, facts), image_bytes=start.image_size or 0.0,
+                image_bytes_per_s=start.image_bandwidth or 0.0,
+            ),
+            speculation=_draft_gain(job, result),
+            host_bytes=host_bytes(job),
+            assumptions=tuple(dict.fromkeys(notes)),
+        )  # fmt: skip
+
     @property
     def num_gpus(self) -> int:
         """Accelerators of all replicas."""
@@ -108,20 +158,20 @@ class ServeAnswer(Result):
             return self.memory.verdict
         if load is not None and not self.keeps_up:
             share, needed = format_percent(load.utilisation_frac), load.replicas_needed * found.num_gpus
-            text = f"{load.requests_per_s:g} requests/s are {share} of what {where} sustain"
-            return f"Too slow: {text}; it takes {needed:,}."
+            text = f"{load.requests_per_s:g} requests/s is {share} of what {where} can sustain"
+            return f"Too slow: {text}; {needed:,} are needed."
         verb = "serves" if self.num_gpus == 1 else "serve"
         if found.tpot_s is None or found.output_tokens_per_s is None:
             rate, each = _with_ends(found.throughput, self.replicas, "inputs/s"), found.ttft_s.value
             usd = format_cost(self.usd_per_million_requests)
-            text = f"{where} {verb} {rate}, each within {format_seconds(each)}"
+            text = f"{where} {verb} {rate}, each answered within {format_seconds(each)}"
             return f"{text}{f'; {usd} per million' if usd else ''}."
         usd = format_cost(found.usd_per_million_output_tokens)
         paid = f"; {usd} per million output tokens" if usd else ""
         if load is not None:
             seen = f"TTFT {format_seconds(load.ttft_s['p95'])}, TPOT {format_seconds(load.tpot_s['p95'])} at p95"
             share = format_percent(load.utilisation_frac)
-            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of its capacity: {seen}{paid}."
+            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of capacity: {seen}{paid}."
         seen = f"first token after {format_seconds(found.ttft_s.value)}, then one every "
         seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
         rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")
@@ -217,20 +267,24 @@ def _loaded_replica(
     notes = notes if request.requests is None else ()  # lengths are drawn
     total = job.num_gpus if gpus is None else gpus
     if total % job.num_gpus:
-        raise SpecError(f"{total} GPUs do not hold whole replicas of {job.layout.text}: {job.num_gpus} each")
+        raise SpecError(
+            f"{total} GPUs cannot be divided into replicas of {job.layout.text}, which take {job.num_gpus} each"
+        )
     replicas, rate, in_flight = total // job.num_gpus, request.rate, request.concurrency
     if request.requests is not None and in_flight is None and rate is None:
         in_flight = request.requests  # all at once
     if static and rate is not None:
         raise SpecError(
-            "a fixed batch starts together, so that nothing arrives in between: give --static with --concurrency, or "
-            "--rate without --static"
+            "the requests of a fixed batch start together, without an arrival rate: give --static with "
+            "--concurrency, or --rate without --static"
         )
     if in_flight is not None and rate is not None:
-        raise OptionError("concurrency", "a rate is given, too: fix the requests in flight or the arrivals, not both")
+        raise OptionError(
+            "concurrency", "a rate is given as well; give either the requests in flight or the arrival rate"
+        )
     if request.requests is not None and (static or not outputs):
-        raise OptionError("requests", "a run with an end is simulated token by token: leave it out of fixed batches "
-                          "and where an input is answered in one pass")  # fmt: skip
+        raise OptionError("requests", "a run of a given number of requests is simulated token by token: leave it out "
+        "with --static and for models that answer in one pass")  # fmt: skip
     loaded = replace(
         job, input_tokens=inputs, output_tokens=outputs, static=static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
@@ -271,55 +325,6 @@ def _batch_at_rate(job: ServeJob) -> int:
     return int(sizes[quickest]) * ranks
 
 
-def serve_answer(
-    job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec, facts: Facts,
-    *, gpus: int | None = None, static: bool = False, encode: bool = False, notes: tuple[str, ...] = (),
-) -> ServeAnswer:  # fmt: skip
-    """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
-
-    Raises:
-        SpecError: no whole replicas, or a load that cannot be.
-    """
-    job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
-    rate, cluster = request.rate, job.cluster
-    result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
-    at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
-    memory = memory_answer(
-        job.model, replace(deployment, weights=job.weights.name),
-        job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
-        context=job.context, concurrency=at_once,
-    )  # fmt: skip
-    waits = None if rate is None or request.requests is not None else _under_load(job, result, rate)
-    ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
-    notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
-    return ServeAnswer(
-        estimate=result,
-        machines=machines,
-        facts=facts,
-        replicas=replicas,
-        memory=memory,
-        fits=result.max_concurrency >= 1,
-        under_load=waits,
-        quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
-        settings=(
-            ("replicas", f"{replicas:,} x {result.num_gpus} {cluster.accelerator.name}"),
-            ("layout", job.layout.text),
-            ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
-            ("engine", job.engine.name + (", fixed batch" if job.static else "")),
-            *technique_settings(job),
-            ("requests", f"{_request_text(job)}; {_load_text(request)}"),
-            ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
-        ),
-        cold_start=cold_start(
-            job, _storage_of(start, facts), image_bytes=start.image_size or 0.0,
-            image_bytes_per_s=start.image_bandwidth or 0.0,
-        ),
-        speculation=_draft_gain(job, result),
-        host_bytes=host_bytes(job),
-        assumptions=tuple(dict.fromkeys(notes)),
-    )  # fmt: skip
-
-
 def _run_estimate(job: ServeJob, replicas: int, request: RequestSpec, facts: Facts) -> ServeEstimate:
     """The estimate of the run that is asked for: all at once where neither a rate nor users are given.
 
@@ -343,8 +348,8 @@ def _load_text(request: RequestSpec) -> str:
     rate, at_once = request.rate, request.concurrency
     load = f"{at_once:,} in flight" if at_once else f"{rate:g} requests/s" if rate else None
     if request.requests is None:
-        return load or "as many as memory holds"
-    return f"{request.requests:,} in all, {load or 'all at once'}"
+        return load or "as many as fit in memory"
+    return f"{request.requests:,} in total, {load or 'all at once'}"
 
 
 def _storage_of(start: StartSpec, facts: Facts) -> Storage:
@@ -360,7 +365,7 @@ def _storage_of(start: StartSpec, facts: Facts) -> Storage:
 def _request_text(job: ServeJob) -> str:
     """One request in words."""
     if not job.decodes:
-        return f"{job.context:,} tokens an input"
+        return f"{job.context:,} tokens per input"
     sound = prompt(job.model, job.input_tokens).encoder if job.model.kind == "encoder-decoder" else 0
     encoded = f"{sound:,} encoder positions, " if sound and sound != job.input_tokens else ""
     return f"{encoded}{job.input_tokens:,} tokens in, {job.output_tokens:,} out"
@@ -374,7 +379,7 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         of_ports = f"{job.engine.ports_source}; read {job.engine.ports_date}"
         there = f" on {device.name} ({of_ports})" if job.engine.runs(job.weights) else ""
         runs = ", ".join(sorted(job.engine.formats_on(device)))
-        yield f"{job.engine.name} is not documented to run {job.weights.name} weights{there}; it runs {runs}"
+        yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
 
 
 def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad:

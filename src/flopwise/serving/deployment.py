@@ -55,7 +55,7 @@ def spread(spec: ServingSpec, model: Model, machines: MachineSpec, facts: Facts)
         return spec
     if max(spec.tp, spec.pp, spec.ep, spec.dp) > 1:
         if count % spec.num_gpus:
-            raise SpecError(f"{count:,} accelerators do not hold whole replicas of {spec.num_gpus} (tp x pp x dp)")
+            raise SpecError(f"{count:,} accelerators cannot be divided into replicas of {spec.num_gpus} (tp x pp x dp)")
         return spec
     node = machines.cluster(count, facts).gpus_per_node
     for tp in (tp for tp in range(min(count, node), 0, -1) if count % tp == 0):

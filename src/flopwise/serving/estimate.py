@@ -45,7 +45,7 @@ def check(job: ServeJob) -> None:
         )
     check_layout(model, job.layout, job.techniques.redundant_experts)
     if job.decodes and not job.engine.answers:
-        raise SpecError(f"{job.engine.name} reads inputs and generates no text: give --encode, or another engine")
+        raise SpecError(f"{job.engine.name} does not generate text: give --encode, or another engine")
     check_request(model, job.input_tokens, job.output_tokens)
     check_techniques(job)
 
@@ -78,15 +78,15 @@ def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[
 def request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple[int, int, tuple[str, ...]]:
     """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
     drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
-    mean = (f"requests of mean length, not drawn ({' and '.join(drawn)}): `flopwise simulate` draws them",)
+    mean = (f"computed for the mean length of requests ({' and '.join(drawn)}); `flopwise simulate` draws each",)
     inputs, outputs = (
         None if tokens is None else mean_tokens(tokens) for tokens in (request.input_tokens, request.output_tokens)
     )
     notes = mean if drawn else ()
     own, made = model.stacks[0].tokens_per_sample, model.max_position
     if own is not None:
-        same = inputs in (None, own)
-        return own, 0, () if same else (f"{model.name} makes {own:,} tokens of every input, whatever is given",)
+        fixed_length = f"{model.name} turns every input into {own:,} tokens, whatever length is given"
+        return own, 0, () if inputs in (None, own) else (fixed_length,)
     if encode and generates(model):
         return min(inputs or DEFAULT_INPUT, made or DEFAULT_INPUT), 0, notes
     most, decodes, reads = made or DEFAULT_INPUT + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
@@ -99,8 +99,8 @@ def request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple
     plain = (inputs or DEFAULT_INPUT, outputs or (DEFAULT_OUTPUT if decodes else 0))
     if (tokens, answer) == plain or (not decodes and tokens == plain[0]):
         return tokens, answer, notes
-    shape = f"a request of {tokens:,} tokens in" + (f" and {answer:,} out" if decodes else "")
-    return tokens, answer, (f"{shape}, as {model.name} is made for {most:,}", *notes)
+    shape = f"requests of {tokens:,} tokens in" + (f" and {answer:,} out" if decodes else "")
+    return tokens, answer, (f"{shape}, because the context of {model.name} is {most:,} tokens", *notes)
 
 
 class RunMeans(NamedTuple):
@@ -350,7 +350,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
     """The assumptions of the estimate, each once."""
     path = product_path(job.model, job.weights, job.cluster.rates)
     converted = conversion_note(job.kv_dtype, job.cluster.rates) if job.decodes else None
-    split = ("the bill is split over input and output tokens by the time that prompts and answers take",)
+    split = ("the cost is split between input and output tokens in proportion to the time of prefill and decoding",)
     assumptions = (
         *job.model.notes,
         *check_request(job.model, job.input_tokens, job.output_tokens),

@@ -45,21 +45,21 @@ def serving_memory_figure(
     """The memory of the fullest GPU, item by item."""
     degrees = tuple(setting(n, int(getattr(layout, n))) for n in ("tp", "pp", "ep", "dp"))
     each = term(
-        "cache bytes a token, all layers",
+        "cache bytes per token, all layers",
         number(kv_bytes_per_token(model, kv_dtype.elem_bytes)),
         "B",
         f"{COUNTED}: keys and values of every layer",
         setting("KV dtype", kv_dtype.name),
         source=model.source,
-        note="the growing part: windows and state-space layers keep a fixed amount",
+        note="the part that grows with the context; windows and state-space layers keep a fixed amount",
     )
     stored = fact("weight format", form.name, "", source=form.source, note=form.meaning)
     workspace = "activations and workspace"
     how: dict[str, tuple[str, tuple[Figure, ...]]] = {
-        "weights": ("tensor by tensor in the format, cut over the ranks", (stored, *degrees)),
+        "weights": ("each tensor in the format, split over the ranks", (stored, *degrees)),
         "KV cache": ("sequences x context in whole blocks, on the fullest rank", (each, *degrees)),
         workspace: ("the widest tensors of one chunk of prefill, and logits", (_engine(row, "workspace"),)),
-        GRAPHS: ("what captured graphs take", (_engine(row, "graphs"),)),
+        GRAPHS: ("captured CUDA graphs", (_engine(row, "graphs"),)),
         CONTEXT: ("context and communicators", (_engine(row, "context"),)),
     }
     items = []
@@ -81,9 +81,9 @@ _COLUMNS = {
     "workspace": ("workspace_bytes", "B"),
     "graphs": ("graph_bytes", "B"),
     "context": ("context_bytes", "B"),
-    "time a layer": ("layer_s", "s"),
-    "time a step": ("step_s", "s"),
-    "host time of a request": ("request_s", "s"),
+    "time per layer": ("layer_s", "s"),
+    "time per step": ("step_s", "s"),
+    "host time per request": ("request_s", "s"),
     "memory rule": ("memory_rule", ""),
     "largest batch": ("max_batch", ""),
 }
@@ -104,7 +104,7 @@ def _tokens_figure(job: ServeJob) -> Figure | None:
     proposed = setting("acceptance", how.acceptance), setting("proposals", how.tokens, "tokens")
     formula = "(1 - acceptance^(proposals + 1)) / (1 - acceptance)"
     source = "Leviathan et al. 2023 (arXiv:2211.17192) equation 1"
-    return term("tokens a step", tokens_a_round(job), "tokens", formula, *proposed, source=source)
+    return term("tokens per step", tokens_a_round(job), "tokens", formula, *proposed, source=source)
 
 
 def _technique_figures(job: ServeJob) -> list[Figure]:
@@ -114,7 +114,7 @@ def _technique_figures(job: ServeJob) -> list[Figure]:
     if cached := prefix_tokens(job):
         shared, hits = setting("shared prefix", how.shared_tokens, "tokens"), setting("hits", how.hit_frac)
         cause = shared if how.shared_tokens else hits
-        formula = f"{COUNTED}: found in the cache"
+        formula = f"{COUNTED}: found in the prefix cache"
         figures.append(term("prompt tokens not computed", cached, "tokens", formula, cause))
     return figures
 
@@ -164,7 +164,7 @@ class _Tree:
             if abs(first + share * (second - first) - mean) <= _SAME * mean:
                 decode = self._decode_step(steady)
                 mixed = _step_figure(
-                    "step with prefill", steady.mixed, "decoding and a chunk of prefill go through together"
+                    "step with prefill", steady.mixed, "decoding and a chunk of prefill run in the same step"
                 )
                 counting = f"{COUNTED}: prompt tokens due / tokens of a chunk"
                 part = term("share of steps with prefill", share, "", counting, self.input, self.output)
@@ -212,12 +212,12 @@ class _Tree:
         if ranks == 1:
             return term("communication", seconds, "s", "0 x ranks", setting("ranks", 1))
         nbytes = batch * self.job.model.stacks[0].width * 2.0
-        kind = "an all-reduce behind each row-parallel product, hops between stages, all-to-alls of experts"
+        kind = "an all-reduce after each row-parallel product, hops between stages, all-to-alls of experts"
         return self.device.message("communication", seconds, nbytes, ranks, kind)
 
     def _host(self) -> Figure:
         count = self.job.model.stacks[0].num_layers
-        layer, step = _engine(self.row, "time a layer"), _engine(self.row, "time a step")
+        layer, step = _engine(self.row, "time per layer"), _engine(self.row, "time per step")
         value = self.row.layer_s * count + self.row.step_s
         return term(
             "host",
@@ -233,8 +233,8 @@ class _Tree:
         """TTFT, TPOT, the whole request and throughput."""
         estimate, step = self.estimate, self.step
         first, each = estimate.ttft_s, estimate.tpot_s
-        request = _engine(self.row, "host time of a request")
-        formula = "queue model: handling, the prompt's chunks, what is ahead"
+        request = _engine(self.row, "host time per request")
+        formula = "queue model: request handling, waiting, and the chunks of the prompt"
         ttft = term("TTFT", first.value, "s", formula, request, step, self.input)
         figures = [ttft, *interval("TTFT", ttft, first.band, first.low, first.high)]
         if each is None:
@@ -244,7 +244,7 @@ class _Tree:
             tpot = term("TPOT", each.value, "s", f"{step.name} / {tokens.name}", step, tokens)
         else:
             same = abs(seconds - each.value) <= _SAME * each.value
-            formula = step.name if same else "queue model: the mean step of a batch that comes and goes"
+            formula = step.name if same else "queue model: the mean step over the sizes that the batch takes"
             tpot = term("TPOT", each.value, "s", formula, step)
         formula = "TTFT + (output tokens - 1) x TPOT"
         whole = term("whole request", estimate.e2e_s, "s", formula, ttft, self.output, tpot)
@@ -261,7 +261,7 @@ class _Tree:
     def _throughput(self, ttft: Figure, tpot: Figure | None) -> list[Figure]:
         estimate, inputs = self.estimate, (ttft,) if tpot is None else (ttft, tpot, self.output)
         source = "arrivals" if self.job.arrivals_per_s is not None else "in flight / time of a request"
-        formula = f"queue model: {source}, or what the batch sustains"
+        formula = f"queue model: {source}, or the throughput of the full batch"
         rate = term("requests per second", estimate.requests_per_s, "1/s", formula, *inputs)
         gpus = setting("GPUs", estimate.num_gpus)
         self.rate, self.tokens, self.gpus = rate, rate, gpus
@@ -281,16 +281,16 @@ class _Tree:
         formula = f"{COUNTED}: the longer of FLOP at peak and bytes at full bandwidth"
         lower = term("lower bound of a step", estimate.lower_bound_s, "s", formula, peak, bandwidth)
         budget = term(
-            "cache budget of a GPU",
+            "cache budget per GPU",
             number(estimate.memory.kv_budget_bytes),
             "B",
-            f"{memory}what the engine's rule leaves after weights and workspace",
+            f"{memory}memory that the engine's rule leaves after weights and workspace",
             _engine(self.row, "memory rule"),
             setting("memory fraction", self.job.memory_frac or self.row.memory_frac),
             self.device.datasheet("hbm_bytes", "B"),
         )
-        growing = f"{memory}sequences in the budget while answers grow, at most a batch"
-        whole = f"{memory}sequences in the budget with prompt and answer cached, at most a batch"
+        growing = f"{memory}sequences in the budget while answers grow, at most the largest batch"
+        whole = f"{memory}sequences in the budget with prompt and answer cached, at most the largest batch"
         tokens, largest = f"{memory}tokens in the cache budget", "largest batch"
         return [
             lower,

@@ -241,13 +241,13 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
         across = ttft.high / ttft.low
         wider = f" ({across ** (1 / ttft.spread):.1f}x, before what is added for the device)" if ttft.spread > 1 else ""
         notes.append(
-            f"the interval of TTFT is wide ({across:.1f}x from end to end) because {ttft.rows:,} published runs "
-            f"of its class spread as far{wider}: most do not state their load generator, bursts, queues or warm-up; "
+            f"the interval of TTFT is wide ({across:.1f}x from low to high) because {ttft.rows:,} published runs of "
+            f"its class differ as much{wider}: most do not state their load generator, bursts, queues or warm-up; "
             "measure it under your own load"
         )
     if job.decodes:
         measured = "it was checked against fixed batches and single streams" if job.static or job.engine.local else (
-            "not measured: published runs of servers state the parts only"
+            "it could not be checked: published runs of servers state TTFT and TPOT only"
         )  # fmt: skip
         notes.append(f"the interval of a whole request is computed from those of TTFT and TPOT; {measured}")
     return tuple(notes)

@@ -95,11 +95,14 @@ class ServeSweep(Result):
             return "Nothing along this axis fits the memory."
         best = max(self.running, key=lambda p: p.tokens_per_s_per_gpu)
         if self.axis == "tp":
-            return f"An accelerator delivers most at tp {best.value:,}: {best.tokens_per_s_per_gpu:,.0f} tokens/s."
+            return (
+                f"Throughput per accelerator is highest at tp {best.value:,}: {best.tokens_per_s_per_gpu:,.0f} "
+                "tokens/s."
+            )
         share = format_percent(at.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu)
-        what = "requests in flight" if self.axis == "concurrency" else "requests of a batch"
+        what = "requests in flight" if self.axis == "concurrency" else "requests per batch"
         return (
-            f"Saturated from {at.value:,} {what} on: {share} of the highest throughput, bound by {at.bound}; "
+            f"Saturated from {at.value:,} {what}: {share} of the highest throughput, bound by {at.bound}; "
             f"memory holds {self.most_in_flight:,}."
         )
 
@@ -114,7 +117,7 @@ class ServeSweep(Result):
         }
 
     def curve(self) -> tuple[str, tuple[tuple[float, float], ...]]:
-        """What users see, and (it, tokens/s of an accelerator) of the points that fit.
+        """What users see, and (it, tokens/s per accelerator) of the points that fit.
 
         Tokens/s of a user, or the latency in seconds where there are none.
         """
@@ -122,14 +125,14 @@ class ServeSweep(Result):
         if None in users:
             return "latency", tuple((p.e2e_s, p.tokens_per_s_per_gpu) for p in self.running)
         seen = zip(users, self.running, strict=True)
-        return "tokens/s of a user", tuple((user or 0.0, p.tokens_per_s_per_gpu) for user, p in seen)
+        return "tokens/s per user", tuple((user or 0.0, p.tokens_per_s_per_gpu) for user, p in seen)
 
     def picture(self) -> Picture:
         """Throughput of an accelerator against what a user sees."""
         seen, points = self.curve()
         x = f"{seen}, seconds" if seen == "latency" else seen
         series = {self.axis: points}
-        return PointPicture(title=self.verdict, x=x, y="tokens/s of an accelerator", series=series, lines=(self.axis,))
+        return PointPicture(title=self.verdict, x=x, y="tokens/s per accelerator", series=series, lines=(self.axis,))
 
 
 def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoint:

@@ -336,8 +336,8 @@ def _cap_note(concurrency: Ints, cap: Ints, name: str, *, given: bool) -> tuple[
     most, cap = int(np.max(concurrency)), int(np.max(cap))
     if most <= cap:
         return ()
-    whose = "the given largest batch" if given else f"the largest batch of {name} by default"
-    return (f"{most:,} sequences were requested, {cap:,} run at once ({whose}); the others wait and use no cache",)
+    whose = "the batch limit that was given" if given else f"the default batch limit of {name}"
+    return (f"of {most:,} sequences requested, {cap:,} run at once ({whose}); the others wait and use no cache",)
 
 
 def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:

@@ -98,7 +98,7 @@ def memory_answer(
 
 OWN_ROWS = 2
 OWN_SOURCE = (
-    "what vLLM prints of its own memory: 3.05 GiB for Llama-3-8B on an H100 (pull request 10511), 0.57 GiB for a "
+    "non-torch memory that vLLM logs: 3.05 GiB for Llama-3-8B on an H100 (pull request 10511), 0.57 GiB for a "
     "quantised mixture on cards of 24 GB (pull request 14447)"
 )
 

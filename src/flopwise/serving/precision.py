@@ -79,7 +79,10 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
         return ComputePath(wanted, bits, None)
     note = None
     if wanted:
-        note = f"{rates.name} has no {precision(wanted).peak} units: {form.name} runs weight-only in 16 bits"
+        note = (
+            f"{rates.name} has no {precision(wanted).peak} units: {form.name} weights are only stored in that "
+            "format, and products run in 16 bits"
+        )
     elif stand_in is not None:
         note = f"{rates.name} has no bf16 units: {form.name} weights are unpacked and multiplied in {stand_in}"
     return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, form))
@@ -102,7 +105,7 @@ def conversion_note(cache: CacheFormat, rates: Rates) -> str | None:
     """
     if not cache.name.startswith("fp8") or "fp8" in rates.peak or not rates.peak.get("fp32"):
         return None
-    return f"{rates.name} has no fp8 units: each read of an fp8 cache is converted in software"
+    return f"{rates.name} has no fp8 units: it converts an fp8 cache in software at each read"
 
 
 def _plain(form: WeightFormat) -> bool:

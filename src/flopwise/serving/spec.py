@@ -34,9 +34,9 @@ _format = partial(option, section="Formats and engine")
 _start = partial(option, section="Cold start")
 _traffic = partial(option, section="Traffic")
 _scheduling = partial(option, section="Scheduling")
-_scaling = partial(option, section="Replicas that come and go")
-_queue = partial(option, section="A queue with a deadline")
-_cache = partial(option, section="Answers that are given again")
+_scaling = partial(option, section="Autoscaling")
+_queue = partial(option, section="Batch queue with a deadline")
+_cache = partial(option, section="Response cache")
 
 
 def _technique(flag: str, kind: ValueKind, text: str) -> Any:
@@ -95,7 +95,7 @@ class ServingSpec(Spec):
         "--max-batch", options.BATCH,
         "Sequences that each attention replica runs at once (default: the engine's limit).")
     recv_interval: int | None = _format("--recv-interval", options.whole(high=10_000),
-        "Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).")
+        "Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).")
     stream_interval: int | None = _format("--stream-interval", options.whole(high=10_000),
         "Tokens streamed together after the first, as in vLLM and SGLang (default: 1).")
     eager: bool = _format("--eager/--no-eager", options.FLAG,
@@ -135,7 +135,10 @@ class StartSpec(Spec):
 
     storage: str | None = same(StorageSpec, "storage", section="Cold start")
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Cold start")
-    image_size: float | None = _start("--image-size", options.BYTES, "Container image to pull at a start: 10GB.")
+    image_size: float | None = _start("--image-size", options.BYTES, (
+        "Size of the container image that is pulled at a start: "
+        "10GB."
+    ))
     image_bandwidth: float | None = _start(
         "--image-bandwidth", options.BANDWIDTH, "Rate at which the image is pulled and unpacked: 200MB/s.")
 
@@ -147,7 +150,7 @@ class StartSpec(Spec):
         if (self.image_size is None) != (self.image_bandwidth is None):
             raise SpecError("the image's size and bandwidth go together (--image-size, --image-bandwidth)")
         if self.storage is not None and self.storage_bandwidth is not None:
-            raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
+            raise OptionError("storage_bandwidth", "a kind of storage is given as well; give one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +163,9 @@ class RequestSpec(Spec):
         "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).")
     rate: float | None = _traffic("--rate", options.RATE, "Requests per second, on average: 20, 500/min.")
     concurrency: int | None = _traffic("--concurrency", options.BATCH,
-        "Requests in flight over all replicas, each followed by another (default: as many as memory holds).")
+        "Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).")
     requests: int | None = _traffic("--requests", options.whole(high=10**12),
-        "Total number of requests, of a batch job or instead of a duration.")
+        "Total number of requests: a batch job, or instead of a duration.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +195,7 @@ class TechniqueRequest(Spec):
     draft_weights: str | None = _technique(
         "--draft-weights", options.name("format"), "Format of the draft's weights (default: as published).")
     prefill_gpus: int | None = option("--prefill-gpus", options.DEGREE,
-        "Further accelerators of each replica that only run prefill (disaggregated).", section=_TECHNIQUES)
+        "Additional accelerators per replica that run only prefill (disaggregated serving).", section=_TECHNIQUES)
     offload_weights: float | None = _technique(
         "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights are kept in host memory.")
     gpu_layers: int | None = _technique(
@@ -203,7 +206,7 @@ class TechniqueRequest(Spec):
     redundant_experts: int | None = _technique("--redundant-experts", options.whole(low=0, high=100_000),
         "Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.")
     overlap: bool | None = _technique("--overlap/--no-overlap", options.FLAG,
-        "Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.")
+        "Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.")
 
     @property
     def any(self) -> bool:
@@ -222,7 +225,7 @@ class TechniqueRequest(Spec):
         """
         for name in ("draft_tokens", "acceptance", "draft_weights"):
             if getattr(self, name) is not None and self.draft is None:
-                raise OptionError(name, "given, but no draft (--draft MODEL, eagle, mtp or ngram)")
+                raise OptionError(name, "needs a draft (--draft MODEL, eagle, mtp or ngram)")
         if self.draft is not None and self.acceptance is None:
             raise OptionError(
                 "draft",
@@ -230,7 +233,10 @@ class TechniqueRequest(Spec):
                 "of one family reach 0.5 to 0.9 (arXiv:2211.17192, table 3)",
             )
         if self.offload_weights is not None and self.gpu_layers is not None:
-            raise OptionError("gpu_layers", "the share of offloaded layers is given, too (--offload-weights); give one")
+            raise OptionError("gpu_layers", (
+                "the share of offloaded layers (--offload-weights) is given as well; give one of "
+                "them"
+            ))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,14 +253,14 @@ class Scheduling(Spec):
         "--mix/--no-mix", options.FLAG,
         "Mix prefill and decoding in one step (chunked prefill), or run prefill first.", default=True)
     preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),
-        "What happens to the sequence that is preempted when the cache is full.", default="recompute")
+        "How a sequence is preempted when the KV cache is full.", default="recompute")
     prefix_cache: bool | None = _scheduling(
         "--prefix-cache/--no-prefix-cache", options.FLAG, "Cache shared prefixes (default: where there are any).")
     kv_stores: str | None = _scheduling("--kv-stores", options.name("stores"),
         "Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: "
         "host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).")
     prefill_replicas: int = _scheduling("--prefill-replicas", options.WHOLE_OR_ZERO,
-        "Further replicas that only run prefill and hand the cache over.", default=0)
+        "Additional replicas that run only prefill and transfer the cache.", default=0)
     prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
 
     def prefill_pool(self, replicas: int, gpus: int) -> int:
@@ -263,7 +269,7 @@ class Scheduling(Spec):
         Raises: SpecError: both ways to say it are used, or they make no whole replicas.
         """
         if self.prefill_replicas and self.prefill_gpus:
-            raise OptionError("prefill_gpus", "prefill_replicas says the same; give one of them")
+            raise OptionError("prefill_gpus", "prefill_replicas is given as well; give one of them")
         whole, rest = divmod(replicas * self.prefill_gpus, gpus)
         if rest or self.prefill_gpus < 0:
             raise SpecError(
@@ -280,14 +286,14 @@ class AutoscaleSpec(Spec):
     autoscale: str | None = _scaling("--autoscale", options.name("measure"),
         "Start and drain replicas by concurrency, queue, utilisation or kv (how full the cache is).")
     target: float | None = _scaling(
-        "--target", options.COUNT, "Target of the measure: 32 requests a replica, 0.7 of the time ...")
+        "--target", options.COUNT, "Target value of the measure: 32 requests per replica, 0.7 of the time ...")
     min_replicas: int | None = _scaling(
         "--min-replicas", options.WHOLE_OR_ZERO, "Fewest replicas (default: 1; 0 scales to zero).")
     max_replicas: int | None = _scaling("--max-replicas", options.DEGREE, "Most replicas (default: 16).")
     min_by_hour: tuple[int, ...] | None = _scaling("--min-by-hour", options.WHOLES,
         "Fewest replicas by hour, ready when it begins: 24 numbers of a day, 168 of a week from Monday 0:00.")
     cold_start: float | None = _scaling("--cold-start", options.SECONDS_OR_ZERO,
-        "Time from asking for a machine until it takes requests (default: a minute for the machine, then the engine).")
+        "Time from requesting a machine until it serves (default: a minute, then the start of the engine).")
     cool_down: float | None = _scaling(
         "--cool-down", options.SECONDS_OR_ZERO,
         "Scale-down window: no fewer replicas than were wanted within it (default: 5min).")
@@ -299,22 +305,22 @@ class BatchRequest(Spec):
     """A queue of requests on spot replicas. None: the usual, or from the facts."""
 
     queue: int | None = _queue("--queue", options.whole(high=10**12),
-        "Requests of a queue to work off, instead of traffic.")
+        "Number of requests in a batch queue, instead of traffic.")
     workers: int = _queue("--workers", options.whole(high=10_000), "Spot replicas that work on the queue.", default=1)
-    deadline: float | None = same(SharedSpec, "deadline", section="A queue with a deadline")
+    deadline: float | None = same(SharedSpec, "deadline", section="Batch queue with a deadline")
     spot_interruptions: float | None = _queue("--spot-interruptions", options.RATE_OR_ZERO,
-        "Interruptions of one spot instance: 0.1/day (default: as known of the provider).")
+        "Interruption rate of one spot instance: 0.1/day (default: the provider's, where known).")
     spot_price: float | None = _queue(
-        "--spot-price", options.USD_OR_ZERO, "US dollars for one spot accelerator and hour.")
+        "--spot-price", options.USD_OR_ZERO, "Price of one spot accelerator in US dollars per hour.")
     replace_s: float | None = _queue("--replace", options.SECONDS_OR_ZERO,
         "Time until an interrupted spot instance is replaced: 5min.")
-    checkpoint_every: float | None = same(SharedSpec, "checkpoint_every", section="A queue with a deadline")
+    checkpoint_every: float | None = same(SharedSpec, "checkpoint_every", section="Batch queue with a deadline")
     checkpoint_time: float = _queue(
         "--checkpoint-time", options.SECONDS_OR_ZERO, "Time that a worker takes to write a checkpoint.", default=0.0)
     fallback: int = _queue(
         "--fallback", options.whole(low=0, high=10_000),
         "On-demand replicas that step in where the deadline is at risk.", default=0)
-    trials: int = _queue("--trials", options.whole(high=10**6), "Draws of interruptions.", default=1000)
+    trials: int = _queue("--trials", options.whole(high=10**6), "Number of simulated trials.", default=1000)
     cold_start: float | None = same(AutoscaleSpec, "cold_start")
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens")
@@ -327,9 +333,9 @@ class BatchRequest(Spec):
         Raises: SpecError: says which.
         """
         if self.checkpoint_time and self.checkpoint_every is None:
-            raise OptionError("checkpoint_time", "how often one is written is not given (--checkpoint-every)")
+            raise OptionError("checkpoint_time", "needs the time between checkpoints (--checkpoint-every)")
         if self.fallback and self.deadline is None:
-            raise OptionError("fallback", "these workers take over when a deadline calls for them: give --deadline")
+            raise OptionError("fallback", "fallback workers start when a deadline is at risk: give --deadline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +343,8 @@ class ResponseCacheSpec(Spec):
     """Answers that are given again; None: the usual of `flopwise.serving.sim.request.ResponseCache`."""
 
     response_cache: int | None = _cache(
-        "--response-cache", options.BATCH, "Entries of a cache that answers repeated prompts.", metavar="ENTRIES")
+        "--response-cache", options.BATCH, "Number of entries in a cache of answers to repeated prompts.",
+        metavar="ENTRIES")
     distinct: int | None = _cache("--distinct", options.BATCH, "Number of different prompts that are repeated.")
     skew: float | None = _cache("--skew", options.COUNT_OR_ZERO, "Zipf exponent of their popularity (default: 1).")
     repeated: float | None = _cache(

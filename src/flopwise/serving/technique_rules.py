@@ -15,7 +15,7 @@ from flopwise.serving.techniques import STREAM_TOKENS
 MOST_PROPOSALS = 64
 """Tokens that a draft may propose; engines stop far below."""
 QUALITY = (
-    "what evicting costs in quality is not modelled: at 20 % kept, H2O (arXiv:2306.14048) reports no loss on short "
+    "the loss of quality by eviction is not modelled: at 20 % kept, H2O (arXiv:2306.14048) reports no loss on short "
     "tasks and StreamingLLM (arXiv:2309.17453) forgets what it evicts; SnapKV (arXiv:2404.06654) keeps 1,024 tokens of "
     "16k prompts with small losses on LongBench; long reasoning suffers more (arXiv:2512.12008)"
 )
@@ -86,7 +86,7 @@ def _check_speculation(job: ServeJob, how: Speculation) -> None:
     if abs(how.draft.vocab - job.model.vocab) > 0.02 * job.model.vocab:
         raise SpecError(
             f"{how.draft.name} has a vocabulary of {how.draft.vocab:,}, {job.model.name} of {job.model.vocab:,}: a "
-            "draft must speak the same tokens; take a model of the same family"
+            "draft must have the same vocabulary; use a model of the same family"
         )
 
 
@@ -99,7 +99,10 @@ def _check_pools(job: ServeJob) -> None:
             f"{int(one.pp)}; allowed: multiples of {each}"
         )
     if job.static:
-        raise SpecError("a fixed batch prefills, then decodes: leave --static or the prefill GPUs out")
+        raise SpecError(
+            "a fixed batch prefills first and then decodes, which leaves prefill GPUs idle: give --static or prefill "
+            "GPUs, not both"
+        )
     need, there = float(weights_per_gpu(job.model, job.weights, one)), float(job.cluster.accelerator.hbm_bytes)
     if need > there:
         raise SpecError(
@@ -114,7 +117,7 @@ def _check_skew(job: ServeJob) -> None:
         return
     item = job.model.stacks[0].largest_experts
     if item is None:
-        raise SpecError(f"{job.model.name} has no experts; leave the expert skew out")
+        raise SpecError(f"{job.model.name} has no experts; leave out the expert skew")
     most = item.experts / item.top_k
     if not 1 <= skew <= most:
         raise SpecError(
@@ -134,51 +137,57 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
         yield "eviction", f"{units.format_percent(how.kept_frac)} of the cached tokens are kept"
     if how.speculation is not None:
         s = how.speculation
-        yield "drafts", f"{s.tokens} tokens by {s.name}, each accepted at {units.format_percent(s.acceptance)}"
+        yield (
+            "drafts",
+            f"{s.tokens} tokens by {s.name}, each accepted with probability {units.format_percent(s.acceptance)}",
+        )
     if how.prefill_gpus:
-        yield "prefill", f"on {how.prefill_gpus:,} accelerators of their own"
+        yield "prefill", f"on {how.prefill_gpus:,} separate accelerators"
     if how.offload is not None:
-        where = "brought over PCIe each step" if how.offload.host is None else f"computed by {how.offload.host.name}"
+        where = "copied over PCIe in each step" if how.offload.host is None else f"computed by {how.offload.host.name}"
         yield "offloaded", f"{units.format_percent(how.offload.frac)} of the layers, {where}"
     if how.expert_skew > 1:
         yield "experts", f"the most popular has {how.expert_skew:g} times the mean"
     if how.redundant_experts:
         yield "redundant", f"{how.redundant_experts:,} copies of popular experts in each layer"
     if how.overlap:
-        yield "overlap", "two micro-batches, each of which computes while the other's messages are under way"
+        yield "overlap", "two micro-batches, each of which computes while the other communicates"
 
 
 def technique_assumptions(job: ServeJob) -> Iterator[str]:
     """What is assumed of each technique that is used."""
     how, row = job.techniques, job.engine
     if how != PLAIN:
-        yield "intervals are those of plain serving; what techniques add to its errors is not measured"
+        yield "intervals are those of plain serving; the additional error of these techniques is not measured"
     if how.shared_tokens:
-        yield f"the shared prefix is found in whole blocks of {row.block_tokens} tokens, and stays in the cache"
+        yield f"the shared prefix is cached in whole blocks of {row.block_tokens} tokens and is never evicted"
     if how.hit_frac:
-        yield "tokens that are hits still take their place in the cache of each sequence (a shared prefix does not)"
+        yield "cached tokens still occupy memory in each sequence (those of a shared prefix do not)"
     recurrent = any(isinstance(i, Recurrence) for k in job.model.stacks[0].kinds for i in k.items)
     if recurrent and (how.shared_tokens or how.hit_frac):
-        yield "state-space layers are taken to have snapshots at the prefix, which few engines keep"
+        yield "state-space layers are assumed to have snapshots at the prefix, which few engines keep"
     if how.kept_frac < 1:
-        yield f"prompts are read in full and evicted from layer by layer; {row.name} itself does not evict"
+        yield f"prompts are computed in full and evicted layer by layer; {row.name} itself has no eviction"
         yield QUALITY
     if how.speculation is not None:
         yield from _speculation_assumptions(how.speculation)
     if how.offload is not None:
         host = how.offload.host
         yield (
-            "offloaded layers bring all their weights over PCIe each step, behind the layer before"
+            "all weights of offloaded layers are copied over PCIe in each step, overlapped with the layer before"
             if host is None
-            else f"offloaded layers and their cache are computed by {host.name}; from {STREAM_TOKENS} tokens a step "
-            "by the GPU, which copies their weights"
+            else f"{host.name} computes the offloaded layers and their cache; from {STREAM_TOKENS} tokens per step "
+            "the GPU does, which copies their weights"
         )
     if how.prefill_gpus:
-        yield "the cache of a prompt travels when the prompt is done, and the first token waits for it"
+        yield "the KV cache of a prompt is transferred after its prefill, and the first token waits for it"
 
 
 def _speculation_assumptions(how: Speculation) -> Iterator[str]:
-    yield "proposals are accepted independently with one probability, in a chain; trees accept more for more work"
+    yield (
+        "the proposals form a chain, each accepted independently with the same probability; trees accept more for "
+        "more work"
+    )
     if how.draft is None:
         yield "looking up n-grams takes no time on the device"
     elif not how.shares_ends:

@@ -83,7 +83,9 @@ def _speculation(
         return replace(how, draft=block_draft(job.model), weights=form or usual, tp=tp, shares_ends=True)
     draft = load(request.draft)
     if not draft.stacks:
-        raise MissingFactError(f"{draft.name} has no layers in the catalog, only published figures: it cannot draft")
+        raise MissingFactError(
+            f"{draft.name} has no layers in the catalog, only published figures, so it cannot be a draft"
+        )
     form = form or facts.weight_format(draft.checkpoint_format or BF16.name)
     return replace(how, name=draft.name, draft=draft, weights=form, tp=draft_tp(draft, tp))
 
@@ -105,7 +107,7 @@ def _offload(request: TechniqueRequest, job: ServeJob, facts: Facts) -> Offload 
             f"{', '.join(name for name, row in facts.engines.items() if row.offload != 'none')}"
         )
     if chip.kind in {"cpu", "soc"}:
-        raise SpecError(f"{chip.name} shares the host's memory: there is nothing to offload to")
+        raise SpecError(f"{chip.name} shares the host's memory, so there is nothing to offload to")
     if engine.offload != "stream":
         return Offload(frac=frac, host=_host_rates(request.host, chip, facts))
     if request.host is not None:

@@ -60,7 +60,7 @@ class Webhook:
         try:
             self._waiting.put_nowait(json.dumps(document).encode())
         except queue.Full:
-            self._fail("too many wait")
+            self._fail("too many alerts are waiting to be posted")
 
     def close(self, seconds: float = 10.0) -> None:
         """Post what waits, for so long at most."""
@@ -95,7 +95,7 @@ class Webhook:
             with urllib.request.urlopen(request, timeout=self._timeout_s):  # noqa: S310 - same
                 return "", False
         except urllib.error.HTTPError as error:
-            return f"it answers {error.code}", error.code >= 500 or error.code == 429
+            return f"it answered {error.code}", error.code >= 500 or error.code == 429
         except OSError as error:
             return str(getattr(error, "reason", "") or type(error).__name__), True
         except Exception as error:  # noqa: BLE001 - whatever a stranger's server does, watching goes on
@@ -139,7 +139,7 @@ class KeptState:
             return None
         except (OSError, ValueError, KeyError, TypeError):
             raise SpecError(
-                f"--state: {self.path} cannot be read as what watch keeps; name another, or --anew"
+                f"--state: {self.path} is not a state file of watch; name another file, or give --anew"
             ) from None
 
     def start(self, at_s: float) -> None:
@@ -213,12 +213,12 @@ class BudgetCommand:
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            self._fail(f"{self._words[0]} does not start: {error.strerror or error}; it is tried again")
+            self._fail(f"{self._words[0]} could not be started: {error.strerror or error}; it will be tried again")
             if self._state is not None:
                 self._state.note_run(begun=False)
             return
         self._is_done = True
-        self._say(f"the budget is spent: {shlex.join(self._words)} runs")
+        self._say(f"the budget is spent: running {shlex.join(self._words)}")
         if self._state is not None:
             self._state.note_run(begun=True)
 

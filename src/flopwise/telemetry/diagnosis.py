@@ -30,7 +30,7 @@ DCGM = "NVIDIA DCGM User Guide, Feature Overview, Profiling Metrics (read 2026-1
 NVML = "NVIDIA NVML API Reference, nvmlUtilization_t and clocks event reasons (read 2026-11-22)"
 VLLM = "vLLM documentation, Optimization and Tuning: Preemption (read 2026-11-22)"
 NODE = "Prometheus node_exporter, collectors cpu and diskstats; B. Gregg, The USE Method"
-OWN = "our judgement"
+OWN = "flopwise: rule of thumb"
 HARD_BITS = sum(THROTTLE_BITS)
 
 
@@ -84,49 +84,52 @@ def _rule(bound: Bound, name: str, *conditions: tuple[str, str, float, str], cer
 BUSY = ("busy_mean_frac", ">=", 0.70, NVML)
 STARVED = ("busy_mean_frac", "<", 0.70, NVML)
 RULES = (
-    _rule("idle", "nothing runs", ("busy_mean_frac", "<", 0.02, NVML)),
-    _rule("throttling", "clocks are held down by heat or by hardware", ("throttled_frac", ">=", 0.5, NVML)),
-    _rule("throttling", "power is at its limit and clocks are far below their highest",
+    _rule("idle", "no work is running", ("busy_mean_frac", "<", 0.02, NVML)),
+    _rule("throttling", "heat or a hardware limit lowers the clocks", ("throttled_frac", ">=", 0.5, NVML)),
+    _rule("throttling", "power is at its limit, and clocks are far below their maximum",
           ("power_frac", ">=", POWER_LIMIT, NVML), ("clock_frac", "<", 0.75, OWN)),
-    _rule("throttling", "hot, and clocks are far below their highest", ("temperature_limit_frac", ">=", 0.98, NVML),
-          ("clock_frac", "<", 0.85, OWN)),
-    _rule("throttling", "hot, and clocks are far below their highest", ("temperature_c", ">=", 86.0, OWN),
+    _rule("throttling", "the device is hot, and clocks are far below their maximum",
+          ("temperature_limit_frac", ">=", 0.98, NVML), ("clock_frac", "<", 0.85, OWN)),
+    _rule("throttling", "the device is hot, and clocks are far below their maximum", ("temperature_c", ">=", 86.0, OWN),
           ("clock_frac", "<", 0.75, OWN), certain=False),
-    _rule("memory pressure", "requests are put out of a full cache", ("preemptions_per_s", ">=", 0.02, VLLM),
-          ("cache_frac", ">=", 0.90, VLLM)),
-    _rule("memory pressure", "the cache is full and requests wait", ("cache_frac", ">=", 0.95, VLLM),
+    _rule("memory pressure", "the KV cache is full, and requests are preempted",
+          ("preemptions_per_s", ">=", 0.02, VLLM), ("cache_frac", ">=", 0.90, VLLM)),
+    _rule("memory pressure", "the KV cache is full, and requests are waiting", ("cache_frac", ">=", 0.95, VLLM),
           ("requests_waiting", ">=", 1.0, VLLM)),
-    _rule("memory pressure", "memory is full and pages move over PCIe", ("memory_frac", ">=", 0.97, OWN),
+    _rule("memory pressure", "device memory is full, and pages move over PCIe", ("memory_frac", ">=", 0.97, OWN),
           ("pcie_frac", ">=", 0.30, OWN), ("tensor_active_frac", "<", 0.40, OWN)),
-    _rule("data loading", "the loop waits for its next batch", ("data_wait_frac", ">=", 0.10, OWN)),
-    _rule("data loading", "devices wait while storage works", STARVED, ("disk_or_wait_frac", ">=", 0.20, NODE)),
-    _rule("host", "devices wait while processors are busy", STARVED, ("cpu_busy_frac", ">=", 0.90, NODE)),
-    _rule("host", "devices wait, processors and storage are not at their limits: one thread, or what starts kernels",
+    _rule("data loading", "the training loop waits for its next batch", ("data_wait_frac", ">=", 0.10, OWN)),
+    _rule("data loading", "devices wait for storage", STARVED, ("disk_or_wait_frac", ">=", 0.20, NODE)),
+    _rule("host", "devices wait for the processors of the host", STARVED, ("cpu_busy_frac", ">=", 0.90, NODE)),
+    _rule("host", "devices wait, but processors and storage have room: one thread or kernel launches limit them",
           STARVED, ("cpu_busy_frac", "<", 0.90, NODE), ("disk_or_wait_frac", "<", 0.20, NODE), certain=False),
-    _rule("host", "devices wait though requests run", STARVED, ("requests_running", ">=", 1.0, OWN), certain=False),
+    _rule("host", "devices wait although requests are running", STARVED,
+          ("requests_running", ">=", 1.0, OWN), certain=False),
     _rule("communication", "links are busy while tensor cores and memory are not", BUSY,
           ("num_devices", ">=", 2, OWN), ("link_frac", ">=", 0.20, OWN), ("tensor_active_frac", "<", 0.40, DCGM),
           ("memory_active_frac", "<", 0.50, DCGM)),
-    _rule("memory bandwidth", "the memory interface is near what kernels reach", BUSY,
+    _rule("memory bandwidth", "memory bandwidth is near what kernels achieve", BUSY,
           ("memory_active_frac", ">=", 0.60, DCGM)),
-    _rule("compute", "tensor cores work most of what kernels reach", BUSY, ("tensor_active_frac", ">=", 0.40, DCGM)),
-    _rule("compute", "multiprocessors are full, tensor cores are not used", BUSY, ("sm_active_frac", ">=", 0.80, DCGM),
-          ("memory_active_frac", "<", 0.50, DCGM), ("tensor_active_frac", "<", 0.40, DCGM), certain=False),
-    _rule("communication", "devices spin at low power: they wait for one another", BUSY, ("num_devices", ">=", 2, OWN),
-          ("sm_active_frac", ">=", 0.50, DCGM), ("tensor_active_frac", "<", 0.25, DCGM),
+    _rule("compute", "tensor cores are near what kernels achieve", BUSY, ("tensor_active_frac", ">=", 0.40, DCGM)),
+    _rule("compute", "multiprocessors are busy, but tensor cores are not used", BUSY,
+          ("sm_active_frac", ">=", 0.80, DCGM), ("memory_active_frac", "<", 0.50, DCGM),
+          ("tensor_active_frac", "<", 0.40, DCGM), certain=False),
+    _rule("communication", "devices are busy at low power: they wait for one another", BUSY,
+          ("num_devices", ">=", 2, OWN), ("sm_active_frac", ">=", 0.50, DCGM), ("tensor_active_frac", "<", 0.25, DCGM),
           ("memory_active_frac", "<", 0.40, DCGM), ("power_frac", "<", 0.60, OWN), certain=False),
-    _rule("host", "kernels run all the time and fill few multiprocessors: small kernels, one after the other", BUSY,
-          ("sm_active_frac", "<", 0.50, DCGM), ("memory_active_frac", "<", 0.40, DCGM)),
+    _rule("host", "kernels run all the time but use few multiprocessors: they are small and run one after another",
+          BUSY, ("sm_active_frac", "<", 0.50, DCGM), ("memory_active_frac", "<", 0.40, DCGM)),
     _rule("memory bandwidth", "memory is read or written most of the time", BUSY,
           ("memory_busy_frac", ">=", 0.60, NVML), certain=False),
-    _rule("compute", "busy at high power, memory is not", BUSY, ("power_frac", ">=", 0.70, OWN),
+    _rule("compute", "the device is busy at high power, its memory is not", BUSY, ("power_frac", ">=", 0.70, OWN),
           ("memory_busy_frac", "<", 0.60, NVML), certain=False),
     _rule("communication", "several devices are busy at low power: they wait for one another", BUSY,
           ("num_devices", ">=", 2, OWN), ("power_frac", "<", 0.55, OWN), ("memory_busy_frac", "<", 0.40, NVML),
           certain=False),
-    _rule("host", "busy at low power: small kernels, one after the other", BUSY, ("power_frac", "<", 0.45, OWN),
-          ("memory_busy_frac", "<", 0.40, NVML), certain=False),
-    _rule("data loading", "devices wait; storage or the host, which of them is not measured", STARVED, certain=False),
+    _rule("host", "the device is busy at low power: small kernels run one after another", BUSY,
+          ("power_frac", "<", 0.45, OWN), ("memory_busy_frac", "<", 0.40, NVML), certain=False),
+    _rule("data loading", "devices wait for storage or for the host; no measurement tells which", STARVED,
+          certain=False),
 )  # fmt: skip
 """In the order in which they are asked; a rule of which a measure is not known does not hold."""
 LEVERS: dict[Bound, tuple[str, str]] = {
@@ -141,7 +144,7 @@ LEVERS: dict[Bound, tuple[str, str]] = {
     ),
     "data loading": (
         "more loader workers and prefetch, larger files, data on local disks (`flopwise io`)",
-        "read inputs ahead, cache what repeats",
+        "read inputs ahead, and cache repeated ones",
     ),
     "host": (
         "torch.compile or CUDA graphs, a larger micro-batch, no .item() and logging within a step",
@@ -155,7 +158,7 @@ LEVERS: dict[Bound, tuple[str, str]] = {
         "a smaller micro-batch, more recompute or a higher ZeRO stage (`flopwise memory`)",
         "a smaller batch, a quantised cache, shorter contexts, or one more replica",
     ),
-    "idle": ("start the job, or give the machine back", "send it traffic, or give the machine back"),
+    "idle": ("start the job, or release the machine", "send it traffic, or release the machine"),
     "unknown": ("", ""),
 }
 """What moves each bound, in training and in serving."""
@@ -182,7 +185,7 @@ class Diagnosis:
     def of(cls, window: Window, *, serves: bool, at_plan: bool | None, layout: str = "") -> Diagnosis:
         """The diagnosis of a window; `layout`: of the plan, for what would move it."""
         if all(not reading.devices and not reading.job for reading in window.readings):
-            return cls(bound="unknown", summary="nothing is measured", certain=False)
+            return cls(bound="unknown", summary="there are no measurements", certain=False)
         for rule in RULES:
             values = list(takewhile(_holds, ((condition, condition.value(window)) for condition in rule.conditions)))
             if len(values) == len(rule.conditions):
@@ -211,7 +214,7 @@ def _rule_diagnosis(
     short = window.seconds < LEAST_S
     missing = "" if rule.certain else _missing(window)
     if short:
-        missing = "; ".join(part for part in (missing, f"only {window.seconds:.0f} s are read") if part)
+        missing = "; ".join(part for part in (missing, f"only {window.seconds:.0f} s of readings so far") if part)
     healthy = at_plan if at_plan is not None else (True if rule.bound in OWN_BOUNDS else rule.bound == "idle" and None)
     summary = f"healthy, at plan; bound by {rule.bound}: {rule.name}" if at_plan else f"{rule.bound}: {rule.name}"
     return Diagnosis(
@@ -224,12 +227,14 @@ def _missing(window: Window) -> str:
     absent = [name for name in PROFILING if window.value(name) is None]
     if absent:
         return (
-            "profiling counters are not there (DCGM_FI_PROF_SM_ACTIVE, PIPE_TENSOR_ACTIVE, DRAM_ACTIVE): give "
-            "dcgm-exporter the counters of `flopwise export prometheus-scrape`"
+            "profiling counters are missing (DCGM_FI_PROF_SM_ACTIVE, PIPE_TENSOR_ACTIVE, DRAM_ACTIVE): configure "
+            "dcgm-exporter with the counters of `flopwise export prometheus-scrape`"
         )
     if window.value("cpu_busy_frac") is None:
-        return "processors and disks are not measured: scrape node_exporter, or record data waits by flopwise.callbacks"
-    return "a profile of one step would say"
+        return (
+            "processors and disks are not measured: scrape node_exporter, or record data waits with flopwise.callbacks"
+        )
+    return "a profile of one step would tell"
 
 
 def _evidence(condition: Condition, value: float) -> str:

@@ -97,12 +97,13 @@ def _usual(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
     for_text = f"for {format_seconds(spec.utilisation_for)}"
     why = f"{format_percent(spec.utilisation, 0)} {for_text}"
     why += " is the usual limit" if (spec.utilisation, spec.utilisation_for) == (
-        usual.utilisation, usual.utilisation_for) else " is asked"  # fmt: skip
+        usual.utilisation, usual.utilisation_for) else " is the limit given"  # fmt: skip
     if not found.serves:
         yield Limit(
             name="BusyWithoutProgress", quantity="busy_without_tokens", severity="critical",
             threshold=spec.utilisation, for_s=spec.utilisation_for,
-            summary="devices are busy, but no token is done", why=f"{why}; a run is busy all the time as planned",
+            summary="devices are busy, but no tokens are processed",
+            why=f"{why}; a training run should be busy all the time",
             action="stop the run and start it again from its last checkpoint; look for the rank that others wait for",
         )  # fmt: skip
     if found.serves is not False:
@@ -129,7 +130,7 @@ def _of_options(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
     if spec.budget_per_day is not None:
         yield Limit(
             name="DayBudgetSpent", quantity="cost_usd_per_day", threshold=spec.budget_per_day, severity="critical",
-            summary=f"24 hours cost more than {format_usd(spec.budget_per_day)}", why="the budget of a day",
+            summary=f"24 hours cost more than {format_usd(spec.budget_per_day)}", why="the budget per day",
             action="stop what can wait, or raise the budget",
         )  # fmt: skip
     names = {"latency": ("LatencyHigh", "latency_seconds"), "tpot": ("TimePerTokenHigh", "time_per_token_seconds"),
@@ -145,7 +146,7 @@ def _of_options(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
         rate = "output_tokens_per_second" if found.serves else "tokens_per_second"
         yield Limit(
             name="ThroughputLow", quantity=rate, threshold=spec.min_tokens_per_s, above=False, for_s=RATE_FOR_S,
-            summary="fewer tokens than asked", why="--min-tokens-per-s",
+            summary="throughput is below the minimum", why="--min-tokens-per-s",
             action="look for a slow machine, network or storage, or stop the run",
         )  # fmt: skip
 
@@ -165,7 +166,7 @@ def _of_run(run: Run) -> Expected:
         value, low, _ = figures["tokens_per_s"]
         limits.append(
             Limit(name="ThroughputLow", quantity="tokens_per_second", threshold=low, above=False, for_s=RATE_FOR_S,
-                  summary="fewer tokens than the plan's interval", why=f"the lower end of the planned {value:,.0f}",
+                  summary="throughput is below the plan's interval", why=f"the lower end of the planned {value:,.0f}",
                   action="look for a slow machine, network or storage, or stop the run"))  # fmt: skip
     tokens = run.settings.get("tokens")
     return Expected(

@@ -30,22 +30,22 @@ _MEASURED = {m.name: ServedMetric(f"{PREFIX}{m.served}", _OF[m.of], m.meaning) f
 _MORE = {
     name: ServedMetric(f"{PREFIX}{name}", labels, meaning)
     for name, labels, meaning in (
-        ("device_up", ("device", "name"), "1: the device answers; 0: it was there, and is gone"),
-        ("source_up", ("source",), "1: what is read answers"),
+        ("device_up", ("device", "name"), "1: the device answers; 0: it no longer answers"),
+        ("source_up", ("source",), "1: the source of readings answers"),
         ("last_reading_timestamp_seconds", (), "time of the last reading"),
-        ("bound", ("bound",), "1: this bounds the job"),
-        ("bound_certain", (), "1: nothing else looks like that"),
-        ("healthy", (), "1: at plan, or bound by nothing but the devices' own rates; no sample where not known"),
-        ("plan", ("measure", "end"), "what is expected of a measure: value, low and high"),
+        ("bound", ("bound",), "1: this is the bound of the job"),
+        ("bound_certain", (), "1: no other bound explains the readings"),
+        ("healthy", (), "1: as planned, or bound only by the devices' own rates; no sample if unknown"),
+        ("plan", ("measure", "end"), "expected value of a measure: value, low and high"),
         ("alert_firing", ("alert", "device", "severity"), "1: this alert fires"),
-        ("alert_threshold", ("alert",), "what it is compared with"),
+        ("alert_threshold", ("alert",), "threshold of the alert"),
         ("cost_dollars_per_hour", (), "price of all machines"),
         ("cost_dollars", (), "cost so far"),
         ("day_cost_dollars", (), "cost of the last 24 hours"),
-        ("budget_dollars", (), "what the job may cost"),
-        ("projected_cost_dollars", (), "cost of the whole job at its present rate"),
-        ("projected_end_timestamp_seconds", (), "when it ends at its present rate"),
-        ("done_ratio", (), "share of the job's tokens that are done"),
+        ("budget_dollars", (), "budget of the job"),
+        ("projected_cost_dollars", (), "projected cost of the whole job at its present rate"),
+        ("projected_end_timestamp_seconds", (), "projected end of the job at its present rate"),
+        ("done_ratio", (), "share of the job's tokens processed so far"),
     )
 }
 SERVED = (*_MEASURED.values(), *_MORE.values())

@@ -136,7 +136,7 @@ class PrometheusSource:
             why = f"it answers {error.code} {error.reason}"
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, "reason", None) or error
-            why = str(reason) if isinstance(error, OSError) else "it does not answer as Prometheus does"
+            why = str(reason) if isinstance(error, OSError) else "its answer is not one of Prometheus"
         else:
             return result
         raise SourceLostError(f"{self.title} does not answer: {why}")

@@ -33,7 +33,7 @@ _DEVICE = (
     ("memory_active_frac", "memory_active_ratio", "share of cycles in which the memory interface moves data"),
     ("memory_busy_frac", "memory_busy_ratio", "share of the time in which memory is read or written"),
     ("memory_used_bytes", "memory_used_bytes", "memory in use"),
-    ("memory_total_bytes", "memory_total_bytes", "memory that there is"),
+    ("memory_total_bytes", "memory_total_bytes", "memory of the device"),
     ("temperature_c", "temperature_celsius", "temperature"),
     ("temperature_limit_c", "temperature_limit_celsius", "maximum operating temperature"),
     ("memory_temperature_c", "memory_temperature_celsius", "temperature of the memory"),
@@ -41,29 +41,29 @@ _DEVICE = (
     ("power_w", "power_watts", "power draw"),
     ("power_limit_w", "power_limit_watts", "power limit that is enforced"),
     ("sm_clock_hz", "sm_clock_hertz", "clock of the multiprocessors"),
-    ("max_clock_hz", "max_sm_clock_hertz", "their highest clock"),
-    ("throttle_bits", "throttle_reasons", "reasons for which clocks are held down, as bits of NVML"),
+    ("max_clock_hz", "max_sm_clock_hertz", "maximum clock of the multiprocessors"),
+    ("throttle_bits", "throttle_reasons", "reasons for throttling, as NVML's bits"),
     ("pcie_bytes_per_s", "pcie_bytes_per_second", "traffic over PCIe, both directions"),
-    ("pcie_limit_bytes_per_s", "pcie_limit_bytes_per_second", "what the PCIe link can do, both directions"),
+    ("pcie_limit_bytes_per_s", "pcie_limit_bytes_per_second", "bandwidth of the PCIe link, both directions"),
     ("nvlink_bytes_per_s", "nvlink_bytes_per_second", "traffic over NVLink, both directions"),
-    ("nvlink_limit_bytes_per_s", "nvlink_limit_bytes_per_second", "what NVLink can do, both directions"),
+    ("nvlink_limit_bytes_per_s", "nvlink_limit_bytes_per_second", "bandwidth of NVLink, both directions"),
     ("xid", "last_xid", "number of the last Xid error; 0: none"),
     ("ecc_errors", "uncorrected_ecc_errors", "uncorrected memory errors since the driver started"),
 )
 _JOB = (
-    ("tokens_per_s", "tokens_per_second", "tokens trained on, or read and written"),
+    ("tokens_per_s", "tokens_per_second", "tokens trained on, or input and output tokens"),
     ("output_tokens_per_s", "output_tokens_per_second", "tokens generated"),
     ("tokens", "tokens", "tokens since the run began"),
     ("requests_per_s", "requests_per_second", "requests answered"),
     ("requests_running", "requests_running", "requests in the running batch"),
     ("requests_waiting", "requests_waiting", "requests in the queue"),
     ("cache_frac", "cache_usage_ratio", "share of the KV cache in use"),
-    ("preemptions_per_s", "preemptions_per_second", "requests put out of a full cache"),
+    ("preemptions_per_s", "preemptions_per_second", "requests preempted because the cache was full"),
     *(
         (f"{name}_p{percent}_s", f"{served}_p{percent}_seconds", f"{meaning}, {percent}th percentile")
         for name, served, meaning in (
-            ("ttft", "time_to_first_token", "time to the first token"), ("tpot", "time_per_token", "time of a token"),
-            ("latency", "latency", "whole answer"),
+            ("ttft", "time_to_first_token", "time to first token"), ("tpot", "time_per_token", "time per output token"),
+            ("latency", "latency", "time of a whole request"),
         )
         for percent in (50, 95, 99)
     ),
@@ -71,7 +71,7 @@ _JOB = (
     ("data_wait_frac", "data_wait_ratio", "share of a step in which the loop waited for data"),
     ("mfu_frac", "mfu_ratio", "model FLOPs utilisation"),
     ("loss", "loss", "training loss"),
-    ("cost_usd", "recorded_cost_dollars", "cost so far as the run recorded it"),
+    ("cost_usd", "recorded_cost_dollars", "cost so far, as the run recorded it"),
     ("eta_s", "eta_seconds", "time until the end, as the run recorded it"),
     ("checkpoint_age_s", "checkpoint_age_seconds", "time since the last checkpoint"),
 )  # fmt: skip

@@ -13,10 +13,10 @@ from flopwise.options import Spec, ValueKind, option
 from flopwise.units import parse_seconds
 
 LATENCY_NAMES = ("latency", "ttft", "tpot")
-_source = partial(option, section="What is read")
-_expected = partial(option, section="What is expected")
+_source = partial(option, section="Source")
+_expected = partial(option, section="Expected figures")
 _limit = partial(option, section="Limits")
-_action = partial(option, section="What is done")
+_action = partial(option, section="Actions")
 
 
 def _latency_target(value: object, what: str) -> tuple[str, float]:
@@ -42,7 +42,7 @@ class WatchSpec(Spec):
     match: tuple[str, ...] = _source(
         "--match", options.name("label=value"), "Only series with this label: workload=chat.", repeated=True)
     run: str | None = _source(
-        "--run", options.name("run"), "Read a recorded run, by id or name: live while it goes on, else played back.")
+        "--run", options.name("run"), "Read a recorded run, by id or name: live while it is running, else played back.")
     store: str | None = _source(
         "--store", options.name("store", 2000), "The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).")
     interval: float = _source("--interval", options.quantity("time", parse_seconds, low=0.05, high=3600.0),
@@ -50,17 +50,17 @@ class WatchSpec(Spec):
     window: float = _source("--window", options.quantity("time", parse_seconds, low=1.0, high=86_400.0),
         "Time over which a bound is judged.", default=300.0)
     plan: Path | None = _expected(
-        "--plan", options.FILE, "A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.")
+        "--plan", options.FILE, "A plan of `flopwise plan -o`: use its intervals, limits, price and budget.")
     rank: int = _expected("--rank", options.whole(high=10**6), "The candidate of the plan.", default=1)
     price: float | None = _expected("--price", options.USD_OR_ZERO, "Price of all machines per hour.")
     started: float | None = _expected(
         "--started", options.quantity("time", parse_seconds, high=1e9, closed=True),
-        "How long ago the job began: cost counts from then, else from the first look.")
-    budget: float | None = _limit("--budget", options.USD, "The most that the job may cost.")
-    budget_per_day: float | None = _limit("--budget-per-day", options.USD, "The most that 24 hours may cost.")
+        "Time since the job began; cost counts from then (default: from the first reading).")
+    budget: float | None = _limit("--budget", options.USD, "Budget of the job, in US dollars.")
+    budget_per_day: float | None = _limit("--budget-per-day", options.USD, "Budget of 24 hours, in US dollars.")
     target_p95: tuple[tuple[str, float], ...] = _limit(
         "--target-p95", LATENCY_TARGET,
-        "95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).", repeated=True)
+        "Limit of the 95th percentile of request latency, or ttft=TIME, tpot=TIME.", repeated=True)
     min_tokens_per_s: float | None = _limit("--min-tokens-per-s", options.RATE, "Minimum throughput.")
     utilisation: float = _limit(
         "--utilisation", options.FRACTION, "Maximum utilisation of a service's devices.", default=BUSY)
@@ -76,15 +76,15 @@ class WatchSpec(Spec):
         "Run this command once when a budget is spent: it should stop the job.")
     state: Path | None = _action(
         "--state", options.FILE,
-        "File of this job that keeps when it began and that the command ran, for when watch is started again.")
+        "State file of this job: its start time, and whether the stop command has run.")
     anew: bool = _action("--anew", options.FLAG, "Discard the state file: the job begins now.", default=False)
     # fmt: on
 
     def check(self) -> None:
         """Whether these go together. Raises SpecError."""
         if self.prometheus is not None and self.run is not None:
-            raise SpecError("--prometheus and --run: read one of them")
+            raise SpecError("--prometheus and --run are both given; give one of them")
         if self.match and self.prometheus is None:
-            raise SpecError("--match chooses series of a server: give --prometheus too")
+            raise SpecError("--match selects series of a Prometheus server: give --prometheus as well")
         if self.exec_on_budget is not None and (self.budget, self.budget_per_day, self.plan) == (None, None, None):
             raise SpecError("--exec-on-budget needs --budget or --budget-per-day, or a plan with a budget")

@@ -248,7 +248,7 @@ class Watcher:
             return self._status((), "")
         now, quiet_s = self._now(), self._now() - (self._answered_s or 0.0)
         if not lost and quiet_s > QUIET_S:
-            lost = "nothing new comes"
+            lost = "there are no new readings"
         changes = self._alarms.step(self._look(now, max(0.0, quiet_s) if lost else 0.0))
         return self._status(changes, lost, clock_s=now)
 
@@ -340,8 +340,8 @@ def device_limits(name: str) -> Values:
 
 
 UNKEPT = (
-    "--state FILE, one for each job, would keep when it began and that the stop command ran: without it a watch "
-    "that is started again begins anew"
+    "give --state FILE, one per job, to keep the start time and whether the stop command has run: without it a "
+    "restarted watch begins anew"
 )
 NOTHING = (
     "There is nothing to read yet. If the run has just begun, wait for its first steps. If it is a Prometheus server, "

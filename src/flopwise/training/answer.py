@@ -163,7 +163,7 @@ def train_answer(
         result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, unsaid, stacks)))
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
     memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts, unsaid=unsaid)
-    node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
+    node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
     run, costs = result.run, dict[str, float]()
     if run is not None:
         amounts = {

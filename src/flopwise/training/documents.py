@@ -115,9 +115,11 @@ def lognormal(mean: float, spread: float, seq_len: int, packing: Packing) -> Doc
     from statistics import NormalDist  # noqa: PLC0415 - 9 ms
 
     if not 1 <= mean <= seq_len:
-        raise SpecError(f"mean length {mean:g}; give 1 token to a sequence of {seq_len:,}")
+        raise SpecError(f"mean length {mean:g} is out of range; allowed: 1 token up to the sequence of {seq_len:,}")
     if not 0 <= spread < 100:
-        raise SpecError(f"length spread {spread:g}; give standard deviation over mean, from 0 to below 100")
+        raise SpecError(
+            f"length spread {spread:g} is out of range; it is standard deviation over mean; allowed: 0 to below 100"
+        )
     sigma = math.sqrt(math.log1p(spread * spread))
     normal = NormalDist()
     middles = [normal.inv_cdf((k + 0.5) / QUANTILES) for k in range(QUANTILES)]
@@ -159,7 +161,7 @@ def from_file(path: Path | str, seq_len: int, packing: Packing) -> Documents:
             continue
         rows.append(_row(fields, f"{path}:{number}"))
     if not rows:
-        raise SpecError(f"{path}: holds no length; give one length a line, or `length,count`")
+        raise SpecError(f"{path}: contains no length; give one length per line, or `length,count`")
     values, counts = np.array(rows).T
     return histogram(values, counts, seq_len, packing)
 

@@ -94,7 +94,10 @@ def check(job: TrainJob) -> None:
     _check_schedule(int(layout.schedule), pipe, model.stacks[0].num_layers)
     check_routing(model, recipe, layout)
     if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
-        raise SpecError(f"sequence {recipe.seq_len} is far beyond what {model.name} is made for ({model.max_position})")
+        raise SpecError(
+            f"a sequence of {recipe.seq_len:,} tokens is far beyond the {model.max_position:,} that {model.name} is "
+            "made for"
+        )
 
 
 def _check_schedule(code: int, pipe: Pipe, layers: int) -> None:
@@ -105,10 +108,10 @@ def _check_schedule(code: int, pipe: Pipe, layers: int) -> None:
         return
     if chunks > 1 and (schedule.keeps_losses or schedule.fill):
         own = "one chunk" if schedule.chunks == 1 else f"{schedule.chunks} chunks"
-        raise SpecError(f"schedule {name} runs {own} of layers a stage, not interleave {chunks}")
+        raise SpecError(f"schedule {name} runs {own} of layers per stage, not interleave {chunks}")
     if stages * schedule.chunks > layers:
         pieces = stages * schedule.chunks
-        raise SpecError(f"schedule {name} cuts the model into {pieces} pieces, more than its {layers} layers")
+        raise SpecError(f"schedule {name} splits the model into {pieces} pieces, more than its {layers} layers")
     if schedule.copies > 1 and (stages % 2 or micros % 2):
         raise SpecError(f"schedule {name} needs even numbers of stages and micro-batches, not {stages} and {micros}")
     if micros < schedule.fill * stages:
@@ -239,7 +242,7 @@ def training_band(job: TrainJob, *, complete: bool = True) -> ErrorBand:
     if int(job.layout.num_gpus) > LARGE_GPUS and measured.large > 1.0:
         band = band.wider(measured.large, f"above {LARGE_GPUS:,} devices")
     if measured.stacks.get(job.recipe.stack.name, 0) < FEW_ROWS and measured.family_out > 1.0:
-        band = band.wider(measured.family_out, f"hardly a measured run with {job.recipe.stack.name}")
+        band = band.wider(measured.family_out, f"few measured runs with {job.recipe.stack.name}")
     return band
 
 
@@ -275,6 +278,22 @@ def counted_passes(job: TrainJob) -> float:
     Assumes: adapters cost nothing, and no weight of the base has a gradient.
     """
     return recipe_passes(job.model, job.recipe, *counted_batch(job))
+
+
+def counted_flops(job: TrainJob) -> tuple[float, float]:
+    """Operations of a step's forward pass: attention as the mask lets through, and in full.
+
+    Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B. Assumes: experts do nothing for tokens that they drop.
+    """
+    batch, seq = counted_batch(job)
+    causal = float(causal_forward_flops(job.model, batch, seq))
+    full = float(forward_flops(job.model, batch, seq))
+    if not (frac := _dropped_frac(job.model, job.recipe, job.layout)):
+        return causal, full
+    stack = job.model.stacks[0]
+    parts = stack_works(stack, stack_shape(job.model, stack, batch, seq))
+    experts = sum(n * float(work.flops) for _, n, works in parts for work in works if work.kind == "grouped")
+    return causal - frac * experts, full - frac * experts
 
 
 def recipe_passes(model: Model, recipe: Recipe, batch: float, seq: int) -> float:
@@ -318,11 +337,9 @@ def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, 
     Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; Korthikanti et al. 2022 (arXiv:2205.05198) section 6.3.
     """
     recipe, layout = job.recipe, job.layout
-    batch, seq = counted_batch(job)
     gpus = int(layout.num_gpus)
     passes = counted_passes(job)
-    causal = float(causal_forward_flops(job.model, batch, seq))
-    full = float(forward_flops(job.model, batch, seq))
+    causal, full = counted_flops(job)
     available = step_s * gpus * table.rates.peak_flops_per_s(recipe.precision)
     again = causal * again_frac(table, layout)
     return passes * causal / available, passes * full / available, (passes * causal + again) / available

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flopwise.facts.software import CONTEXT
-from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import KERNEL, estimate_of, interval, number, total
 from flopwise.provenance import Figure, fact, setting, term
-from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch, counted_passes
+from flopwise.training.estimate import TrainEstimate, again_frac, counted_flops, counted_passes
 from flopwise.training.run_figures import RunFigures
 from flopwise.training.widths import trained_widths
 
@@ -23,13 +22,13 @@ _MEMORY_ITEMS = {
     "optimizer states": "parameters x bytes of states each, sharded from ZeRO 1 on",
     "gradients": "parameters x bytes of a gradient, sharded from ZeRO 2 on, at the fullest moment",
     "activations": "tensors that autograd keeps, layer by layer, all micro-batches in flight",
-    "working set of one layer": "gradients between operations, and what recompute makes anew",
+    "working set of one layer": "gradients between operations, and recomputed activations",
     "logits and loss": "micro-batch x tokens x vocabulary on the rank x bytes alive at once",
     "gathered layers": "full weights of layers that ZeRO 3 gathers",
     "16-bit copies of weights": "copies that autocast keeps of fp32 weights",
     "optimizer step": "temporary tensors of the optimizer",
     "communication buffers": "buckets of the software",
-    "allocator": "reserved beyond what tensors take",
+    "allocator": "memory reserved beyond live tensors",
     CONTEXT: "context, workspaces and communicators",
 }
 
@@ -49,21 +48,21 @@ class _Tree(RunFigures):
         """Tokens per second, for each GPU with its interval."""
         estimate, name = self.estimate, "throughput per GPU"
         tokens = number(self.recipe.global_batch) * number(self.computed.value)
-        self.add("tokens of a step", tokens, "tokens", f"global batch x {self.computed.name}")
-        self.add("throughput", estimate.tokens_per_s, "tokens/s", "tokens of a step / step time")
+        self.add("computed tokens per step", tokens, "tokens", f"global batch x {self.computed.name}")
+        self.add("throughput", estimate.tokens_per_s, "tokens/s", "computed tokens per step / step time")
         each = self.add(name, estimate.tokens_per_s_per_gpu, "tokens/s", "throughput / GPUs")
         return [each, *interval(name, each, estimate.band, estimate.low, estimate.high)]
 
     def utilisation(self) -> list[Figure]:
         """MFU in both conventions, and HFU."""
-        estimate, model, counted = self.estimate, self.job.model, counted_batch(self.job)
+        estimate = self.estimate
         self.add_count("passes", counted_passes(self.job), "", "forward, and backward of what is trained")
-        causal, whole = number(causal_forward_flops(model, *counted)), number(forward_flops(model, *counted))
-        self.add_count("causal forward FLOP", causal, "FLOP", "what masks and windows let through")
-        self.add_count("full forward FLOP", whole, "FLOP", "attention in full")
+        causal, whole = counted_flops(self.job)
+        self.add_count("causal forward FLOP", causal, "FLOP", "what masks, windows and dropped tokens leave")
+        self.add_count("full forward FLOP", whole, "FLOP", "attention in full; what dropped tokens leave")
         peak = self.add_figure(self.device.datasheet(f"peak {self.recipe.precision}", "FLOP/s"))
         self.add_count(
-            "passes again", again_frac(self.table, self.layout), "", "of a forward pass, what recompute runs again",
+            "recomputed passes", again_frac(self.table, self.layout), "", "share of a forward pass that is recomputed",
             setting("recompute", self.layout.recompute_text),
         )  # fmt: skip
         return [
@@ -71,7 +70,7 @@ class _Tree(RunFigures):
             for name, value, flops in (
                 ("MFU", estimate.mfu_frac, "passes x causal forward FLOP"),
                 ("MFU, attention in full", estimate.mfu_full_attention_frac, "passes x full forward FLOP"),
-                ("HFU", estimate.hfu_frac, "(passes + passes again) x causal forward FLOP"),
+                ("HFU", estimate.hfu_frac, "(passes + recomputed passes) x causal forward FLOP"),
             )
         ]
 
@@ -87,7 +86,7 @@ class _Tree(RunFigures):
             leaves.append(self.reading)
             formula = f"max({self.reading.name}, {formula})"
         lower_s, upper_s = self.estimate.lower_bound_s, self.estimate.upper_bound_s
-        text = f"{KERNEL}: every line at the slow end of calibrated rates, one after the other, nothing hidden"
+        text = f"{KERNEL}: every line at the slow end of calibrated rates, one after another, without overlap"
         return [
             self.add("lower bound of the step", lower_s, "s", formula, self.num_micro, *leaves),
             self.add("upper bound of the step", upper_s, "s", text),
@@ -120,7 +119,7 @@ def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tu
     shards = [*degrees, setting("ZeRO stage", int(layout.zero))]
     if layout.shard:
         shards.append(setting("ranks that share the shards", int(layout.shard)))
-    states = [optimizer("bytes of optimizer states a parameter", widths.states)]
+    states = [optimizer("bytes of optimizer states per parameter", widths.states)]
     if widths.others:
         states.append(optimizer("more of embedding, head and norms", widths.others))
     batch = setting("micro-batch", int(layout.micro_batch)), setting("sequence length", int(recipe.seq_len))

@@ -136,11 +136,11 @@ def _check(model: Model, frozen: Frozen) -> None:
         if given > layers:
             raise SpecError(f"--freeze: {given} layers, but {model.name} has {layers}; give 0 to {layers}")
     if stack.shared_weights and 0 < frozen.layers(model) < layers:
-        raise SpecError(f"--freeze: the layers of {model.name} are one and the same; freeze none or all of them")
+        raise SpecError(f"--freeze: the layers of {model.name} share the same weights; freeze none or all of them")
     if frozen.head and not _heads(stack, model):
         raise SpecError(f"--freeze head: {model.name} has no head over a vocabulary")
     if frozen.towers and not any(runs(model, s) for s in model.stacks[1:]):
-        raise SpecError(f"--freeze towers: training {model.name} on text runs none; leave it out")
+        raise SpecError(f"--freeze towers: training {model.name} on text runs no towers; leave it out")
     others = frozen.embedding and (frozen.head or not _heads(stack, model))
     if frozen.layers(model) == layers and (others or (frozen.but_last is not None and frozen.head)):
-        raise SpecError(f"--freeze: nothing of {model.name} is left to train but norms; freeze less")
+        raise SpecError(f"--freeze: only norms of {model.name} are left to train; freeze less")

@@ -283,7 +283,9 @@ class MemoryTable:
     def assumptions(self) -> tuple[str, ...]:
         """What is taken for granted about the software, for provenance."""
         idle = [stack.name for stack in self.model.stacks[1:] if not runs(self.model, stack)]
-        text = f"sequences are text alone: weights are counted of {', '.join(idle)}, but neither time nor activations"
+        text = (
+            f"sequences are text only: the weights of {', '.join(idle)} are counted, but not their time and activations"
+        )
         return (f"software: {self.software.name} ({self.software.meaning})", *([text] if idle else []))
 
     def _build(self, split: Split, partials: tuple[Partial, ...]) -> Sums:

@@ -172,7 +172,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Raise SpecError for routing that cannot be, and for a frozen base frozen again."""
         if self.frozen is not None and self.lora is not None:
-            raise SpecError("adapters train nothing of the base: leave out what else is frozen")
+            raise SpecError("the base of adapters is frozen already: leave the frozen parts out")
         if not 1 <= self.expert_skew < float("inf"):
             raise SpecError(
                 f"expert skew {self.expert_skew:g}; give 1 (balanced) or more: load of the fullest expert over the mean"
@@ -307,8 +307,8 @@ def _check_stages(layout: Layout, model: Model) -> None:
             f"give {needed} that add up to the {layers} layers"
         )
     if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
-        raise SpecError("blocks to recompute: every n-th for an n of 1 or more, or the first of a number above 0")
+        raise SpecError("blocks to recompute: give every n-th (n from 1), or the first n (n from 1)")
     if layout.recomputes_some and RECOMPUTE[int(layout.recompute)] != "full":
-        raise SpecError("recompute of some blocks is full recompute of them: it goes with recompute full only")
+        raise SpecError("recompute of some blocks only is a form of full recompute: give recompute full")
     if int(layout.recompute_every) > 1 and layout.recompute_first:
         raise SpecError("recompute every n-th block and recompute of the first blocks are both given; give one of them")

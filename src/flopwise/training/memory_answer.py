@@ -131,7 +131,7 @@ def layout_text(layout: Layout) -> str:
 def _memory_rules(
     model: Model, recipe: Recipe, layout: Layout, total_bytes: float, device: Accelerator | None
 ) -> tuple[QuickFormula, ...]:
-    """16 bytes a parameter against the memory of a GPU, and six times the weights against the GPUs that it takes.
+    """16 bytes per parameter against the memory of a GPU, and six times the weights against the GPUs that it takes.
 
     Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 3 and figure 1 for the 16 bytes: 2 of weights and of
     gradients, 12 of Adam's states, as far as the ZeRO stage leaves them whole.
@@ -140,7 +140,7 @@ def _memory_rules(
     share = 1.0 / int(shard_ranks(layout.shard, int(layout.dp) * int(layout.cp)))
     whole = {0: 16.0, 1: 4.0 + 12.0 * share, 2: 2.0 + 14.0 * share, 3: 16.0 * share}[int(layout.zero)]
     states = QuickFormula(
-        name="16 bytes a parameter", formula="16 x parameters, sharded as ZeRO shards them", unit="B",
+        name="16 bytes per parameter", formula="16 x parameters, sharded by ZeRO", unit="B",
         value=count / (int(layout.tp) * int(layout.pp)) * whole, estimate=total_bytes,
     )  # fmt: skip
     if device is None:

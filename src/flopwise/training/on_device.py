@@ -28,7 +28,7 @@ AMD, CDNA 4 architecture white paper.
 """
 FP16 = (
     "fp16: dynamic loss scaling, since gradients below 6e-8 vanish, fp32 master weights, and gradients clipped after "
-    "they are unscaled (arXiv:1710.03740)"
+    "unscaling (arXiv:1710.03740)"
 )
 
 
@@ -63,7 +63,7 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
         changes |= {"attention": kept} if recipe.attention != kept else {}
         if recipe.stack.attention_kernel != "fa1":
             changes["stack"] = replace(recipe.stack, attention_kernel="fa1")
-        kernel = "PyTorch's memory-efficient attention, timed as FlashAttention-1" if efficient else "plain products"
+        kernel = "PyTorch's memory-efficient attention, timed as FlashAttention-1" if efficient else "unfused attention"
         notes.append(f"{accelerator.name} is older than Ampere, which FlashAttention-2 needs: {kernel}")
     return (replace(recipe, **changes) if changes else recipe), tuple(notes)
 
@@ -78,9 +78,9 @@ def stack_notes(
     zero, degrees = int(layout.zero), {name: int(getattr(layout, name)) for name in PARALLELISM}
     notes = []
     if zero > stack.zero:
-        notes.append(f"{stack.name} shards by ZeRO {stack.zero} at most: ZeRO {zero} is estimated as if it had it")
+        notes.append(f"{stack.name} supports ZeRO up to stage {stack.zero}: ZeRO {zero} is estimated as if it did")
     if missing := stack.missing(degrees):
-        notes.append(f"{stack.name} has no {' and no '.join(missing)}: estimated as if it had")
+        notes.append(f"{stack.name} does not support {' or '.join(missing)}: estimated as if it did")
     if not notes:
         return ()
     able = (
@@ -89,4 +89,4 @@ def stack_notes(
         if other.zero >= zero and not other.missing(degrees) and (accelerator is None or other.runs_on(accelerator))
     )
     found = next(able, None)
-    return (*notes[:-1], f"{notes[-1]}; {found} has all of the layout (--stack {found})" if found else notes[-1])
+    return (*notes[:-1], f"{notes[-1]}; {found} supports the whole layout (--stack {found})" if found else notes[-1])

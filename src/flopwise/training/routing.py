@@ -40,7 +40,7 @@ def check_skew(model: Model, recipe: Recipe) -> None:
     item = model.stacks[0].largest_experts
     if item is None:
         if recipe.uneven:
-            raise SpecError(f"{model.name} has no experts; leave expert skew and capacity factor out")
+            raise SpecError(f"{model.name} has no experts; leave out expert skew and capacity factor")
         return
     most = item.experts / item.top_k
     if recipe.expert_skew > most:
@@ -65,7 +65,7 @@ def check_routing(model: Model, recipe: Recipe, layout: Layout) -> None:
     tokens = int(layout.micro_batch) * int(recipe.seq_len) // int(layout.cp) * int(layout.ep)
     if tokens < item.experts:
         raise SpecError(
-            f"{item.experts} experts of {model.name}, but a micro-batch brings them {tokens} tokens (micro-batch "
+            f"{item.experts} experts of {model.name}, but a micro-batch has only {tokens} tokens (micro-batch "
             f"{layout.micro_batch} x sequence {recipe.seq_len} / cp {layout.cp} x ep {layout.ep}); "
             f"give at least {item.experts}: longer sequences or a larger micro-batch"
         )

@@ -103,7 +103,7 @@ def _campaign(frac: float | None) -> list[str]:
     if frac is None:
         return []
     around = "restarts, evaluation, ramp-up, longer contexts, slower layouts"
-    counted = "the run above includes only failures and what you state"
+    counted = "the run above includes only failures and the overheads that you give"
     return [f"published pre-trainings took {1 / frac:.2f} times the GPU-hours of their steps ({around}); {counted}"]
 
 
@@ -115,5 +115,5 @@ def _proportion(tokens: float, best: float, size: float) -> str:
     if ratio > 1.5:
         return f"{scratch} {ratio:.3g} times {rule}: more expensive to train, cheaper to serve"
     if ratio < 0.67:
-        return f"{scratch} {100 * ratio:.2g} % of {rule}: a smaller model would use the compute better"
+        return f"{scratch} {100 * ratio:.2g} % of {rule}: a smaller model would make better use of the compute"
     return f"{scratch} about {rule}"

@@ -25,21 +25,21 @@ _RELIABILITY = {
         "time between failures of a GPU", "s",
         "Llama 3 (arXiv:2407.21783) section 3.3.4: 419 interruptions in 54 days on 16,384 GPUs",
     ),
-    "mtbf_node_s": ("time between failures of a node", "s", "as stated"),
-    "interruptions_per_s": ("spot interruptions a second", "1/s", "as stated"),
-    "repair_s": ("repair of a node", "s", "as stated"),
+    "mtbf_node_s": ("time between failures of a node", "s", "as given"),
+    "interruptions_per_s": ("spot interruptions per second", "1/s", "as given"),
+    "repair_s": ("repair of a node", "s", "as given"),
     "detect_s": ("detection", "s", "until a hang or a dead rank is noticed; --restart sets all three"),
     "reschedule_s": ("rescheduling", "s", "until healthy nodes run the job again"),
     "warmup_s": ("warm-up", "s", "until steps are as fast as before: compiling, connecting, filling caches"),
     "write_bytes_per_s_per_gpu": (
-        "write bandwidth of a GPU", "B/s", "what parallel file systems sustain for sharded checkpoints",
+        "write bandwidth per GPU", "B/s", "sustained by parallel file systems for sharded checkpoints",
     ),
-    "write_bytes_per_s_per_node": ("write bandwidth of a node", "B/s", "as stated"),
+    "write_bytes_per_s_per_node": ("write bandwidth per node", "B/s", "as given"),
     "write_bytes_per_s": (
         "write bandwidth of the cluster", "B/s",
-        "of all together: the most that Alibaba Cloud CPFS, a parallel file system, takes",
+        "in total: the highest write rate of Alibaba Cloud CPFS, a parallel file system",
     ),
-    "snapshot_bytes_per_s_per_gpu": ("copy bandwidth of a GPU", "B/s", "copy to pinned host memory"),
+    "snapshot_bytes_per_s_per_gpu": ("copy bandwidth per GPU", "B/s", "copy to pinned host memory"),
 }  # fmt: skip
 """Fields of `Reliability`: name, unit, and why the default is what it is."""
 _BETWEEN, _INTERVAL, _WRITE = "time between interruptions", "checkpoint interval", "checkpoint write"
@@ -56,9 +56,9 @@ class RunFigures(StepFigures):
         self.reliability = self.job.conditions.reliability
         self.nbytes, self.goodput = job_goodput(self.job)
         formula = f"global batch x {self.useful.name}"
-        self.add("tokens a step", self.recipe.useful_tokens, "tokens", formula)
+        self.add("tokens per step", self.recipe.useful_tokens, "tokens", formula)
         self.add_given("tokens", run.tokens, "tokens")
-        self.add("steps", run.steps, "", "tokens / tokens a step")
+        self.add("steps", run.steps, "", "tokens / tokens per step")
         whole, lasting = self._step_in_run(step_in_run(self.job, self.lines)), self._up_frac()
         time = self.add("run time", run.seconds, "s", f"steps x {whole.name} / {lasting.name}")
         good = self.add("goodput", run.goodput_frac, "frac", "steps x step time / run time")
@@ -69,8 +69,8 @@ class RunFigures(StepFigures):
         """A step with what the loader and validation add to it."""
         conditions, added = self.job.conditions, [self.step]
         if conditions.loader_samples_per_s is not None:
-            self.add_given("samples a second and GPU", conditions.loader_samples_per_s)
-            formula = f"max(0, global batch / (samples a second and GPU x GPUs) - {self.step.name})"
+            self.add_given("samples per second and GPU", conditions.loader_samples_per_s)
+            formula = f"max(0, global batch / (samples per second and GPU x GPUs) - {self.step.name})"
             added.append(self.add("waiting for the data loader", one.waiting_s, "s", formula))
         if conditions.validate_every is not None:
             added.append(self._validation(one, conditions.validate_every, conditions.validate_batches))
@@ -83,9 +83,9 @@ class RunFigures(StepFigures):
         formula = f"({less}) x {PASSES[0]} / ({' + '.join(PASSES)})"
         self.add("validation batch", one.validation_batch_s, "s", formula, self.step, *inputs)
         self.add_given("steps between validations", every)
-        self.add_given("batches of a validation", batches)
-        formula = "batches of a validation x validation batch / steps between validations"
-        return self.add("validation of a step", one.validation_s, "s", formula)
+        self.add_given("batches per validation", batches)
+        formula = "batches per validation x validation batch / steps between validations"
+        return self.add("validation time per step", one.validation_s, "s", formula)
 
     def _reliability_figure(self, field: str) -> Figure:
         """One field of the reliability, with where it comes from."""
@@ -105,16 +105,16 @@ class RunFigures(StepFigures):
             inputs.append(self._nodes())
         if not isinf(reliability.mtbf_node_s):
             inputs.append(self._reliability_figure("mtbf_node_s"))
-            terms.append(f"nodes that fail / {inputs[-1].name}")
+            terms.append(f"nodes that can fail / {inputs[-1].name}")
         if reliability.interruptions_per_s:
             inputs.append(self._reliability_figure("interruptions_per_s"))
-            terms.append(f"nodes that fail x {inputs[-1].name}")
+            terms.append(f"nodes that can fail x {inputs[-1].name}")
         return self.add(_BETWEEN, number(self.goodput.mtbf_s), "s", f"1 / ({' + '.join(terms)})", *inputs)
 
     def _nodes(self) -> Figure:
         size = self.reliability.gpus_per_node
         return self.add_count(
-            "nodes that fail", number(num_instances(self.estimate.num_gpus, size)), "", f"nodes of {size}"
+            "nodes that can fail", number(num_instances(self.estimate.num_gpus, size)), "", f"nodes of {size}"
         )
 
     def _writes(self) -> Figure:
@@ -150,17 +150,17 @@ class RunFigures(StepFigures):
         if reliability.repair_s:
             what = f"1 - Erlang's loss formula of {reliability.spares} spares"
             repair = self._reliability_figure("repair_s")
-            self.add_count("nodes are there", number(good.up_frac), "frac", what, repair, between)
-            formula = f"nodes are there x {formula}"
+            self.add_count("node availability", number(good.up_frac), "frac", what, repair, between)
+            formula = f"node availability x {formula}"
         source = "Daly 2006, exact for independent failures"
-        return self.add("share that lasts", number(good.frac), "frac", formula, source=source)
+        return self.add("share of useful time", number(good.frac), "frac", formula, source=source)
 
     def _interval(self, between: Figure, writes: Figure, stall: Figure) -> Figure:
         """Work between checkpoints."""
         reliability, value = self.reliability, number(self.goodput.interval_s)
-        formula, inputs, source = "interval asked for", [], ""
+        formula, inputs, source = "given interval", [], ""
         if reliability.interval_s is not None:
-            inputs.append(setting("interval asked for", reliability.interval_s, "s"))
+            inputs.append(setting("given interval", reliability.interval_s, "s"))
         else:
             half = f"{stall.name} / (2 x {_BETWEEN})"
             root = f"sqrt(2 x {stall.name} x {_BETWEEN})"
@@ -179,23 +179,23 @@ class RunFigures(StepFigures):
         if paid is None:
             return []
         self.add_figure(paid)
-        per_node = self.add_given("GPUs a node", cluster.gpus_per_node)
+        per_node = self.add_given("GPUs per node", cluster.gpus_per_node)
         count = int(num_instances(self.estimate.num_gpus, cluster.gpus_per_node))
         self.add_count("nodes", count, "", "whole machines that hold the GPUs", self.gpus, per_node)
         self.add_given("spare nodes", self.reliability.spares)
         assert run.cost_usd is not None
         hourly = number(paid.value) * (count + self.reliability.spares) * cluster.gpus_per_node
-        what = "machines that boot, image, weights, data, compilation (data/run_start.csv)"
+        what = "machine boot, image, weights, data and compilation (data/run_start.csv)"
         start, billed_s = self.add_count("start", run.start_s, "s", what), run.cost_usd / hourly * HOUR_S
         self.add_count("billed time", billed_s, "s", "start and run time, rounded as the provider bills", start, time)
-        formula = f"billed time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs a node"
+        formula = f"billed time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs per node"
         return [self.add("cost", run.cost_usd, "USD", formula)]
 
     def _energy(self, run: RunEstimate, time: Figure) -> list[Figure]:
         if run.energy_joules is None:
             return []
         draw, host, limit, pue = self.device.power(job_watts(self.job, self.lines, self.table))
-        what = "devices that idle while machines boot, load and compile, with their hosts"
+        what = "idle devices and hosts while machines boot, load and compile"
         start = self.add_count("energy of the start", run.start_joules, "J", what)
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x {time.name} + {start.name}"
         return [self.add("energy", run.energy_joules, "J", formula, self.gpus, draw, host, limit, pue, time, start)]

@@ -12,8 +12,8 @@ LAYOUT_SETTINGS = {
 """Options that say a layout's settings, by the names of their figures."""
 SETTINGS = {
     "sequence length": ("seq",), "global batch": ("global_batch", "global_batch_tokens"), "optimizer": ("optimizer",),
-    "spare nodes": ("spares",), "GPUs a node": ("gpus_per_node",), "LoRA rank": ("lora",),
+    "spare nodes": ("spares",), "GPUs per node": ("gpus_per_node",), "LoRA rank": ("lora",),
     "base format": ("base_format", "qlora"), "load of the fullest expert over the mean": ("expert_skew",),
-    "bytes of a token": ("token_bytes",), "batches of a validation": ("validate_batches",),
+    "bytes per token": ("token_bytes",), "batches per validation": ("validate_batches",),
 }  # fmt: skip
 """The same of the recipe, the data and the run."""

@@ -68,7 +68,7 @@ class DataSpec(Spec):
         "--length-spread", options.quantity("x", units.parse_count, high=100.0, closed=True),
         "Standard deviation of the lengths over their mean.", default=1.0, key="data.length_spread")
     lengths: Path | None = _data(
-        "--lengths", options.FILE, "Lengths of documents instead: a file, `tokens` or `tokens,count` a line.",
+        "--lengths", options.FILE, "Lengths of documents instead: a file with `tokens` or `tokens,count` per line.",
         key="data.lengths")
     # fmt: on
 
@@ -111,7 +111,7 @@ class DataSpec(Spec):
             SpecError: both are given.
         """
         if self.global_batch is not None and self.global_batch_tokens is not None:
-            raise OptionError("global_batch_tokens", "the global batch is given in sequences, too; give one of them")
+            raise OptionError("global_batch_tokens", "the global batch is given in sequences as well; give one of them")
 
     def batch(self, model: Model, seq_len: int, *, tunes: bool, unit: int = 1) -> tuple[int, tuple[str, ...]]:
         """Sequences of a step, and what was assumed: as given, else the usual, as a multiple of `unit`.
@@ -132,14 +132,14 @@ class DataSpec(Spec):
             if unit == 1 and sequences % MACHINE_RANKS:
                 more = MACHINE_RANKS * round(sequences / MACHINE_RANKS)
                 sequences = more if sequences >= MACHINE_RANKS else 2 ** int(math.log2(sequences))
-            note = f"a global batch of {sequences:,} sequences, as none was given ({_spelling('global_batch')})"
+            note = f"a global batch of {sequences:,} sequences by default ({_spelling('global_batch')} sets it)"
             return sequences, (note,)
         exact = self.global_batch_tokens in (None, sequences * seq_len)
-        return sequences, () if exact else (f"a global batch of {sequences:,} sequences, near the tokens asked for",)
+        return sequences, () if exact else (f"a global batch of {sequences:,} sequences, nearest to the given tokens",)
 
     def length_note(self, seq_len: int) -> tuple[str, ...]:
         """What was assumed of the length of sequences."""
-        return () if self.seq else (f"sequences of {seq_len:,} tokens, as none were given ({_spelling('seq')})",)
+        return () if self.seq else (f"sequences of {seq_len:,} tokens by default ({_spelling('seq')} sets it)",)
 
     def run_tokens(self, sample_tokens: float | None) -> float | None:
         """Tokens that the run goes through, padding included; None where no length is given.
@@ -150,12 +150,12 @@ class DataSpec(Spec):
             SpecError: two lengths, samples of unknown size, or epochs of nothing.
         """
         if self.tokens is not None and self.samples is not None:
-            raise OptionError("samples", "the run's length is given in tokens, too; give one of them, not both")
+            raise OptionError("samples", "the run's length is given in tokens as well; give one of them")
         if self.samples is not None and sample_tokens is None:
             raise OptionError("samples", "needs the tokens of one sample (--seq, data.seq_len)")
         once = self.tokens if self.samples is None else self.samples * (sample_tokens or 0.0)
         if once is None and self.epochs != 1:
-            raise OptionError("epochs", "of how many tokens or samples is not given (--tokens, --samples)")
+            raise OptionError("epochs", "needs the number of tokens or samples (--tokens, --samples)")
         return None if once is None else once * self.epochs / (1.0 - self.padded)
 
     def check_packing(self) -> None:
@@ -166,7 +166,7 @@ class DataSpec(Spec):
         """
         given = [name for name in ("mean_length", "lengths") if getattr(self, name) is not None]
         if self.packing is None and given:
-            raise OptionError(given[0], "needs packing, too: how documents make sequences, padded or packed")
+            raise OptionError(given[0], "needs packing as well: documents are padded or packed into sequences")
         if self.packing is not None and len(given) != 1:
             raise OptionError("packing", "needs mean_length, or a file of lengths of documents: one of them")
         if self.packing is not None and self.padded:
@@ -188,7 +188,7 @@ class DataSpec(Spec):
 def _spelling(option: str) -> str:
     """How an option of the data is said on the command line and in a file."""
     declared = options.options_of(DataSpec)[option]
-    return f"{declared.flags[0]}, {declared.key}"
+    return f"{declared.flags[0]} or {declared.key}"
 
 
 MACHINE_RANKS = 8
@@ -247,7 +247,7 @@ class TrainingSpec(Spec):
         key="method.freeze")
     expert_skew: float | None = same(SharedSpec, "expert_skew", section="Recipe", key="routing.expert_skew")
     capacity_factor: float | None = _recipe(
-        "--capacity-factor", options.RATIO,
+        "--capacity-factor", options.CAPACITY,
         "Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).",
         key="routing.capacity_factor")
     micro_batch: int | None = _layout("--micro-batch", options.BATCH, "Sequences in one pass of a replica.")
@@ -262,7 +262,8 @@ class TrainingSpec(Spec):
     zero: int | None = _layout("--zero", options.whole(low=0, high=3), "ZeRO stage: 0 to 3.")
     fsdp: bool = _layout("--fsdp", options.FLAG, "Shard everything over the replicas, as ZeRO 3.", default=False)
     shard: int | None = _layout(
-        "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.")
+        "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond "
+        "them.")
     grad_sync: str | None = _layout(
         "--grad-sync", options.choice("each", "last"),
         "ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).")
@@ -367,7 +368,7 @@ class TrainingSpec(Spec):
         """
         for name in ("lora_targets", "base_format"):
             if getattr(self, name) and not self.adapts:
-                raise OptionError(name, "of adapters, but neither a LoRA rank nor QLoRA is given (--lora, --qlora)")
+                raise OptionError(name, "needs adapters, and none are given (--lora, --qlora)")
 
     def adapters(self, facts: Facts) -> Lora | None:
         """The adapters; None where the model itself is trained.
@@ -433,16 +434,19 @@ class TrainingSpec(Spec):
 
         name = (self.schedule or "").strip().lower()
         if name == "1f1b" and (self.interleave or 1) > 1:
-            raise SpecError(f"schedule 1f1b runs one chunk a stage, not {self.interleave}; say interleaved")
+            raise SpecError(f"schedule 1f1b runs one chunk a stage, not {self.interleave}; give schedule interleaved")
         if name not in ALIASES or not name.startswith("interleaved"):
             return self.interleave or 1
         if self.interleave == 1:
-            raise SpecError("schedule interleaved needs at least 2 virtual stages a rank; leave interleave 1 out")
+            raise SpecError("schedule interleaved needs at least 2 virtual stages a rank; leave out interleave 1")
         return self.interleave or 2
 
     def _zero(self) -> int:
         if self.fsdp and self.zero not in (None, 3):
-            raise SpecError(f"FSDP shards fully, as ZeRO 3 does; ZeRO {self.zero} is given, too: give one of them")
+            raise SpecError(
+                f"FSDP shards fully, as ZeRO 3 does, and ZeRO {self.zero} is given as well; give one of "
+                "them"
+            )
         return 3 if self.fsdp or (self.shard is not None and self.zero is None) else self.zero or 0
 
     def _shard(self, ranks: int, zero: int) -> int:
@@ -478,7 +482,10 @@ class RunConditionsSpec(Spec):
     failures: str | None = _run(
         "--failures", options.name("record"),
         "Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.")
-    restart: float | None = _run("--restart", options.SECONDS_OR_ZERO, "From a failure to full speed: 10min.")
+    restart: float | None = _run("--restart", options.SECONDS_OR_ZERO, (
+        "Time from a failure until the run is back at full speed: "
+        "10min."
+    ))
     checkpoint_every: float | None = same(
         SharedSpec, "checkpoint_every", section="The whole run", key="checkpoints.every")
     checkpoint_bandwidth: float | None = _run(
@@ -525,11 +532,11 @@ class RunConditionsSpec(Spec):
         from flopwise.training.job import Conditions
 
         if self.mtbf is not None and self.failures is not None:
-            raise OptionError("failures", "the time between failures is given, too (mtbf); give one of them")
+            raise OptionError("failures", "the time between failures (mtbf) is given as well; give one of them")
         if self.spares is not None and self.repair is None:
-            raise OptionError("spares", "count by how long a repair takes: give repair, too, such as 24h")
+            raise OptionError("spares", "need a repair time: give repair as well, such as 24h")
         if self.validate_batches is not None and self.validate_every is None:
-            raise OptionError("validate_batches", "every how many steps they come is not given (--validate-every)")
+            raise OptionError("validate_batches", "needs the steps between validations (--validate-every)")
         reliability, origins = self.reliability(cluster.gpus_per_node, facts)
         spot, assumptions = self._spot(cluster, facts)
         if spot is not None:
@@ -553,8 +560,8 @@ class RunConditionsSpec(Spec):
             return ()
         usual = DEFAULT_RELIABILITY
         each, most = format_rate(usual.write_bytes_per_s_per_gpu), format_rate(usual.write_bytes_per_s)
-        other = "--checkpoint-storage or --checkpoint-bandwidth says otherwise"
-        return (f"checkpoints go to a parallel file system: {each} from a GPU, {most} from all at most; {other}",)
+        other = "--checkpoint-storage and --checkpoint-bandwidth change it"
+        return (f"checkpoints are written to a parallel file system: {each} per GPU, at most {most} in total; {other}",)
 
     def reliability(self, gpus_per_node: int, facts: Facts) -> tuple[Reliability, dict[str, str]]:
         """Failures, restarts and checkpoints, and where each value comes from."""
@@ -598,7 +605,7 @@ class RunConditionsSpec(Spec):
             return None, ()
         provider = cluster.offer.provider if cluster.offer is not None else ANY
         record = facts.spot(provider, cluster.accelerator.name)
-        whose = "" if cluster.offer is not None else " of whoever offers it at the least (--provider names one)"
+        whose = "" if cluster.offer is not None else " of the cheapest provider (--provider sets it)"
         return (record.interruptions_per_s, record.text), (f"spot interruptions{whose}: {record.text}",)
 
 
@@ -607,7 +614,7 @@ def _writes(name: str, facts: Facts) -> dict[str, tuple[Any, str]]:
     kind = facts.storage(name)
     if kind.write_bytes_per_s is None:
         raise MissingFactError(f"{kind.name}: its write bandwidth is not known; give --checkpoint-bandwidth")
-    why = f"{kind.name}, one {kind.scope} a node: {kind.source}, {kind.date}, {kind.confidence} confidence"
+    why = f"{kind.name}, one {kind.scope} per node: {kind.source}, {kind.date}, {kind.confidence} confidence"
     return {
         "write_bytes_per_s": (kind.total_write_bytes_per_s or math.inf, why),
         "write_bytes_per_s_per_node": (kind.write_bytes_per_s, why),
@@ -623,7 +630,7 @@ class ReadsSpec(Spec):
     storage: str | None = same(StorageSpec, "storage", section="Data and batches")
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Data and batches")
     token_bytes: float | None = _data(
-        "--token-bytes", options.BYTES, "Bytes of a stored token (default: 2, or 4 above 65,536 words).")
+        "--token-bytes", options.BYTES, "Bytes per stored token (default: 2, or 4 above 65,536 words).")
     # fmt: on
 
     def reads(self, model: Model, facts: Facts) -> Reads | None:
@@ -635,12 +642,12 @@ class ReadsSpec(Spec):
         """
         if self.storage is None and self.storage_bandwidth is None:
             if self.token_bytes is not None:
-                raise OptionError("token_bytes", "are given, but no storage that they are read from")
+                raise OptionError("token_bytes", "needs the storage that data are read from")
             return None
         from flopwise.training.storage import Reads, stored_token_bytes
 
         if self.storage is not None and self.storage_bandwidth is not None:
-            raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
+            raise OptionError("storage_bandwidth", "a kind of storage is given as well; give one of them")
         each = self.token_bytes or stored_token_bytes(model)
         if self.storage_bandwidth is not None:
             return Reads(storage="given", bytes_per_s=self.storage_bandwidth, token_bytes=each)

@@ -47,15 +47,15 @@ _EXCHANGES = {
         "tp", "all-gathers and reduce-scatters around each row-parallel product, less what compute hides"
     ),
     "context_parallel": (
-        "cp", "keys and values in a ring, less what attention hides, and its pieces; or gathered; or heads exchanged"
+        "cp", "keys and values sent around a ring, less what attention hides; or gathered; or heads exchanged"
     ),
-    "expert_parallel": ("ep", "two all-to-alls of the routed tokens a layer and pass, less what compute hides"),
+    "expert_parallel": ("ep", "two all-to-alls of the routed tokens per layer and pass, less what compute hides"),
 }  # fmt: skip
 _RECOMPUTED = (
-    "nothing is computed again",
-    "what the stack gives up is computed again",
-    "the whole forward pass is computed again",
-    "the forward pass of some blocks is computed again",
+    "nothing is recomputed",
+    "the activations that the stack discards are recomputed",
+    "the whole forward pass is recomputed",
+    "the forward pass of some blocks is recomputed",
 )
 _ONE = np.zeros(1, dtype=np.intp)
 
@@ -164,13 +164,13 @@ class StepFigures(Ledger):
         if documents is None:
             return self.seq, self.seq
         mean = self.add_given("mean length of a document", documents.mean, "tokens")
-        computed, useful = "tokens of a sequence as computed", "tokens of documents in a sequence"
+        computed, useful = "computed tokens per sequence", "document tokens per sequence"
         tokens = number(self.table.seq_tokens[0])
         if documents.packing == "padded":
-            what = "the longest of a micro-batch, expected"
+            what = "expected length of the longest document in a micro-batch"
             longest = self.add_count(computed, tokens, "tokens", what, mean, self.micro_batch)
             return longest, self.add(useful, documents.per_sequence, "tokens", mean.name)
-        text = "best fit of the longest document first, the share of a sequence that is filled"
+        text = "best fit with the longest documents first: the filled share of a sequence"
         source = "Krell et al. 2021 (arXiv:2107.02027) section 3.1"
         whole = self.add(computed, tokens, "tokens", self.seq.name)
         return whole, self.add(useful, documents.per_sequence, "tokens", text, mean, self.seq, source=source)
@@ -203,17 +203,17 @@ class StepFigures(Ledger):
         reads, per_node = self.job.reads, self.job.cluster.gpus_per_node
         if reads is None:
             return None
-        each = self.add_given("bytes of a token", reads.token_bytes, "B")
+        each = self.add_given("bytes per token", reads.token_bytes, "B")
         formula = f"{self.batch.name} x {self.seq.name} x {each.name}"
-        self.add("records of a step", reads.batch_bytes(self.recipe), "B", formula)
+        self.add("data read per step", reads.batch_bytes(self.recipe), "B", formula)
         if reads.date:
             name = f"{reads.storage} per node"
             rate = self.add_figure(fact(name, reads.bytes_per_s, "B/s", source=reads.origin, date=reads.date))
         else:
             rate = self.add_given("storage per node", reads.bytes_per_s, "B/s")
-        self.add_count("nodes that read", reads.nodes(self.layout, per_node), "", "no more than replicas")
+        self.add_count("nodes that read", reads.nodes(self.layout, per_node), "", "at most one per replica")
         read_s = reads.read_s(self.recipe, self.layout, per_node)
-        return self.add("reading a step", read_s, "s", f"records of a step / ({rate.name} x nodes that read)")
+        return self.add("reading a step", read_s, "s", f"data read per step / ({rate.name} x nodes that read)")
 
     def _line(self, name: str) -> Figure:
         """One line of the step's breakdown."""
@@ -244,7 +244,7 @@ class StepFigures(Ledger):
         self.add_figure(usual if jitter == JITTER_FRAC else setting("jitter", jitter, "frac"))
         largest = self.add_count(
             "largest of all ranks", float(waiting_frac(self.estimate.num_gpus, 1.0)), "",
-            f"mean of the largest of so many normal values beyond that of {MEASURED_RANKS}, in standard deviations",
+            f"expected largest of that many normal values, beyond that of {MEASURED_RANKS}, in standard deviations",
             self.gpus, source="David and Nagaraja 2003",
         )  # fmt: skip
         alone = self.add_total("step without stragglers", "s", others)
@@ -298,7 +298,7 @@ class StepFigures(Ledger):
         if not hidden:
             return None
         name = schedule_text(int(self.layout.schedule), int(self.layout.interleave))
-        text = f"what {name} hides behind other passes, while they run side by side, less what it slows them"
+        text = f"messages that {name} overlaps with other passes, less the slowdown of those passes"
         return self.add_time("hidden beside other passes", hidden, text, self.num_micro, setting("stages", self.pp))
 
     def _busiest(self, *inputs: Figure) -> Figure:
@@ -325,10 +325,10 @@ class StepFigures(Ledger):
         row = tuple(SCHEDULES.values())[code]
         if row.splits_backward:
             weights = float(table.weight_s[0] - table.stage_weight_s[self.mode, 0, 0])
-            inputs.append(self.add_time(WEIGHTS, weights, "what fills the bubble"))
+            inputs.append(self.add_time(WEIGHTS, weights, "weight gradients that fill the bubble"))
         if FORWARD in row.formula:
             forward = others_s(table, np.array([self.mode]), _ONE, _ONE, code).forward_s
-            inputs.append(self.add_time(FORWARD, number(forward), "with their part of the messages"))
+            inputs.append(self.add_time(FORWARD, number(forward), "including their part of the messages"))
         few = f"{KERNEL}: {schedule_text(code, chunks)}, fewer micro-batches than stages"
         formula = row.formula if self.micro_batches >= self.pp else few  # else the formulas of papers hold
         return self._sum_of("pipeline_bubble", formula, *inputs, source=row.source)
@@ -344,9 +344,9 @@ class StepFigures(Ledger):
     def _params(self) -> Figure:
         """Trained parameters on one rank."""
         count = float(self.table.dense_params[0, 0] + self.table.expert_params[0, 0])
-        what = "trained parameters of the busiest stage, cut by tp and ep"
+        what = "trained parameters of the busiest stage, split by tp and ep"
         degrees = map(self._degree, ("tp", "pp", "ep"))
-        return self.add_count("trained parameters on a rank", count, "", what, *degrees, source=self.job.model.source)
+        return self.add_count("trained parameters per rank", count, "", what, *degrees, source=self.job.model.source)
 
     def _gradients(self) -> Figure:
         """Gradients, and with ZeRO weights, across replicas."""
@@ -355,35 +355,36 @@ class StepFigures(Ledger):
         if ranks == 1:
             return self._sum_of("data_parallel", "0 x replicas", setting("replicas", 1))
         params = self._params()
-        width = self._software("bytes of a gradient as sent", sent_grad_bytes(self.recipe))
+        width = self._software("bytes per gradient as sent", sent_grad_bytes(self.recipe))
         nbytes, formula = number(params.value) * number(width.value), f"{params.name} x {width.name}"
-        kind = {0: "one all-reduce a step", 3: "weights gathered twice and gradients scattered once a micro-batch"}.get(
-            zero, "gradients scattered and weights gathered once a step"
-        )
+        kind = {
+            0: "one all-reduce per step",
+            3: "weights gathered twice and gradients scattered once per micro-batch",
+        }.get(zero, "gradients scattered and weights gathered once per step")
         if layout.shard:
-            kind += f" in groups of {int(layout.shard)} ranks, whose gradients are added up once a step"
+            kind += f" in groups of {int(layout.shard)} ranks, whose gradients are added up once per step"
         return self._sum_of(
             "data_parallel",
-            f"message model: {kind}, less what compute hides, more what that slows",
-            self.add("gradients on a rank", nbytes, "B", formula),
+            f"message model: {kind}, less what compute hides, plus the slowdown of that compute",
+            self.add("gradients per rank", nbytes, "B", formula),
             setting("ranks", ranks),
             setting("ZeRO stage", zero),
-            self._software("share of compute that messages hide behind", self.software.dp_overlap),
+            self._software("share of compute that messages overlap", self.software.dp_overlap),
             self.device.parameter("train_contention"),
-            self._software("messages for a layer", self.software.layer_messages),
+            self._software("messages per layer", self.software.layer_messages),
             *self.device.links(ranks * int(layout.tp)),
         )
 
     def _optimizer(self) -> Figure:
         params, layout = self._params(), self.layout
         moved = self.add_count(
-            "bytes an optimizer step moves a parameter", optimizer_traffic_bytes(self.recipe), "B",
+            "bytes moved per parameter by the optimizer", optimizer_traffic_bytes(self.recipe), "B",
             "states read and written, gradient read, weights read and written",
             setting("optimizer", self.recipe.optimizer.name),
         )  # fmt: skip
         owned = self.add_count(
-            "parameters that a rank updates", number(owned_params(self.table, _ONE, _ONE, layout)), "",
-            f"{params.name}, from ZeRO 1 on over the ranks that hold the same",
+            "parameters updated per rank", number(owned_params(self.table, _ONE, _ONE, layout)), "",
+            f"{params.name}, divided from ZeRO 1 on by the ranks that hold the same",
             params, setting("ZeRO stage", int(layout.zero)), setting("dp x cp", int(layout.dp) * int(layout.cp)),
             *((self._degree("ep"),) if self.table.expert_params.any() else ()),
             *((setting("shard", int(layout.shard)),) if int(layout.shard) else ()),
@@ -391,15 +392,15 @@ class StepFigures(Ledger):
         nbytes = f"{owned.name} x {moved.name}"
         if self.table.matrices is not None:
             others = number(owned_others(self.table, _ONE, _ONE, layout))
-            self.add_count("of them in embedding, head and norms", others, "", "what is no hidden matrix")
+            self.add_count("parameters of embedding, head and norms", others, "", "all but the hidden matrices")
             width = others_traffic_bytes(self.recipe)
             what = "AdamW keeps two states, Muon one; read and written"
-            self.add_count("bytes of their further states", width, "B", what)
-            nbytes = f"({nbytes} + of them in embedding, head and norms x bytes of their further states)"
+            self.add_count("bytes of their additional states", width, "B", what)
+            nbytes = f"({nbytes} + parameters of embedding, head and norms x bytes of their additional states)"
         rate = self.add_figure(self.device.memory_rate())
         if layout.offload_optimizer:
             memory_rate = HOST_BYTES_PER_S / gpus_per_host(self.job.cluster.fabric)
-            why = "what the optimizer on the host reads and writes, see flopwise.training.step"
+            why = "memory traffic of the optimizer on the host, see flopwise.training.step"
             rate = self.add_figure(assumption("host memory, of each device", memory_rate, "B/s", why))
         return self._sum_of("optimizer", f"{nbytes} / {rate.name}")
 
@@ -411,7 +412,7 @@ class StepFigures(Ledger):
         flops = float(matrices.flops[0, 0])
         return self._sum_of(
             NEWTON_SCHULZ,
-            f"{KERNEL}: a rank's share of the matrices, what of them it gathers, all at the sustained rate",
+            f"{KERNEL}: a rank's share of the matrices and those that it gathers, at the sustained rate",
             self.add_count("operations on a stage's matrices", flops, "FLOP", "4 m^2 n + 2 m^3 each", steps),
             term("sustained rate", self.table.rates.matmul_flops_per_s("bf16"), "FLOP/s", f"{KERNEL}: bf16"),
             setting("ranks", int(layout.dp) * int(layout.cp)),
@@ -420,25 +421,25 @@ class StepFigures(Ledger):
         )
 
     def _offload(self) -> Figure:
-        why = "what pinned copies reach of the device's link to its host"
+        why = "rate of pinned copies over the device's link to its host"
         rate = assumption("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s", why)
         if self.table.moved_bytes is None:
-            text = "gradients down and weights up, less what backward, update and prefetching hide"
+            text = "gradients to the host and weights back, less what backward, update and prefetching hide"
             return self._sum_of("offload", text, self._params(), rate)
         each = float(self.table.moved_bytes[self.mode, 0, 0])
         what = "memory model: all but two layers'"
-        kept = self.add("activations that a micro-batch moves", each, "B", what, self.micro_batch)
+        kept = self.add("activations moved per micro-batch", each, "B", what, self.micro_batch)
         states = self.layout.offload_parameters or self.layout.offload_optimizer
-        text = "activations down and back in every micro-batch, and what else moves, less what compute hides"
+        text = "activations to the host and back in every micro-batch, and other transfers, less what compute hides"
         return self._sum_of("offload", text, kept, *((self._params(),) if states else ()), self.num_micro, rate)
 
     def _launch(self) -> Figure:
         host = self.add_time(
             "launching a micro-batch", float(host_s(self.table, self.mode, 0, 0)),
-            "three launches an operation, those of the forward pass again where it is computed again, and routing in "
+            "three launches per operation, those of the forward pass again where it is recomputed, and routing in "
             "layers with experts",
-            self._software("host time of one launch", self.software.launch_s),
-            self._software("host time of routing a layer", self.software.routing_s),
+            self._software("host time per launch", self.software.launch_s),
+            self._software("host time of routing per layer", self.software.routing_s),
         )  # fmt: skip
         if self.table.rates.is_host:
             ratio = self.device.parameter("train_host_ratio")
@@ -450,7 +451,9 @@ class StepFigures(Ledger):
         """What the system takes to hand out the pages of large tensors."""
         assert self.table.fresh_bytes is not None
         what = "gradients of embedding and head and the loss's tensors, those of 32 MiB and more"
-        fresh = self.add("new memory of a micro-batch", float(self.table.fresh_bytes[0]), "B", what, self.micro_batch)
+        fresh = self.add(
+            "newly allocated memory per micro-batch", float(self.table.fresh_bytes[0]), "B", what, self.micro_batch
+        )
         rate = self.device.parameter("fresh_bytes_per_s")
         return self._sum_of(FRESH_MEMORY, f"{self.num_micro.name} x {fresh.name} / {rate.name}", rate)
 
@@ -471,11 +474,14 @@ class StepFigures(Ledger):
             [skew, setting("ranks of experts", ep)],
         )
         if recipe.capacity_factor is not None:
-            formula, inputs = "the capacity, filled up or not", [setting("capacity factor", recipe.capacity_factor)]
+            formula, inputs = (
+                "the capacity factor, whether filled or not",
+                [setting("capacity factor", recipe.capacity_factor)],
+            )
         name, source = "load of the fullest rank over the mean", "Gale et al. 2022 (arXiv:2211.15841) section 2"
         load = number(expert_load(self.job.model, recipe, np.array([ep])))
         fullest = self.add(name, load, "", formula, *inputs, source=source)
-        text = f"experts and their all-to-alls with {fullest.name}, less the same evenly routed"
+        text = f"experts and their all-to-alls with {fullest.name}, less the same under even routing"
         one = self.add_time("imbalance of a micro-batch", self.stage[EXPERT_IMBALANCE], text, fullest)
         return self._sum_of(EXPERT_IMBALANCE, f"{self.num_micro.name} x {one.name}")
 
@@ -483,5 +489,5 @@ class StepFigures(Ledger):
         """What reading takes longer than all other lines together."""
         assert self.reading is not None
         busy = sum(seconds for name, seconds in self.lines.items() if name != LINE)
-        self.add_count("all other lines", busy, "s", "the lines beside this one")
+        self.add_count("all other lines", busy, "s", "sum of the other lines")
         return self._sum_of(LINE, f"max(0, {self.reading.name} - all other lines)")

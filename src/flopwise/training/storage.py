@@ -31,7 +31,7 @@ class Reads:
     @property
     def text(self) -> str:
         """For people."""
-        return f"{self.storage}: {format_rate(self.bytes_per_s)} to a node; {self.token_bytes:g} bytes a token"
+        return f"{self.storage}: {format_rate(self.bytes_per_s)} per node; {self.token_bytes:g} bytes per token"
 
     def batch_bytes(self, recipe: Recipe) -> float:
         """Bytes of the records of one step."""

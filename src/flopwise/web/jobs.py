@@ -57,7 +57,9 @@ class Jobs:
     def start(self, noun: str, answer: Callable[[Progress], Awaitable[Response]]) -> AnswerJob:
         """Start a job. Raises: ProblemError: as many run as may."""
         if sum(job.state == "running" for job in self._jobs.values()) >= MOST_RUNNING:
-            raise ProblemError("too-many-jobs", f"{MOST_RUNNING} jobs run or wait; stop one, or wait for one to end")
+            raise ProblemError(
+                "too-many-jobs", f"{MOST_RUNNING} jobs are running or waiting; stop one, or wait for one to end"
+            )
         job = AnswerJob(noun)
 
         async def work() -> Response:
@@ -73,7 +75,7 @@ class Jobs:
     def find(self, name: str) -> AnswerJob:
         """A job by its id. Raises: ProblemError."""
         if name not in self._jobs:
-            raise ProblemError("unknown", f"no job {name[:40]!r}: it was stopped, or is forgotten")
+            raise ProblemError("unknown", f"no job {name[:40]!r}: it was stopped or has expired")
         return self._jobs[name]
 
     def documents(self) -> list[dict[str, Any]]:

@@ -179,7 +179,7 @@ def _job_paths(nouns: Mapping[str, Noun]) -> Json:
         f"{ROOT}/jobs": {
             "get": {
                 "operationId": "jobs",
-                "summary": "Jobs that run or ended lately.",
+                "summary": "Jobs that are running or ended recently.",
                 "responses": {
                     "200": {
                         "description": "Jobs, the latest first.",
@@ -197,12 +197,12 @@ def _job_paths(nouns: Mapping[str, Noun]) -> Json:
             "parameters": [one],
             "get": {
                 "operationId": "job",
-                "summary": "How a job stands.",
+                "summary": "State of a job.",
                 "responses": {"200": {"description": "The job.", "content": job}, **missing},
             },
             "delete": {
                 "operationId": "cancel",
-                "summary": "Stop a job, and forget it.",
+                "summary": "Stop a job and delete it.",
                 "responses": {"204": {"description": "Stopped."}, **missing},
             },
         },
@@ -218,7 +218,7 @@ def _job_paths(nouns: Mapping[str, Noun]) -> Json:
             "parameters": [one],
             "get": {
                 "operationId": "result",
-                "summary": "The answer of a job that ended, as the noun itself would give it.",
+                "summary": "Answer of a finished job, as its noun would give it.",
                 "responses": {**results, **missing, "409": {"description": "It has not ended yet.", "content": job}},
             },
         },
@@ -235,7 +235,7 @@ def _problem_schema() -> Json:
             "status": {"type": "integer"},
             "detail": {"type": "string", "description": "The message of the command line."},
             "reasons": {"type": "array", "items": {"type": "string"}},
-            "document": {"description": "What the command line prints all the same, such as the nearest misses."},
+            "document": {"description": "What the command line prints in this case, such as the nearest misses."},
             "files": {"$ref": "#/components/schemas/Files"},
         },
     }

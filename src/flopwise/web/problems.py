@@ -22,15 +22,15 @@ class ProblemKind:
 KINDS = {
     "bad-input": ProblemKind(400, "bad input", "An invalid key or value, or a fact that is not known."),
     "unauthorized": ProblemKind(
-        401, "no valid token", "The server was started with a token, and the request has not got it."
+        401, "no valid token", "The server was started with a token, and the request does not carry it."
     ),
     "forbidden": ProblemKind(
-        403, "not from here", "The request names another host, or comes from a page of another origin."
+        403, "foreign host or origin", "The request names another host, or comes from a page of another origin."
     ),
-    "unknown": ProblemKind(404, "nothing here", "No such noun, job or page."),
-    "not-acceptable": ProblemKind(406, "no such form", "Files are asked for of a noun that writes none."),
+    "unknown": ProblemKind(404, "not found", "No such noun, job or page."),
+    "not-acceptable": ProblemKind(406, "no such format", "Files are requested from a noun that writes none."),
     "wrong-method": ProblemKind(405, "wrong method", "The path does not take this method."),
-    "slow-body": ProblemKind(408, "the body came too slowly", "The request's body was not there in time."),
+    "slow-body": ProblemKind(408, "the body arrived too slowly", "The request's body did not arrive in time."),
     "too-large": ProblemKind(413, "too large", "The request's body is larger than the server takes."),
     "wrong-type": ProblemKind(415, "not JSON", "The body is not of the type application/json, or is compressed."),
     "infeasible": ProblemKind(
@@ -39,11 +39,13 @@ KINDS = {
         "A well-formed question without a feasible answer: `reasons` say why; `document` is what the command line "
         "prints, such as the nearest misses.",
     ),
-    "too-many-jobs": ProblemKind(429, "too many jobs", "As many jobs run or wait as the server takes."),
+    "too-many-jobs": ProblemKind(429, "too many jobs", "The server has its maximum of running and waiting jobs."),
     "defect": ProblemKind(500, "a defect of flopwise", "A bug; please report it."),
-    "busy": ProblemKind(503, "busy", "Too many questions wait already; ask again in a moment."),
+    "busy": ProblemKind(503, "busy", "Too many questions are waiting; ask again in a moment."),
     "too-long": ProblemKind(
-        503, "took too long", "The question takes longer than the server allows; ask it as a job, or the command line."
+        503,
+        "takes too long",
+        "The question takes longer than the server allows; ask it as a job, or on the command line.",
     ),
 }
 """Kinds of problems, by the last part of their `type`."""

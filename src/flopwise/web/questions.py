@@ -36,7 +36,7 @@ OPTIONS_LEFT_OUT = {
     "plan.address": "connects to a cluster",
     "calibration": "is a file of the server",
     "facts": "is a folder of the server",
-    "force": "is about files that are there already",
+    "force": "concerns files that exist already",
     "output": "is asked for by the Accept header",
     "output_file": "is asked for by the Accept header",
     "output_folder": "is asked for by the Accept header",
@@ -44,7 +44,7 @@ OPTIONS_LEFT_OUT = {
     "store": "is a file of the server, or another server",
     "to": "is the noun `export`",
     "web": "is this",
-    "plan.workers": "is about the server's processes",
+    "plan.workers": "concerns the server's processes",
 }
 """Options that no noun has, or that a noun has not, by their parameters, and why."""
 FACTS = ("gpus", "instances", "models")
@@ -103,7 +103,7 @@ class Noun:
             param = self.parameters.get(key.replace("-", "_"))
             if param is None:
                 if why := OPTIONS_LEFT_OUT.get(key) or OPTIONS_LEFT_OUT.get(f"{self.name}.{key}"):
-                    raise SpecError(f"{key}: not an option of the web: it {why}")
+                    raise SpecError(f"{key}: not an option of the web app: it {why}")
                 raise UnknownNameError(f"option of {self.name}", key, self.parameters)
             if value is not None and isinstance(param, click.Option):
                 words += _option_words(key, param, value)
@@ -111,7 +111,7 @@ class Noun:
             if isinstance(param, click.Argument) and (value := said.get(param.name or "")) is not None:
                 place = _text(param.name or "", value)
                 if place.startswith("-"):
-                    raise SpecError(f"{param.name}: {place[:60]!r} starts like an option")
+                    raise SpecError(f"{param.name}: {place[:60]!r} looks like an option")
                 places.append(place)
         return Question(self.name, (*self.words, *places, *words, "--json"), dict(files or {}))
 
@@ -185,7 +185,7 @@ def _check_size(name: str, value: Any, most: float, param: click.Option) -> None
     option = declaration(param)
     number = value if option is None else option.kind.parse(value, name)
     if isinstance(number, int | float) and number > most:
-        raise SpecError(f"{name}: {str(value)[:40]} is more than the web takes ({most:,}); ask the command line")
+        raise SpecError(f"{name}: {str(value)[:40]} is more than the web app takes ({most:,}); use the command line")
 
 
 def _text(key: str, value: Any) -> str:
@@ -200,5 +200,7 @@ def _text(key: str, value: Any) -> str:
     if len(text) > LONGEST_TEXT or "\0" in text:
         raise SpecError(f"{key}: expected text of at most {LONGEST_TEXT:,} characters")
     if text.startswith(("/", "~", "\\")) or ".." in text.replace("\\", "/").split("/") or text[1:3] in (":\\", ":/"):
-        raise SpecError(f"{key}: {text[:60]!r} is a path; files of the server are not read: send it among `files`")
+        raise SpecError(
+            f"{key}: {text[:60]!r} is a path; the server does not read its own files: send the text among `files`"
+        )
     return text

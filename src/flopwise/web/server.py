@@ -155,9 +155,9 @@ class Api:
             try:
                 reply = await self.pool.ask(question, limit_s, progress)
             except BusyError:
-                raise ProblemError("busy", "too many questions wait already; ask again in a moment") from None
+                raise ProblemError("busy", "too many questions are waiting; ask again in a moment") from None
             except TimeLimitError:
-                how = "ask it as a job (`Prefer: respond-async`)" if progress is None else "ask the command line"
+                how = "ask it as a job (`Prefer: respond-async`)" if progress is None else "use the command line"
                 raise ProblemError("too-long", f"the question takes more than {limit_s:g} s here; {how}") from None
             except LostError:
                 raise ProblemError("defect", "the process that computed it ended; it may need more memory") from None
@@ -292,7 +292,7 @@ def _files(given: object) -> dict[str, str]:
                 "bad-input", f"files: {name[:60]!r} is not a file name of letters, digits, `.`, `-`, `_`"
             )
         if not isinstance(text, str | dict):
-            raise ProblemError("bad-input", f"files: {name}: expected its text")
+            raise ProblemError("bad-input", f"files: {name}: expected the text of the file")
         found[name] = text if isinstance(text, str) else json.dumps(text)
     return found
 
@@ -324,15 +324,15 @@ async def _body(request: Request, limits: Limits) -> dict[str, Any]:
                 if len(body) > limits.body_bytes:
                     raise ProblemError("too-large", f"the question is larger than {limits.body_bytes:,} bytes")
     except TimeoutError:
-        raise ProblemError("slow-body", f"the question was not there in {limits.body_s:g} s") from None
+        raise ProblemError("slow-body", f"the question did not arrive within {limits.body_s:g} s") from None
     except ClientDisconnect:
-        raise ProblemError("slow-body", "the question was not sent to its end") from None
+        raise ProblemError("slow-body", "the question was not sent completely") from None
     try:
         said = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ProblemError("bad-input", f"the question is not JSON: {str(error)[:200]}") from None
     if not isinstance(said, dict):
-        raise ProblemError("bad-input", "the question is a JSON object: options by name")
+        raise ProblemError("bad-input", "expected a JSON object: options by name")
     return said
 
 
@@ -366,7 +366,7 @@ def _response(question: Question, reply: Reply, accept: str) -> Response:
     if reply.code == 2:
         raise ProblemError("bad-input", reply.message)
     if reply.code == 1:
-        detail = reply.message or "the answer does not meet what was asked; see `document`"
+        detail = reply.message or "there is no feasible answer; see `document`"
         files = {"files": reply.files} if accept == FILES_TYPE else {}
         said = json.loads(document or "null")
         raise ProblemError("infeasible", detail, reasons=list(reply.reasons), document=said, **files)

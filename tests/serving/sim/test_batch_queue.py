@@ -88,7 +88,7 @@ def test_workers_of_one_instance_are_taken_back_together() -> None:
     eight = batch(MODEL, 100_000, gpus_per_node=8, **how)
     assert eight.queue.workers_per_instance == 6
     assert eight.queue.interruptions_per_s == pytest.approx(1e-6)
-    assert any("6 workers, which go together" in text for _, text in eight.settings)
+    assert any("6 workers, which are interrupted together" in text for _, text in eight.settings)
     assert batch(MODEL, 100_000, gpus_per_node=1, **how).queue.workers_per_instance == 1
     assert batch("Llama-3.1-70B", 100_000, tp=4, gpus_per_node=8, **how).queue.workers_per_instance == 2
 

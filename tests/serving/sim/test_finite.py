@@ -79,9 +79,9 @@ def test_replicas_share_a_run() -> None:
 def test_serve_says_the_run() -> None:
     answer = serve("Llama-3.1-8B", gpu="h100", input_tokens=230, output_tokens="lognormal:224:cv=0.8", requests=320)
     endless = serve("Llama-3.1-8B", gpu="h100", input_tokens=230, output_tokens=224, concurrency=320)
-    assert dict(answer.settings)["requests"] == "230 tokens in, 224 out; 320 in all, all at once"
+    assert dict(answer.settings)["requests"] == "230 tokens in, 224 out; 320 in total, all at once"
     assert answer.estimate.requests_per_s < endless.estimate.requests_per_s
-    assert not any("not drawn" in note for note in answer.assumptions)
+    assert not any("mean length of requests" in note for note in answer.assumptions)
     assert answer.under_load is None
 
 

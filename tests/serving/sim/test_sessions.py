@@ -155,7 +155,7 @@ def test_what_goes_with_sessions_and_what_does_not() -> None:
     ):
         with pytest.raises(SpecError, match=r"turns|tool"):
             simulate("Llama-3.1-8B", **HOW | wrong)
-    with pytest.raises(SpecError, match="share a beginning"):
+    with pytest.raises(SpecError, match="share a prefix"):
         simulate("Llama-3.1-8B", kv_stores="host=1GB", **HOW | {"turns": None})
     with pytest.raises(SpecError, match="--turns"):
         autoscale("Llama-3.1-8B", **HOW)

@@ -76,5 +76,5 @@ def test_serve_and_simulate_agree_on_a_closed_loop(model: str, tp: int, users: i
 
 
 def test_only_users_begin_together() -> None:
-    with pytest.raises(SpecError, match="give --users"):
+    with pytest.raises(SpecError, match="needs --users"):
         simulate("Llama-3.1-8B", gpu="h100", rate=1.0, together=True)

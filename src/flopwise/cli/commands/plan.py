@@ -281,7 +281,8 @@ def _first(plan: Plan, paper: Screen) -> Iterator[str]:
         yield _best(plan.plans[0], plan, paper)
     for one in (plan.plans or plan.misses)[:1]:
         if one.reproduce:
-            same = "as estimated, before its simulation" if one.simulated else "with the same figures"
+            exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
+            same = "with the same figures" if exact else "as estimated, before its simulation"
             yield f"Row 1 by itself, {same}:\n{paper.verbatim(f'  {one.reproduce}')}"
     if plan.plans:
         yield from _network(plan.plans[0], paper)

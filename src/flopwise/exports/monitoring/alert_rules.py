@@ -123,9 +123,9 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
             alert="BusyWithoutProgress", quantity="device_busy_ratio", threshold=BUSY, for_s=BUSY_FOR_S,
             severity="critical",
             signal=of_record("device_busy_ratio", watched, busy), guard=f" unless on (workload) {moving}", planned=0.99,
-            summary="devices are busy, but no token is done", beyond=0.99, quiet_series=tokens.series(1000.0),
-            why=f"{usual}; a run is busy all the time as planned, so that it tells something only where "
-            "nothing comes of it: devices that wait for one another spin",
+            summary="devices are busy, but no tokens are processed", beyond=0.99, quiet_series=tokens.series(1000.0),
+            why=f"{usual}; a training run should be busy all the time, so the alert needs a second sign, that no "
+            "tokens are processed: devices that wait for one another spin",
             action="stop the run and start it again from its last checkpoint; look for the rank that others wait for",
         )  # fmt: skip
         return
@@ -133,10 +133,11 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
     if by_load and load is not None:
         yield WatchRule(
             alert="UtilisationHigh", quantity="load_ratio", signal=of_record("load_ratio", watched, load),
-            threshold=BUSY, for_s=BUSY_FOR_S, summary="replicas are near what they can do", planned=_load(watched),
+            threshold=BUSY, for_s=BUSY_FOR_S, summary="replicas are near their capacity", planned=_load(watched),
             action=more,
-            why=f"{usual}; of requests here, since a kernel runs {format_percent(planned or 0, 0)} of the time as "
-            f"planned: replicas do {format_percent(_load(watched) or 0, 0)} of what they can at the busiest",
+            why=f"{usual}; measured on requests, because a kernel is planned to run "
+            f"{format_percent(planned or 0, 0)} of the time: at the busiest hour replicas are at "
+            f"{format_percent(_load(watched) or 0, 0)} of capacity",
         )  # fmt: skip
     elif busy is not None and (planned is None or planned < BUSY):
         why = usual if planned is None else f"{usual}; {format_percent(planned, 0)} is planned"
@@ -148,7 +149,7 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
         )  # fmt: skip
         row = watched.alerts.get("replica_load_frac")
         if row is not None and load is not None:
-            yield _from_row(watched, row, "ReplicaLoadHigh", "load_ratio", load, "replicas are near what they can do",
+            yield _from_row(watched, row, "ReplicaLoadHigh", "load_ratio", load, "replicas are near their capacity",
                             _load(watched))  # fmt: skip
 
 
@@ -215,24 +216,24 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
         if kept is None or kept < MEMORY:
             yield WatchRule(
                 alert="MemoryHigh", quantity="cache_ratio", signal=of_record("cache_ratio", watched, cache),
-                threshold=MEMORY, for_s=MEMORY_FOR_S, summary="the cache of keys and values is nearly full",
+                threshold=MEMORY, for_s=MEMORY_FOR_S, summary="the KV cache is nearly full",
                 beyond=0.97,
-                why=f"{usual}; of the cache here, since the engine takes its memory at the start"
-                + ("" if kept is None else f"; {format_percent(kept, 0)} is the most that the simulation needs"),
+                why=f"{usual}; measured on the KV cache, because the engine reserves its memory at the start"
+                + ("" if kept is None else f"; {format_percent(kept, 0)} is the peak in the simulation"),
                 planned=kept, action="a smaller batch or shorter contexts, else add a replica",
             )  # fmt: skip
     preempted = watched.meters.rate("preemptions")
     if preempted is not None and not watched.ends:
         yield WatchRule(
             alert="RequestsPreempted", quantity="preemptions", signal=preempted, threshold=0.0, for_s=300, planned=0.0,
-            summary="requests are put out of a full cache and computed again", beyond=0.5,
-            why="the plan's batch fits into the cache", action="a smaller batch, or a larger share of memory",
+            summary="the KV cache is full, and requests are preempted and recomputed", beyond=0.5,
+            why="the plan's batch fits in the cache", action="a smaller batch, or a larger share of memory",
         )  # fmt: skip
     if row is not None and memory is not None and limit is not None and limit < 1:
         why = (
             row.why
             if limit <= MEMORY
-            else f"{row.why}; in place of {format_percent(MEMORY, 0)}, which the plan may reach"
+            else f"{row.why}; instead of {format_percent(MEMORY, 0)}, which the plan itself may reach"
         )
         yield replace(
             _from_row(watched, row, "DeviceMemoryBeyondPlan", "memory_ratio", memory, "more memory than planned",
@@ -275,7 +276,7 @@ def _latency(watched: WatchedWorkload) -> Iterator[WatchRule]:
         )  # fmt: skip
 
 
-LATENCY_WORDS = {"ttft": "time to the first token", "tpot": "time of a token", "latency": "latency"}
+LATENCY_WORDS = {"ttft": "time to first token", "tpot": "time per output token", "latency": "latency"}
 
 
 def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
@@ -286,7 +287,7 @@ def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
     )
     low = rows.get("tokens_per_s")
     if low is not None and rate in found:
-        yield _from_row(watched, low, "ThroughputLow", rate, found[rate], "fewer tokens than the plan's interval",
+        yield _from_row(watched, low, "ThroughputLow", rate, found[rate], "throughput is below the plan's interval",
                         watched.value("tokens_per_s") or watched.value("output_tokens_per_s"))  # fmt: skip
     asked, waiting = rows.get("requests_per_s"), rows.get("requests_waiting")
     if asked is not None and "requests_per_second" in found:
@@ -296,7 +297,7 @@ def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
                         min(load * capacity, 0.9 * asked.threshold) if load and capacity else None)  # fmt: skip
     if waiting is not None and "requests_waiting" in found:
         yield _from_row(watched, waiting, "RequestsWaiting", "requests_waiting", found["requests_waiting"],
-                        "a queue that the target's time does not work off", 0.0)  # fmt: skip
+                        "the queue is too long for the latency target", 0.0)  # fmt: skip
 
 
 def _spend(watched: WatchedWorkload) -> Iterator[WatchRule]:
@@ -314,7 +315,7 @@ def _spend(watched: WatchedWorkload) -> Iterator[WatchRule]:
         yield replace(
             _from_row(watched, run, "CostPerRunHigh", "cost_usd_per_run", signal, "a run costs more than planned",
                       watched.planned_usd), signal=signal,
-            why=f"{run.why}; of the last {hours:,.1f} hours, in which what is planned would cost 10 % more than that",
+            why=f"{run.why}; of the last {hours:,.1f} hours, in which the planned run would cost 10 % more",
         )  # fmt: skip
     budget = None if watched.deployment is None else watched.deployment.workload.budget_usd
     if budget is not None and "spend_usd_this_month" not in watched.alerts:
@@ -324,7 +325,7 @@ def _spend(watched: WatchedWorkload) -> Iterator[WatchRule]:
             alert="BudgetSpent", quantity="cost_usd_per_month", signal=month, threshold=budget, severity="critical",
             summary=f"more than the budget of {format_usd(budget)} in {HOURS_PER_MONTH:,.0f} hours",
             why="the plan's budget" + ("" if cost is None else f"; {format_usd(cost)} is planned"),
-            action="warn who pays, stop development machines, put off what can wait, or raise the budget",
+            action="warn the budget owner, stop development machines, postpone what can wait, or raise the budget",
             planned=cost if cost is not None and cost < budget else None,
         )  # fmt: skip
 
@@ -342,7 +343,7 @@ def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
             alert=alert, quantity=f"{meaning}_celsius", threshold=0.0, for_s=300, severity="critical", beyond=1.0,
             signal=replace(heat, expr=f"{heat.expr} - ({limit.expr} > 0)", series=_difference(heat, limit, 85.0)),
             summary=f"{what} is above its maximum operating temperature", planned=-20.0, why="the device's own limit",
-            action="look for a fan, airflow or cooling that failed; move the work, or lower the power limit",
+            action="check fans, airflow and cooling; move the work, or lower the power limit",
         )  # fmt: skip
     power, cap = meters.gauge("power", "max", each=True), meters.gauge("power_limit", "max", each=True)
     if power is None or (cap is None and tdp is None):
@@ -355,9 +356,9 @@ def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
     most = format_percent(DEFAULT_POWER.compute, 0)
     yield WatchRule(
         alert="PowerAtLimit", quantity="power_ratio", signal=held, threshold=POWER_LIMIT, for_s=POWER_FOR_S,
-        summary="a device draws all that it may", planned=DEFAULT_POWER.compute, beyond=1.0,
-        why=f"at its limit clocks fall; the plan reckons with {most} at most" + (f" of {tdp:,.0f} W" if tdp else ""),
-        action="see whether the limit was lowered (nvidia-smi -q -d POWER); expect less throughput than planned",
+        summary="a device is at its power limit", planned=DEFAULT_POWER.compute, beyond=1.0,
+        why=f"clocks fall at the limit; the plan assumes at most {most}" + (f" of {tdp:,.0f} W" if tdp else ""),
+        action="check whether the limit was lowered (nvidia-smi -q -d POWER); expect less throughput than planned",
     )  # fmt: skip
 
 
@@ -379,7 +380,7 @@ def _faults(watched: WatchedWorkload) -> Iterator[WatchRule]:
         assert record is not None
         yield WatchRule(
             alert="XidHardwareError", quantity="xid", signal=replace(xid, expr=f"({these})"), threshold=0.0,
-            severity="critical", summary="the driver reports a fault of a GPU", beyond=79.0, planned=0.0,
+            severity="critical", summary="the driver reports a hardware fault of a GPU", beyond=79.0, planned=0.0,
             why=f"errors after which a GPU has to be reset: {codes}",
             action="drain the machine, save its log (nvidia-bug-report.sh), reset the GPU; replace it where that fails",
         )  # fmt: skip
@@ -397,8 +398,8 @@ def _faults(watched: WatchedWorkload) -> Iterator[WatchRule]:
             alert="Throttled", quantity="throttle_reasons", threshold=0.0, for_s=THROTTLE_FOR_S, planned=0.0,
             beyond=1.0,
             signal=replace(reasons, expr=f"({bits})", series=lambda v: reasons.series(64.0 if v else 4.0)),
-            summary="clocks of a GPU are held down",
-            why=f"for {', '.join(THROTTLE_BITS.values())}; not the power limit",
+            summary="a GPU is throttled",
+            why=f"because of {', '.join(THROTTLE_BITS.values())}, not of the power limit",
             action="look at temperature, power supply and fans; move the work to another machine",
         )  # fmt: skip
 
@@ -424,7 +425,7 @@ def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
             continue
         why, limit = f"the lower end of the planned {format_percent(estimate.mfu_frac, 1)}, {what}", low
         if name == "tensor_ratio":
-            why += ", less a tenth; tensor cores also do what is recomputed, so that they cannot be much below MFU"
+            why += ", less a tenth; tensor cores also run recomputation, so their share cannot be far below MFU"
             limit *= TENSOR_SLACK
         yield WatchRule(
             alert=alert, quantity=name, signal=of_record(name, watched, found[name]), threshold=limit, above=False,
@@ -440,7 +441,7 @@ def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
             summary="no checkpoint for twice the planned interval", beyond=3 * usual,
             why=f"every {format_seconds(run.checkpoint_interval_s)} is planned, written in "
             f"{format_seconds(run.checkpoint_write_s)}",
-            action="look at storage and at the run's log: what is done since then is lost with the next failure",
+            action="check storage and the run's log: the next failure loses all work since that checkpoint",
         )  # fmt: skip
 
 
@@ -455,8 +456,8 @@ def _interruptions(watched: WatchedWorkload) -> Iterator[WatchRule]:
     yield WatchRule(
         alert="SpotInterruption", quantity="spot_notice", threshold=0.0, severity="warning", beyond=1.0, planned=0.0,
         signal=Signal(expr=f"({inside})", labels={"node": "node-1"}, series=_notice(name)),
-        summary="a spot machine is about to be taken away", why="its node has the taint of an interruption",
-        action="write a checkpoint if the run does not by itself; see that a machine takes its place",
+        summary="a spot machine is about to be interrupted", why="its node carries the taint of an interruption",
+        action="write a checkpoint if the run does not do so by itself; make sure that a machine replaces it",
     )  # fmt: skip
     if watched.changing:
         return
@@ -469,7 +470,7 @@ def _interruptions(watched: WatchedWorkload) -> Iterator[WatchRule]:
     yield WatchRule(
         alert="InterruptionsFrequent", quantity="machines_seen", threshold=limit, severity=row.severity,
         signal=Signal(expr=count, labels={}, series=_machines(metric, name), value_of=round), summary=row.metric, why=(
-            f"{row.why}; each brings a machine with another address, beside the {machines:,} planned"),
+            f"{row.why}; each adds a machine with a new address to the {machines:,} planned"),
         action=row.action, planned=machines, beyond=limit + 1,
     )  # fmt: skip
 
@@ -521,7 +522,10 @@ def _blind(watched: WatchedWorkload) -> Iterator[WatchRule]:
                                   **({} if v else {meters.sample(needed[0]): constant_series(1)})},
             ),
             summary="an exporter does not send a metric that alerts need", why="those alerts cannot fire",
-            action=f"give {device.name} the list of counters of the target prometheus-scrape; virtual GPUs lack some",
+            action=(
+                f"configure {device.name} with the counters of the target prometheus-scrape; virtual GPUs lack some "
+                "of them"
+            ),
         )  # fmt: skip
     up = selector("up", {"workload": name})
     yield WatchRule(
@@ -530,6 +534,6 @@ def _blind(watched: WatchedWorkload) -> Iterator[WatchRule]:
             series=lambda v: {selector("up", {"workload": name, "job": "gpu", "instance": "machine-1:9400"}):
                               constant_series(1 - v)}),
         threshold=0.0, for_s=300, beyond=1.0, planned=0.0, summary="an exporter does not answer",
-        why="its metrics are missing, and what they would tell",
-        action="see whether the machine is there, and its exporter or engine runs",
+        why="its metrics are missing, and alerts on them cannot fire",
+        action="check that the machine is up and that its exporter or engine is running",
     )  # fmt: skip

@@ -127,7 +127,7 @@ def template_text(text: str) -> str:
 def fleet_rules(rows: Sequence[Alert], workloads: Sequence[WatchedWorkload]) -> Iterator[WatchRule]:
     """Spend of all workloads together; where there are development machines, they are stopped first."""
     desks = [watched.title for watched in workloads if watched.environment == "development"]
-    stop = f"warn, and stop development machines ({', '.join(desks)}); " if desks else "warn who pays; "
+    stop = f"warn, and stop development machines ({', '.join(desks)}); " if desks else "warn the budget owner; "
     for row in rows:
         hours = {"spend_usd_per_day": 24.0, "spend_usd_this_month": HOURS_PER_MONTH}.get(row.key)
         if hours is None:

@@ -131,7 +131,7 @@ def watched_fleet(fleet: FleetDeployment) -> list[WatchedWorkload]:
         InfeasibleError: none of them is planned.
     """
     if not fleet.deployments:
-        reason = "no workload runs on machines that a plan chose: there are no figures to watch"
+        reason = "no workload runs on machines that a plan chose, so there are no figures to watch"
         raise InfeasibleError(f"nothing of {fleet.name} can be watched", [reason])
     return list(_watched_workloads(fleet, fleet.deployments[0].facts))
 

@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--input-file", type=Path, required=True)
     parser.add_argument("--output-file", type=Path, required=True)
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--start-seconds", type=float, default=3600, help="Time that the server has for its start.")
+    parser.add_argument("--start-seconds", type=float, default=3600, help="Time within which the server must start.")
     options = parser.parse_args()
     wait_until_ready(f"{options.url}/health", options.start_seconds)
     with ThreadPoolExecutor(options.concurrency) as pool, options.output_file.open("a", encoding="utf-8") as file:

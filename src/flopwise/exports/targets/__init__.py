@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "torchrun": Target(
             summary="PyTorch's launcher with the program of the plan's stack",
             tasks=TRAINING,
-            expresses="what the stack's program does: a train.py of Hugging Face's Trainer, Megatron-LM or torchtitan",
+            expresses="the program of the stack: a train.py of Hugging Face's Trainer, Megatron-LM or torchtitan",
             files=("run.sh", "train.py", "training_arguments.json", "job.json"),
             validator="transformers' TrainingArguments; shellcheck; runs on CPUs",
             version="torch 2.13, transformers 5.23",
@@ -50,9 +50,9 @@ GROUPS: dict[str, dict[str, Target]] = {
         "slurm": Target(
             summary="a batch script of SLURM that starts torchrun on each node",
             tasks=TRAINING,
-            expresses="as torchrun; time limit from the plan's interval, a checkpoint before it, queueing anew",
+            expresses="as torchrun; a time limit from the plan's interval, a checkpoint before it, requeueing",
             files=("run.sbatch", "train.py", "training_arguments.json", "job.json"),
-            validator="bash -n; shellcheck; a run with stand-ins for srun, scontrol and scancel",
+            validator="bash -n; shellcheck; a run with mocks of srun, scontrol and scancel",
             version="Slurm 22.05 and later",
         ),
         "accelerate": Target(
@@ -90,7 +90,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "peft": Target(
             summary="adapters: LoRA, DoRA, QLoRA",
             tasks=("finetune",),
-            expresses="rank, projections, formats of frozen weights (nf4, nf4-dq, llm-int8), whole tensors beside",
+            expresses="rank, projections, formats of frozen weights (nf4, nf4-dq, llm-int8), whole tensors in addition",
             files=("adapter_config.json", "quantization.json", "run.sh", "train.py", "training_arguments.json"),
             validator="PEFT's LoraConfig on the model; transformers' BitsAndBytesConfig; runs on CPUs",
             version="peft 0.21.2",
@@ -156,7 +156,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "raycluster": Target(
             summary="KubeRay's RayCluster",
             tasks=(*TRAINING, *BATCH),
-            expresses="machines that stay, and what is sent to them",
+            expresses="machines that stay, and jobs submitted to them",
             files=("raycluster.yaml",),
             validator="own schema of the CRD",
             version="KubeRay 1.3",
@@ -175,7 +175,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "sglang": Target(
             summary="SGLang's server",
             tasks=(*SERVING, *BATCH),
-            expresses="as vllm, with experts spread over a part of the devices",
+            expresses="as vllm, and experts spread over a part of the devices",
             files=("serve.sh", "run-batch.sh"),
             validator="its options, read from the release; shellcheck",
             version="SGLang 0.5.23",
@@ -209,7 +209,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             tasks=(VECTORS,),
             expresses="encoders on one device; its format; batches by tokens and by inputs",
             files=("serve.sh",),
-            validator="its options, as its documentation and source have them; shellcheck",
+            validator="its options, from its documentation and source; shellcheck",
             version="text-embeddings-inference 1.9",
         ),
         "load-test": Target(
@@ -271,7 +271,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             version="KEDA 2.14",
         ),
         "prompt-cache": Target(
-            summary="Redis for prompts that begin alike",
+            summary="Redis for prompts with a common prefix",
             tasks=ONLINE,
             expresses="size of the cache; vLLM's connector",
             files=("prompt-cache.yaml", "connector.yaml"),
@@ -341,15 +341,18 @@ GROUPS: dict[str, dict[str, Target]] = {
         "budgets": Target(
             summary="budgets of AWS, Google Cloud and Azure",
             tasks=EVERY,
-            expresses="a plan's month or run by its tag; of a fleet the bill by provider; messages at 80 % and 100 %",
+            expresses=(
+                "the cost of a plan per month or run by its tag; the bill of a fleet by provider; messages at 80 % "
+                "and 100 %"
+            ),
             files=("main.tf", "variables.tf", "terraform.tfvars.example"),
             validator="terraform fmt; python-hcl2; arguments of the provider's documentation",
             version="Terraform 1.11; aws 6, google 7, azurerm 4",
         ),
         "schedules": Target(
-            summary="off outside the hours: KEDA's cron, and schedules of AWS's node groups",
+            summary="scaling to zero outside working hours: KEDA's cron, and schedules of AWS node groups",
             tasks=SERVING,
-            expresses="hours and days of a fleet's services and machines, over midnight too; usual hours for one plan",
+            expresses="hours and days of a fleet's services and machines, also past midnight; usual hours for one plan",
             files=("keda.yaml", "main.tf", "variables.tf", "terraform.tfvars.example"),
             validator="JSON Schema of KEDA's CRD; terraform fmt; python-hcl2; arguments of the documentation",
             version="KEDA 2 (keda.sh/v1alpha1); Terraform 1.11; hashicorp/aws 6",
@@ -365,7 +368,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             version="Prometheus 2.42",
         ),
         "prometheus-scrape": Target(
-            summary="Prometheus' configuration: what it reads of devices, engines and runs",
+            summary="Prometheus' configuration: what it scrapes from devices, engines and runs",
             tasks=EVERY,
             expresses="jobs and targets by address, counters for dcgm-exporter, a run's progress as metrics",
             files=("prometheus.yml", "targets/*.yaml", "dcgm-counters.csv", "progress.py"),
@@ -373,7 +376,7 @@ GROUPS: dict[str, dict[str, Target]] = {
             version="Prometheus 2.42",
         ),
         "prometheus-operator": Target(
-            summary="The same rules and reads as objects of the Prometheus operator",
+            summary="The same rules and scrape jobs as objects of the Prometheus operator",
             tasks=EVERY,
             expresses="PrometheusRule, PodMonitor of engines and runs, ServiceMonitor of device exporters",
             files=("monitoring.yaml",),
@@ -391,7 +394,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "grafana": Target(
             summary="A Grafana dashboard and its provisioning",
             tasks=EVERY,
-            expresses="what is measured beside the plan's lines and alerts' thresholds; of a report a row a workload",
+            expresses="measurements with the planned values and alert thresholds; for a report, one row per workload",
             files=("dashboard.json", "provisioning/"),
             validator="the Foundation SDK's model; every query parsed by promtool",
             version="Grafana 10.1",
@@ -399,11 +402,13 @@ GROUPS: dict[str, dict[str, Target]] = {
     },
     "Everything": {
         "bundle": Target(
-            summary="A folder with all of it, in the order of apply",
+            summary="A folder with all of them, in the order of applying",
             tasks=EVERY,
-            expresses="all targets that can express it, with overlays for Kubernetes; whole reports by environment",
+            expresses=(
+                "all targets that can express the plan, with overlays for Kubernetes; whole reports by environment"
+            ),
             files=("README.md", "Makefile", "*/"),
-            validator="those of its parts; overlays built by a Python builder; make -n",
+            validator="the checks of its parts; overlays built by a Python builder; make -n",
             version="Kustomize v1beta1",
         ),
     },

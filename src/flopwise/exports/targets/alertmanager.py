@@ -33,10 +33,10 @@ def _files(settings: ExportSettings) -> Files:
         files={FILE: yaml_text(_configuration(settings.alert_secret or PLACEHOLDERS["alert_secret"]))},
         apply=(f"amtool check-config {FILE}", f"alertmanager --config.file={FILE}"),
         assumptions=(
-            "one webhook takes all alerts, each with its severity, as Alertmanager's own JSON",
-            "its address is in a file, which Alertmanager 0.26 and later read",
-            "critical alerts come again each hour, warnings twice a day",
-            "alerts labelled stop=development also go to the receiver stop-development: what listens stops machines",
+            "one webhook receives all alerts, each with its severity, in Alertmanager's own JSON",
+            "its address is in a file, which needs Alertmanager 0.26 or later",
+            "critical alerts repeat every hour, warnings twice a day",
+            "alerts labelled stop=development also go to the receiver stop-development, which must stop the machines",
         ),
     )  # fmt: skip
 

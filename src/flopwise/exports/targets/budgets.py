@@ -48,7 +48,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     """Why no budget can be made."""
     if deployment.candidate.provider not in MAKERS:
         known = ", ".join(MAKERS)
-        yield f"budgets of {deployment.candidate.provider} are not written; plan again with --provider {known}"
+        yield f"budgets of {deployment.candidate.provider} are not supported; plan again with --provider {known}"
 
 
 def export(deployment: Deployment) -> Files:
@@ -69,7 +69,7 @@ def export_fleet(fleet: FleetDeployment) -> Files:
     bill = fleet.assessment.usd_per_month
     known = {provider: usd for provider, usd in sorted(bill.by_provider.items()) if provider in MAKERS and usd > 0}
     if not known:
-        raise InfeasibleError("budgets has nothing to write", [f"only those of {', '.join(MAKERS)} are written"])
+        raise InfeasibleError("there is no budget to write", [f"only those of {', '.join(MAKERS)} are written"])
     folders = {
         provider: _files(
             provider, f"Budget of {fleet.assessment.name} on {provider}.",
@@ -78,7 +78,7 @@ def export_fleet(fleet: FleetDeployment) -> Files:
         for provider in known
     }  # fmt: skip
     notes = [
-        "each provider's budget is the upper end of its machines in the bill, or the bill with storage and traffic"
+        "each provider's budget is the upper end of its machine cost, or its bill with storage and traffic"
         if fleet.assessment.budget_per_month is None
         else f"the fleet's budget, ${fleet.assessment.budget_per_month:,.0f} a month, is split as its bill is"
     ]
@@ -210,10 +210,13 @@ MAKERS: Mapping[str, Maker] = {"aws": _aws, "gcp": _gcp, "azure": _azure}
 
 
 def _notes(providers: Sequence[str] | Mapping[str, float]) -> Iterator[str]:
-    yield f"messages are sent at {EARLY} % and {WHOLE} % of it, and when {WHOLE} % are forecast; nothing is turned off"
+    yield (
+        f"messages are sent at {EARLY} % and {WHOLE} % of the budget, and when {WHOLE} % is forecast; nothing is "
+        "turned off"
+    )
     if "aws" in providers:
-        yield f"{TAG} has to be activated as a cost allocation tag in AWS: a plan's budget counts what has it"
+        yield f"activate {TAG} as a cost allocation tag in AWS: a plan's budget counts the resources with that tag"
     if "gcp" in providers:
-        yield "the billing account is that of the project, and counts in US dollars"
+        yield "the billing account is that of the project and must be in US dollars"
     if "azure" in providers:
-        yield "machines of AKS are in the node resource group (MC_...): give that one"
+        yield "machines of AKS are in the node resource group (MC_...): give that group"

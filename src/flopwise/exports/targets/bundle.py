@@ -52,17 +52,17 @@ OF_AN_ENVIRONMENT: Mapping[str, Sequence[Sequence[str]]] = {
     "skypilot": (("skypilot",),),
 }
 APPLIED: Mapping[str, str] = {
-    "infrastructure": "machines: Terraform, in your account",
+    "infrastructure": "machines, by Terraform in your account",
     "queues": "queues and quotas, in the cluster",
     "kubernetes": "workloads, in the cluster",
-    "schedules": "when machines go to zero",
-    "budgets": "limits on spend, in your account",
+    "schedules": "hours outside which machines scale to zero",
+    "budgets": "limits on spending, in your account",
     "monitoring": "rules, dashboards and alerts",
-    "load": "a load like the planned one, to see whether targets hold",
+    "load": "a load test with the planned traffic, to check the targets",
 }
 """Steps in the order of apply."""
 INSTEAD: Mapping[str, str] = {
-    "run": "the same without Kubernetes, on machines that are there",
+    "run": "the same without Kubernetes, on existing machines",
     "skypilot": "the same without a cluster of your own",
 }
 CHECKS: Mapping[str, str] = {
@@ -72,7 +72,7 @@ CHECKS: Mapping[str, str] = {
 }
 """What `make check` runs, by the tool that has to be there."""
 NOTES = (
-    "an overlay of an environment that is not planned runs what production has, with one replica of each service",
+    "the overlay of an environment without a plan runs the workloads of production, with one replica per service",
     "on AWS, Karpenter can replace node groups: export karpenter",
 )
 
@@ -169,7 +169,7 @@ def _leave_hours(parts: _Gathering, folder: str) -> None:
         scaled = {one["metadata"]["name"] for one in yaml.safe_load_all(parts.files[path]) if "metadata" in one}
         if scaled & timed:
             del parts.files[path]
-            parts.missing.append(f"{path}: {folder}/schedules scales it by its hours, and one scaler is allowed")
+            parts.missing.append(f"{path}: {folder}/schedules scales it by the hour, and only one scaler is allowed")
 
 
 def _bundle(title: str, parts: _Gathering) -> Files:
@@ -185,7 +185,7 @@ def _makefile(steps: Sequence[str]) -> str:
     """A target for each step, and `check`, which asks the tools that are there; no value of the plan's."""
     lines = [f".PHONY: check {' '.join(steps)}", "", "check:"]
     for tool, command in CHECKS.items():
-        lines.append(f"\tif command -v {tool} >/dev/null; then {command}; else echo '{tool} is not there'; fi")
+        lines.append(f"\tif command -v {tool} >/dev/null; then {command}; else echo '{tool} is not installed'; fi")
     for step in steps:
         lines += ["", f"{step}:", f"\tbash steps/{step}.sh"]
     return "\n".join(lines) + "\n"
@@ -193,13 +193,18 @@ def _makefile(steps: Sequence[str]) -> str:
 
 def _readme(title: str, parts: _Gathering, steps: Sequence[str], notes: Sequence[str]) -> str:
     """What is in the folder, in which order it is applied, what a person fills in, and what was assumed."""
-    lines = [f"# {markdown_text(title)}", "", "`make check` asks the tools that are there. Then, in this order:", ""]
+    lines = [
+        f"# {markdown_text(title)}",
+        "",
+        "`make check` runs the tools that are installed. Then, in this order:",
+        "",
+    ]
     lines += ["| step | what |", "|---|---|", *(f"| `make {s}` | {APPLIED[s]} |" for s in steps if s in APPLIED), ""]
     if other := [f"| `make {s}` | {INSTEAD[s]} |" for s in steps if s in INSTEAD]:
         lines += ["Or instead:", "", "| step | what |", "|---|---|", *other, ""]
     holes = {text: _places(parts.files, text) for text in PLACEHOLDERS.values()}
     if rows := [f"| `{text}` | {places} |" for text, places in holes.items() if places]:
-        lines += ["## To fill in", "", "By the options of `flopwise export`, or in the files:", ""]
+        lines += ["## To fill in", "", "With the options of `flopwise export`, or in the files:", ""]
         lines += ["| stands as | in |", "|---|---|", *rows, ""]
     for heading, texts in (("Assumed", notes), ("Left out", parts.missing)):
         if texts:

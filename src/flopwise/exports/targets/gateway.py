@@ -40,8 +40,8 @@ def export(deployment: Deployment) -> Files:
     pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve"
     pool = _pool(deployment, command) if pooled else []
     notes = [
-        f"a request is given up after {_timeout_s(deployment)} s: {SLACK:g} times the longest planned, or its target",
-        "clients stream their answers, and gateways before this one wait as long",
+        f"a request times out after {_timeout_s(deployment)} s: {SLACK:g} times the longest planned, or its target",
+        "clients stream their answers, and gateways in front of this one need the same timeout",
         "TLS ends at the gateway's listener: the engine speaks plain HTTP inside the cluster",
         "the pods that answer are those of `flopwise export kubernetes` or `leaderworkerset`",
     ]
@@ -49,8 +49,8 @@ def export(deployment: Deployment) -> Files:
         notes.append(f"the gateway speaks the inference extension 1.0; {PICKER_IMAGE} picks endpoints")
     elif _prefixes(deployment):
         notes.append(
-            "the plan counts on prompts that begin alike: requests of one conversation stay with one replica by a "
-            "cookie, where the gateway has sessionPersistence"
+            "the plan relies on prompts with a common prefix: a cookie keeps the requests of a conversation on one "
+            "replica, if the gateway supports sessionPersistence"
         )
     return parts.manifests("gateway.yaml", *pool, _route(deployment, command, pooled=pooled), assumptions=notes)
 

@@ -26,10 +26,10 @@ TITLES = {
     "cost_usd_per_day": "Cost of 24 hours, against its limit", "tokens_per_second": "Tokens per second",
     "output_tokens_per_second": "Output tokens per second", "requests_per_second": "Requests per second",
     "requests_waiting": "Requests waiting", "requests_running": "Requests running", "cache_ratio": "Cache in use",
-    "load_ratio": "Load of the replicas", "mfu_ratio": "MFU, by tokens", "tensor_ratio": "MFU, by counters",
-    "cost_usd_per_1k_tokens": "Cost of 1,000 tokens", "energy_joules_per_token": "Energy of a token",
+    "load_ratio": "Load of replicas", "mfu_ratio": "MFU, by tokens", "tensor_ratio": "MFU, by counters",
+    "cost_usd_per_1k_tokens": "Cost of 1,000 tokens", "energy_joules_per_token": "Energy per token",
     "goodput_ratio": "Goodput", "checkpoint_age_seconds": "Age of the last checkpoint",
-    "time_to_first_token_seconds": "Time to the first token", "time_per_token_seconds": "Time of a token",
+    "time_to_first_token_seconds": "Time to first token", "time_per_token_seconds": "Time per output token",
     "latency_seconds": "Latency",
 }  # fmt: skip
 BY_DEVICE = {"device_busy_ratio": "busy", "memory_ratio": "memory_used", "temperature_celsius": "temperature",
@@ -127,7 +127,7 @@ def _row(title: str, top: int, panels: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _alert_list(names: str) -> Iterator[dict[str, Any]]:
     firing = f'count by (workload, alertname, severity) (ALERTS{{alertstate="firing",workload=~"{names}|the-fleet"}})'
-    yield _panel("Alerts that fire", "none", [(firing, "{{severity}}: {{alertname}}, {{workload}}")], ())
+    yield _panel("Firing alerts", "none", [(firing, "{{severity}}: {{alertname}}, {{workload}}")], ())
 
 
 def _overview(names: str) -> Iterator[dict[str, Any]]:

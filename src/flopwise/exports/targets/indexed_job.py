@@ -73,6 +73,6 @@ def export(deployment: Deployment) -> Files:
         apply=(f"{split}  # where the folder of the data is mounted", "kubectl apply -f indexed-job.yaml"),
         assumptions=(
             *command.assumptions, *training.folder_notes(deployment), *parts.placement_notes(deployment),
-            f"the requests are dealt out to {number} files, of which {deployment.replicas} are worked through at once",
+            f"the requests are distributed over {number} files, of which {deployment.replicas} are processed at once",
         ),
     )  # fmt: skip

@@ -25,7 +25,10 @@ Object = dict[str, Any]
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why Karpenter cannot launch the machines."""
     if deployment.candidate.provider != PROVIDER:
-        yield f"the plan is for {deployment.candidate.provider}, and these are node classes of AWS: use --provider aws"
+        yield (
+            f"the plan is for {deployment.candidate.provider}, and Karpenter is exported for AWS only: plan again "
+            "with --provider aws"
+        )
     elif deployment.accelerator.kind == "cpu" and not deployment.offer.vcpus:
         yield f"the CPUs of {deployment.offer.instance} are not known, so that no limit can be set"
 
@@ -52,7 +55,11 @@ def export_fleet(fleet: FleetDeployment) -> Files:
     }
     apply = tuple(f"kubectl --context {region} apply -f {region}/karpenter.yaml" for region in regions)
     notes = [*_notes([pool for pools in regions.values() for pool in pools])]
-    return Files(files=files, apply=apply, assumptions=(*notes, "each region's cluster has a context of its name"))
+    return Files(
+        files=files,
+        apply=apply,
+        assumptions=(*notes, "the context of each region's cluster has the name of the region"),
+    )
 
 
 def _objects(pool: NodePool, settings: ExportSettings, title: str) -> tuple[Object, Object]:
@@ -123,13 +130,13 @@ def _node_class(pool: NodePool, settings: ExportSettings, title: str) -> Object:
 
 
 def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
-    yield "Karpenter 1 runs in the cluster, as its guide sets it up: role, discovery tags of subnets and groups"
+    yield "Karpenter 1 runs in the cluster, as its guide describes: role, discovery tags of subnets and groups"
     yield "images are the newest of Amazon Linux 2023; Karpenter takes the one with the driver of the machine"
     if any(pool.least == 0 for pool in pools):
-        yield f"nodes of runs are kept for {IDLE} after the last, and not disturbed before"
+        yield f"nodes of runs are kept for {IDLE} after the last run, and are not disrupted before"
     if any(pool.least for pool in pools):
         yield f"nodes of services stay; {BUDGET} of them may be replaced at once, when their image has changed"
     if any(pool.has_commitment for pool in pools):
-        yield f"capacity reservations with the tag {TAG} are taken first; a reserved price is bought apart"
+        yield f"capacity reservations with the tag {TAG} are used first; reserved prices are bought separately"
     if any(pool.together for pool in pools):
-        yield "Karpenter has no cluster placement groups: terraform-aws puts nodes that work together into one"
+        yield "Karpenter has no cluster placement groups: terraform-aws places nodes that work together in one"

@@ -21,7 +21,7 @@ def export(deployment: Deployment) -> Files:
     """`keda.yaml`: the ScaledObject."""
     notes = (
         *rule_notes(deployment),
-        "KEDA 2.14 or later is installed; where Prometheus is away, the plan's replicas run",
+        "KEDA 2.14 or later is installed; if Prometheus is unavailable, the plan's number of replicas runs",
     )
     return parts.manifests("keda.yaml", _scaled_object(deployment), assumptions=notes)
 

@@ -48,6 +48,6 @@ def export(deployment: Deployment) -> Files:
         "kserve.yaml", *parts.config_map(deployment, command), *serving.weight_claims(deployment), one,
         assumptions=(
             *command.assumptions, *parts.placement_notes(deployment), serving.start_note(deployment),
-            "KServe 0.15 or later is installed; it keeps the plan's replicas, and scales none",
+            "KServe 0.15 or later is installed; it keeps the plan's number of replicas and does not scale",
         ),
     )  # fmt: skip

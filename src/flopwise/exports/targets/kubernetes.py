@@ -63,4 +63,4 @@ def _notes(deployment: Deployment) -> Iterator[str]:
     yield from parts.placement_notes(deployment)
     yield serving.start_note(deployment)
     if _spare(deployment) <= 0 and deployment.replicas == 1:
-        yield "its only replica takes its machine whole: while it is updated nothing answers"
+        yield "its only replica takes a whole machine: the service is down during updates"

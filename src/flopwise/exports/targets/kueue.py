@@ -28,8 +28,8 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     yield from parts.node_refusals(deployment)
     if parts.allocatable(deployment) is None:
         yield (
-            f"CPUs and memory of {deployment.offer.instance} are not known, of which a queue has quotas: plan with "
-            "--instance of one that says both"
+            f"CPUs and memory of {deployment.offer.instance} are not known, and queues need quotas of both: plan "
+            "with an --instance whose vCPUs and memory are known"
         )
 
 

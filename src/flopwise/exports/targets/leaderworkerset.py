@@ -35,7 +35,7 @@ def export(deployment: Deployment) -> Files:
         assumptions=(
             *command.assumptions, *parts.placement_notes(deployment), serving.start_note(deployment),
             "LeaderWorkerSet 0.8 or later is installed; a replica starts again as a whole when one of its pods does",
-            "machines of a replica are close together where their node pool says so (a placement group)",
+            "machines of a replica are close together if their node pool has a placement group",
         ),
     )  # fmt: skip
 

@@ -32,7 +32,10 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     job = deployment.serving
     assert job is not None
     if deployment.nodes_per_replica > 1:
-        yield f"a replica takes {deployment.nodes_per_replica} machines, llama-server one: plan with --engine vllm"
+        yield (
+            f"a replica takes {deployment.nodes_per_replica} machines, and llama-server runs on one: plan with "
+            "--engine vllm"
+        )
     if job.layout.tp > 1 and job.layout.pp > 1:
         yield "llama-server splits a model by layers or by rows, not both: take another candidate (--rank)"
     if job.layout.dp > 1 or job.layout.ep > 1:
@@ -61,7 +64,7 @@ def command(deployment: Deployment) -> Command:
     args += _draft(deployment)
     args += ["--embeddings"] if deployment.task == "encode" else []
     args += ["--metrics", "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a container's own
-    need = f"llama.cpp reads GGUF files: --model-path has to name one of {deployment.model.name} in {job.weights.name}"
+    need = f"llama.cpp reads GGUF files: --model-path must name one of {deployment.model.name} in {job.weights.name}"
     made = Command(
         args=tuple(args), image=image(deployment), port=PORT, health_path="/health", metrics_path="/metrics",
         assumptions=(need, *notes, "the image's tag moves with each build of llama.cpp: pin one with --image"),

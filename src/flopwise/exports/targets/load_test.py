@@ -46,7 +46,7 @@ def export(deployment: Deployment) -> Files:
         files={
             "load-guidellm.sh": script_text(about, address, backend, guidellm),
             "guidellm.json": json_text(_scenario(load)),
-            "load-locust.sh": script_text(f"{about}\n# Ends with 1 where a target is missed.", address, locust),
+            "load-locust.sh": script_text(f"{about}\n# Exits with 1 if a target is missed.", address, locust),
             "locustfile.py": program_text("locustfile.py"),
             "load.json": json_text(load),
         },
@@ -138,14 +138,14 @@ def _assumptions(deployment: Deployment) -> Iterator[str]:
     workload = deployment.workload
     yield f"the load lasts {SECONDS} s: set `seconds` in load.json, and of max_duration in guidellm.json, for longer"
     if deployment.replicas > 1:
-        yield f"the rate is that of all {deployment.replicas:,} replicas: send it to what stands before them"
+        yield f"the rate is that of all {deployment.replicas:,} replicas: send it to their load balancer"
     if workload.arrivals == "gamma":
         yield "guidellm sends Poisson arrivals, not the plan's gamma arrivals; Locust sends those"
     shares = {target.percentile for target in (workload.ttft, workload.tpot, workload.latency) if target is not None}
     if shares:
         yield (
-            "guidellm reports the share of requests that hold all targets together (SLO attainment); the plan has them "
-            f"held at {', '.join(sorted(shares))}, each for itself, as Locust checks them"
+            "guidellm reports the share of requests that meet all targets together (SLO attainment); the plan's "
+            "targets hold at {', '.join(sorted(shares))}, each separately, as Locust checks them"
         )
     if deployment.serving is not None and deployment.serving.techniques.hit_frac:
-        yield "prompts share no more than a common beginning: the plan's share of tokens found in the cache is not made"
+        yield "prompts share only a common prefix: the plan's share of cached tokens is not reproduced"

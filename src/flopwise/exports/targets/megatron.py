@@ -249,11 +249,11 @@ def _data(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
 
 def _assumptions(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
     name = deployment.candidate.layout["stack"]
-    yield "run.sh is started in the folder of Megatron-LM, or --script says where pretrain_gpt.py is"
-    yield "schedule, weight decay, clipping and initialisation are Megatron-LM's defaults; run.sh takes others"
-    yield "--data-path: what tools/preprocess_data.py made of the text, without its ending"
+    yield "start run.sh in the folder of Megatron-LM, or give the path of pretrain_gpt.py with --script"
+    yield "schedule, weight decay, clipping and initialisation are Megatron-LM's defaults; pass others to run.sh"
+    yield "--data-path: the output of tools/preprocess_data.py, without its extension"
     if shape.rotary_frac:
-        yield "--rotary-base is Megatron-LM's default, 10000; --rotary-base says another"
+        yield "--rotary-base is Megatron-LM's default, 10000; --rotary-base changes it"
     if name not in PLAIN_STACKS:
         yield f"the plan's times and memory are those of {name}: plan with --stack megatron-te to see Megatron-LM's"
     if deployment.task == "finetune":

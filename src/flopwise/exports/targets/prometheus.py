@@ -43,19 +43,19 @@ def _files(workloads: Sequence[WatchedWorkload], fleet: Sequence[Alert] = ()) ->
 def rule_notes(watched: WatchedWorkload) -> list[str]:
     """What a workload's rules rest on, and what they cannot tell."""
     notes = [
-        f"every series of {watched.title} has the label workload={watched.name}, which other targets here set",
-        "a cost counts the devices that report, at the plan's price; spend of a month needs a retention of 31 days",
+        f"every series of {watched.title} needs the label workload={watched.name}, which other export targets set",
+        "cost counts the devices that report, at the plan's price; monthly cost needs a retention of 31 days",
     ]
     if watched.meters.device is None:
         notes.append(f"no exporter of {watched.accelerator.name} is known: rules on its devices are left out")
     elif watched.meters.device.name != "dcgm":
         notes.append(
-            f"{watched.meters.device.name} tells less than DCGM: rules on Xid errors and counters are left out"
+            f"{watched.meters.device.name} reports less than DCGM: rules on Xid errors and counters are left out"
         )
     if watched.engine and watched.meters.software is None:
         notes.append(f"no metrics of {watched.engine} are known: rules on its requests are left out")
     if watched.num_kinds > 1:
-        notes.append(f"{watched.title} has {watched.num_kinds} kinds of machines: its cost takes their mean price")
+        notes.append(f"{watched.title} has {watched.num_kinds} kinds of machines: its cost uses their mean price")
     return notes
 
 

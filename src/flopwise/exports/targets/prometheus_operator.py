@@ -54,8 +54,8 @@ def _files(
         files={FILE: yaml_text(*objects)}, apply=(f"kubectl apply -f {FILE}",),
         assumptions=(
             "the operator's Prometheus selects rules and monitors without labels of their own, and in all namespaces",
-            "device exporters name the pod that has a device, as the GPU operators' do",
-            "pods of a workload begin with its name, and have the label app.kubernetes.io/name",
+            "device exporters name the pod that uses a device, as those of GPU operators do",
+            "names of pods begin with the name of their workload, and pods have the label app.kubernetes.io/name",
             "the list of counters for dcgm-exporter is that of the target prometheus-scrape",
         ),
     )  # fmt: skip

@@ -49,13 +49,15 @@ def _files(workloads: Sequence[WatchedWorkload], machines: Sequence[str] | None)
         "prometheus.yml": yaml_text(_configuration(jobs)),
         **{path: yaml_text(rows) for path, rows in targets.items()},
     }
-    notes = ["rules.yaml of the target prometheus lies beside, and Alertmanager answers at localhost:9093"]
+    notes = ["rules.yaml of the target prometheus is in the same folder, and Alertmanager runs at localhost:9093"]
     if any(watched.meters.device is not None and watched.meters.device.name == "dcgm" for watched in workloads):
         made["dcgm-counters.csv"] = _counters(workloads[0])
         notes.append("dcgm-exporter runs on every machine with -f dcgm-counters.csv (DCGM_EXPORTER_COLLECTORS)")
     if any(watched.trains for watched in workloads):
         made[PROGRAM] = files("flopwise.exports").joinpath("programs", PROGRAM).read_text(encoding="utf-8")
-        notes.append(f"the training program tells its progress by {PROGRAM}; without it rules on tokens are silent")
+        notes.append(
+            f"the training program reports its progress with {PROGRAM}; without it, alerts on tokens cannot fire"
+        )
     notes += [f"{watched.title}: {note}" for watched in workloads for note in _software_notes(watched)]
     return Files(
         files=made, assumptions=tuple(notes),

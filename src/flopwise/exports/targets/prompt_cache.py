@@ -33,9 +33,9 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     job = deployment.serving
     assert job is not None
     if not (job.techniques.shared_tokens or job.techniques.hit_frac):
-        yield "the plan has no cache of prompts: plan with --shared-prefix or --prefix-hit"
+        yield "the plan has no prefix cache: plan with --shared-prefix or --prefix-hit"
     if job.engine.name != "vllm":
-        yield f"its connector (LMCache) is vLLM's, and the plan is for {job.engine.name}: plan with --engine vllm"
+        yield f"its connector (LMCache) needs vLLM, and the plan is for {job.engine.name}: plan with --engine vllm"
     if deployment.nodes_per_replica > 1:
         yield "it changes a Deployment, and the plan's replicas take several machines each: plan with larger machines"
 
@@ -53,10 +53,10 @@ def export(deployment: Deployment) -> Files:
             + (f" --namespace {shlex.quote(deployment.settings.namespace)}" if deployment.settings.namespace else ""),
         ),
         assumptions=(
-            f"{IMAGE} keeps {_data_bytes(deployment) / parts.GIB:,.1f} GiB, as much as the caches of all replicas",
-            "the least recently used prompts go first, and nothing survives the pod of the cache",
+            f"{IMAGE} keeps {_data_bytes(deployment) / parts.GIB:,.1f} GiB, as much as the KV caches of all replicas",
+            "the least recently used prompts are evicted first, and the cache is lost with its pod",
             f"the engine's image has LMCache (lmcache/vllm-openai has both); chunks of {CHUNK_TOKENS} tokens",
-            "only pods of the service reach Redis, where the cluster's network has policies: it asks for no password",
+            "Redis has no password: only pods of the service reach it, if the cluster enforces network policies",
         ),
     )  # fmt: skip
 

@@ -45,6 +45,6 @@ def export(deployment: Deployment) -> Files:
         "pytorchjob.yaml", *parts.config_map(deployment, command), *training.run_claims(deployment), one,
         assumptions=(
             *command.assumptions, *training.run_notes(deployment),
-            "Kubeflow Training Operator 1.8 or 1.9 is installed; it tells each pod its number and the master's address",
+            "Kubeflow Training Operator 1.8 or 1.9 is installed; it gives each pod its rank and the master's address",
         ),
     )  # fmt: skip

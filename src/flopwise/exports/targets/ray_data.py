@@ -45,5 +45,5 @@ def export(deployment: Deployment) -> Files:
 def _notes(deployment: Deployment) -> Iterator[str]:
     gpus = deployment.gpus_per_replica
     yield f"the Ray cluster has {deployment.num_nodes} x {deployment.offer.instance}, or {gpus} free devices a replica"
-    yield "the cluster's image has ray[data,llm] 2.60 with vLLM, and HF_TOKEN where the weights are gated"
-    yield "answers have no randomness (temperature 0) where a request does not say"
+    yield "the cluster's image has ray[data,llm] 2.60 with vLLM, and HF_TOKEN if the weights are gated"
+    yield "answers are deterministic (temperature 0) unless a request sets a temperature"

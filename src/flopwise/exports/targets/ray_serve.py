@@ -24,9 +24,9 @@ def refusals(deployment: Deployment) -> Iterator[str]:
         yield f"Ray Serve's LLM application runs vLLM, and the plan is for {engine}: plan again with --engine vllm"
         return
     if deployment.candidate.layout.get("dp", 1) > 1:
-        yield "attention in several replicas (dp) takes another of Ray's applications: plan for vllm with dp 1 (--rank)"
+        yield "data-parallel attention (dp) needs another Ray application: take a candidate with dp 1 (--rank)"
     if deployment.task == "encode":
-        yield "its plan is of an encoder, which Ray Serve's LLM application answers by chat: export kubernetes instead"
+        yield "Ray Serve's LLM application serves chat, and the plan is for an encoder: export kubernetes instead"
     yield from serving.server_refusals(deployment)
 
 

@@ -43,8 +43,8 @@ def export(deployment: Deployment) -> Files:
         apply += APPLY
     start, stop = hours.times
     usual = (
-        f"a plan has no hours: Monday to Friday, {start} to {stop}, as a development environment has them; those of a "
-        "fleet are its own: export the folder of its report"
+        f"a plan has no hours: Monday to Friday, {start} to {stop}, as in a development environment; for the hours "
+        "of a fleet, export the folder of its report"
     )
     return Files(files=files, apply=tuple(apply), assumptions=(usual, *_notes()))
 
@@ -57,7 +57,7 @@ def export_fleet(fleet: FleetDeployment) -> Files:
         if one.kind in STAYS and (when := workload_hours(one)) is not None and not when.always
     }  # fmt: skip
     if not hours:
-        raise InfeasibleError("schedules has nothing to write", ["no service of the fleet, nor machine, has hours"])
+        raise InfeasibleError("schedules has nothing to write", ["no service or machine of the fleet has hours"])
     clusters: dict[str, list[Object]] = {}
     for workload in fleet.workloads:
         for row, deployment in workload.parts:
@@ -82,9 +82,9 @@ def _left_out(fleet: FleetDeployment, hours: Mapping[str, WeeklySchedule], sched
     rows = fleet.assessment.allocation
     bare = {row.provider for row in rows if row.workload in hours and row.workload not in scheduled} - {"aws"}
     for provider in sorted(bare):
-        yield f"machines of people on {provider} have no service to scale: their pool empties when their pods are gone"
+        yield f"machines for people on {provider} have no service to scale: their pool empties when their pods are gone"
     if not any(row.provider == "aws" for row in rows if row.workload in hours):
-        yield "nodes go with the pods that an autoscaler of the cluster sees leaving"
+        yield "nodes are removed by the cluster autoscaler once their pods are gone"
 
 
 def _group_hours(
@@ -208,6 +208,9 @@ def _changes(parts: Sequence[tuple[WeeklySchedule, int]]) -> dict[tuple[int, int
 
 
 def _notes() -> Iterator[str]:
-    yield f"hours are by {CLOCK}: the fleet has one clock, whichever it is (time_zone, and timezone of KEDA's triggers)"
+    yield f"hours are in {CLOCK}; set the time zone of the fleet in time_zone, and in timezone of KEDA's triggers"
     yield "services are Deployments or LeaderWorkerSets of the same name, and KEDA runs in the cluster"
-    yield "a Deployment has one ScaledObject: where another scales it by its queue, move the cron triggers there"
+    yield (
+        "a Deployment can have one ScaledObject only: if another one scales it by its queue, move the cron triggers "
+        "there"
+    )

@@ -78,7 +78,10 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     except InfeasibleError as error:
         yield from error.reasons
     if _slot_count(deployment) > 1 and platform(deployment.accelerator) not in DEVICES:
-        yield "several replicas of one machine need devices of NVIDIA or AMD; plan with --gpus of one replica a machine"
+        yield (
+            "several replicas on one machine need devices of NVIDIA or AMD; plan with --gpus for one replica per "
+            "machine"
+        )
 
 
 def export(deployment: Deployment) -> Files:
@@ -147,7 +150,7 @@ def _unknown(candidate: Candidate, deployment: Deployment) -> str | None:
         return f"SkyPilot has no cloud {candidate.provider}; plan again with --provider {', '.join(CLOUDS[:4])}"
     chip = deployment.facts.accelerators[candidate.gpu]
     if chip.kind == "cpu":
-        return None if candidate.provider in TYPED else f"{candidate.provider} has no instance types of CPUs there"
+        return None if candidate.provider in TYPED else f"SkyPilot has no CPU instance types of {candidate.provider}"
     if chip.kind == "tpu" and TPU.fullmatch(candidate.instance):
         return None
     return None if candidate.gpu in ACCELERATORS else f"SkyPilot's name of the {candidate.gpu} is not known"
@@ -286,15 +289,19 @@ def _balancer(deployment: Deployment, command: Command) -> str:
 def _notes(deployment: Deployment, left_out: int) -> Iterator[str]:
     if _serves(deployment):
         yield (
-            f"a server must answer within {START_SLACK} times its estimated start, and {LEAST_DELAY_S} s at least; "
-            "replicas are the plan's at any time: set target_qps_per_replica and max_replicas to follow the traffic"
+            f"a server must answer within {START_SLACK} times its estimated start time, at least {LEAST_DELAY_S} s; "
+            "the number of replicas is fixed to the plan's: set target_qps_per_replica and max_replicas to follow "
+            "the traffic"
         )
         if _slot_count(deployment) > 1:
             yield f"a replica of SkyServe is a machine: {_slot_count(deployment)} of the plan's, behind nginx"
     elif deployment.settings.output is None or not BUCKET.fullmatch(deployment.settings.output):
-        yield "a job that is moved finds no results: give --output a bucket (s3://, gs://), which SkyPilot mounts"
+        yield (
+            "a job that moves to another machine loses local results: give --output a bucket (s3://, gs://), which "
+            "SkyPilot mounts"
+        )
     if deployment.candidate.purchase.startswith("reserved"):
-        yield "SkyPilot takes reserved machines as on-demand ones; the commitment is bought apart"
+        yield "SkyPilot uses reserved machines as on-demand ones; the commitment is bought separately"
     if left_out:
-        yield f"{left_out} candidates of the same layout are on machines that SkyPilot has no name for"
+        yield f"{left_out} candidates with the same layout are on machines that SkyPilot does not know"
     yield "SkyPilot checks accelerators against its catalog, which it downloads"

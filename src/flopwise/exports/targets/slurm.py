@@ -51,7 +51,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     """Why SLURM cannot run the plan."""
     for setting in SETTINGS:
         if CONTROL.search(getattr(deployment.settings, setting) or ""):
-            yield f"--{setting}: a directive of sbatch is one line; leave out line ends and control characters"
+            yield f"--{setting}: an sbatch directive is a single line; leave out line breaks and control characters"
     yield from training_refusals(deployment)
 
 
@@ -116,9 +116,9 @@ def export(deployment: Deployment) -> Files:
         f"--{setting} ({name})" for setting, name in SETTINGS.items() if getattr(deployment.settings, setting) is None
     ]
     notes = [
-        "the time limit is the upper end of the plan's interval; where the partition allows less: sbatch --time=...",
+        "the time limit is the upper end of the plan's interval; if the partition allows less: sbatch --time=...",
         "whole nodes are taken, with all of their cores and memory",
-        *([f"the cluster's defaults for what is not said: {', '.join(left)}"] if left else []),
+        *([f"defaults of the cluster apply to {', '.join(left)}"] if left else []),
     ]
     return Files(
         files={**one.files, "run.sbatch": f"{shebang}\n{head}\n{rest}"},

@@ -45,7 +45,7 @@ def command(deployment: Deployment) -> Command:
         "--max-concurrent-requests", str(QUEUE * most), "--hostname", "0.0.0.0",  # noqa: S104 - a container's own
         "--port", str(PORT), "--prometheus-port", str(METRICS_PORT),
     ]  # fmt: skip
-    queue = f"more than {QUEUE * most:,} requests in the server, {QUEUE} for each input of a batch, are refused"
+    queue = f"more than {QUEUE * most:,} requests in the server ({QUEUE} per input of a batch) are refused"
     return Command(
         args=tuple(args), secret_env=from_hub(source.id), image=_image(deployment), port=PORT, health_path="/health",
         metrics_path="/metrics", metrics_port=METRICS_PORT, assumptions=(*source.notes, queue),

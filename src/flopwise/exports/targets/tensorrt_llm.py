@@ -34,16 +34,16 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     job = deployment.serving
     assert job is not None
     if deployment.task == "encode":
-        yield "trtllm-serve answers with text, not with vectors: plan with --engine vllm or sglang"
+        yield "trtllm-serve generates text, not embeddings: plan with --engine vllm or sglang"
     if deployment.nodes_per_replica > 1:
         yield (
-            f"a replica takes {deployment.nodes_per_replica} machines, which trtllm-serve joins by MPI, not by a "
-            "command on each: plan with --engine vllm or sglang, or with larger machines"
+            f"a replica takes {deployment.nodes_per_replica} machines, which trtllm-serve connects by MPI instead of "
+            "one command per machine: plan with --engine vllm or sglang, or with larger machines"
         )
     if job.layout.dp > 1 and job.layout.tp > 1:
         yield (
-            f"{job.layout.dp} attention replicas of {job.layout.tp} devices each: TensorRT-LLM has one on each device, "
-            "or one on all; take another candidate (--rank)"
+            f"{job.layout.dp} attention replicas of {job.layout.tp} devices each: TensorRT-LLM supports one on each "
+            "device or one on all; take another candidate (--rank)"
         )
     if job.kv_dtype.name not in CACHE:
         yield f"TensorRT-LLM has no cache in {job.kv_dtype.name}: plan with --kv-dtype bf16, fp8, nvfp4"

@@ -214,15 +214,15 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings, trains: bool
         message="Identifiers of subnets, such as subnet-0a1b2c.",
     )  # fmt: skip
     yield Variable(
-        name="root_volume_gb", meaning="Disk of a node, in GB; never below what the plan needs.", kind="number",
+        name="root_volume_gb", meaning="Disk of a node, in GB; at least what the plan needs.", kind="number",
         default=0,
     )  # fmt: skip
     yield Variable(
-        name="root_volume_iops", meaning="Operations per second of that gp3 disk.", kind="number", default=3000,
+        name="root_volume_iops", meaning="Operations per second of the gp3 disk.", kind="number", default=3000,
         check="var.root_volume_iops >= 3000 && var.root_volume_iops <= 16000", message="3000 to 16000.",
     )  # fmt: skip
     yield Variable(
-        name="root_volume_mib_per_s", meaning="Throughput of that gp3 disk; weights are loaded no faster from it.",
+        name="root_volume_mib_per_s", meaning="Throughput of the gp3 disk in MiB/s; it limits the loading of weights.",
         kind="number", default=1000, check="var.root_volume_mib_per_s >= 125 && var.root_volume_mib_per_s <= 1000",
         message="125 to 1000.",
     )  # fmt: skip
@@ -234,16 +234,25 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings, trains: bool
             message="Identifiers of reservations, such as cr-0a1b2c.",
         )  # fmt: skip
         yield Variable(
-            name="capacity_blocks", meaning="Whether those are Capacity Blocks for ML.", kind="bool", default=False,
+            name="capacity_blocks", meaning=(
+                "Whether the reservations are Capacity Blocks for "
+                "ML."
+            ), kind="bool", default=False,
         )  # fmt: skip
     if trains:
         yield Variable(
-            name="lustre_gb", meaning="FSx for Lustre shared by the nodes, in GiB; 0: none.", kind="number", default=0,
+            name="lustre_gb", meaning=(
+                "Size of an FSx for Lustre file system shared by the nodes, in GiB; 0: "
+                "none."
+            ), kind="number", default=0,
             check="contains([0, 1200], var.lustre_gb) || var.lustre_gb % 2400 == 0",
             message="0, 1200, or a multiple of 2400.",
         )  # fmt: skip
         yield Variable(
-            name="lustre_mb_per_s_per_tib", meaning="Its throughput for each TiB.", kind="number", default=250,
+            name="lustre_mb_per_s_per_tib", meaning=(
+                "Throughput of the FSx for Lustre file system per TiB, in "
+                "MB/s."
+            ), kind="number", default=250,
             check="contains([125, 250, 500, 1000], var.lustre_mb_per_s_per_tib)", message="125, 250, 500 or 1000.",
         )  # fmt: skip
     yield tags_variable()
@@ -255,14 +264,17 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
         yield "the device plugin of the accelerators' vendor runs in the cluster: images of Amazon Linux 2023 lack it"
     if any(pool.has_commitment for pool in pools):
         yield (
-            "a reserved price is a commitment (Savings Plan, Reserved Instance) that is bought apart; name a capacity "
-            "reservation or Capacity Block in capacity_reservations to be sure of the machines"
+            "a reserved price is a commitment (Savings Plan, Reserved Instance) that is bought separately; name a "
+            "capacity "
+            "reservation or Capacity Block in capacity_reservations to be sure to get the machines"
         )
     if any(pool.together for pool in pools):
-        yield "nodes that work together share one subnet and placement group, with EFA where their type has it"
+        yield "nodes that work together share one subnet and placement group, with EFA if their type supports it"
     if any(pool.first < pool.nodes for pool in pools):
-        yield "a cluster autoscaler brings the nodes beyond those that stay on, when pods ask for them"
-    yield "disks (gp3, 1,000 MiB/s, the most there is) hold the weights once, and 100 GB of system, images and logs"
+        yield "a cluster autoscaler adds nodes beyond the permanent ones when pods request them"
+    yield (
+        "disks (gp3, 1,000 MiB/s, the most there is) hold one copy of the weights and 100 GB of system, images and logs"
+    )
 
 
 MODULE = PoolModule(

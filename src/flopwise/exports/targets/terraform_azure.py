@@ -100,11 +100,11 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings) -> Iterator[
         check='alltrue([for zone in var.zones : contains(["1", "2", "3"], zone)])', message='"1", "2" or "3".',
     )  # fmt: skip
     yield Variable(
-        name="disk_gb", meaning="Disk of a node, in GB; never below what the plan needs.", kind="number", default=0,
+        name="disk_gb", meaning="Disk of a node, in GB; at least what the plan needs.", kind="number", default=0,
     )  # fmt: skip
     if any(pool.spot for pool in pools):
         yield Variable(
-            name="spot_max_price", meaning="Most to pay for a spot node, USD an hour; -1: the price on demand.",
+            name="spot_max_price", meaning="Highest price of a spot node, in USD per hour; -1: the on-demand price.",
             kind="number", default=-1, check="var.spot_max_price == -1 || var.spot_max_price > 0",
             message="-1, or above 0.",
         )  # fmt: skip
@@ -117,14 +117,14 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings) -> Iterator[
 
 
 def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
-    yield "the AKS cluster exists; pools take the operating system and network of its choice"
+    yield "the AKS cluster exists; pools use its operating system and network"
     if any(pool.resource for pool in pools):
         yield "AKS installs the driver; the vendor's device plugin runs in the cluster"
     if any(pool.has_commitment for pool in pools):
-        yield "a reserved price is a reservation or savings plan that is bought apart"
+        yield "a reserved price is a reservation or savings plan that is bought separately"
     if any(pool.together for pool in pools):
         yield "nodes that work together share a proximity placement group; sizes with an r have InfiniBand"
-    yield "disks hold the weights once, and 100 GB of system, images and logs"
+    yield "disks hold one copy of the weights and 100 GB of system, images and logs"
 
 
 MODULE = PoolModule(

@@ -129,19 +129,19 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings) -> Iterator[
     yield Variable(name="region", meaning="GCP region of the cluster.", default=pools[0].region)
     yield Variable(name="location", meaning="Zone of a zonal cluster; empty: the region.", default="")
     yield Variable(
-        name="zones", meaning="Zones of the nodes, where the machines are to be had (default: those of the cluster).",
+        name="zones", meaning="Zones of the nodes, where the machines are available (default: those of the cluster).",
         kind="list(string)", default=[], check='alltrue([for zone in var.zones : startswith(zone, "${var.region}-")])',
         message="Zones of the region, such as us-central1-a.",
     )  # fmt: skip
     yield Variable(
-        name="disk_gb", meaning="Boot disk of a node, in GB; never below what the plan needs.", kind="number",
+        name="disk_gb", meaning="Boot disk of a node, in GB; at least what the plan needs.", kind="number",
         default=0,
     )  # fmt: skip
     if any(pool.has_commitment for pool in pools):
         yield Variable(name="reservations", meaning="Reservations by node pool.", kind="map(string)", default={})
     if any(pool.together for pool in pools):
         yield Variable(
-            name="gpu_networks", meaning="Further networks of the nodes, for GPUDirect between them.",
+            name="gpu_networks", meaning="Additional networks of the nodes, for GPUDirect between them.",
             kind="list(object({ network = string, subnetwork = string }))", default=[],
         )  # fmt: skip
     yield tags_variable()
@@ -152,11 +152,14 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
     if any(pool.accelerator.kind == "gpu" for pool in pools):
         yield "GKE installs its latest driver, and taints the nodes nvidia.com/gpu=present:NoSchedule by itself"
     if any(pool.has_commitment for pool in pools):
-        yield "a reserved price is a committed use discount that is bought apart; name a reservation in `reservations`"
+        yield (
+            "a reserved price is a committed use discount that is bought separately; name a reservation in "
+            "`reservations`"
+        )
     if any(pool.together for pool in pools):
         yield "nodes that work together are placed compactly; GPUDirect needs the networks in `gpu_networks`"
-    yield "the pool begins empty: GKE's autoscaler brings nodes when pods ask for them"
-    yield "boot disks hold the weights once, and 100 GB of system, images and logs"
+    yield "the pool starts empty: GKE's autoscaler adds nodes when pods request them"
+    yield "boot disks hold one copy of the weights and 100 GB of system, images and logs"
 
 
 MODULE = PoolModule(

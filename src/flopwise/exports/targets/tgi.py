@@ -37,16 +37,16 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     job = deployment.serving
     assert job is not None
     if deployment.task == "encode":
-        yield "TGI answers with text, not with vectors: plan with --engine vllm or sglang"
+        yield "TGI generates text, not embeddings: plan with --engine vllm or sglang"
     if job.layout.pp > 1 or job.layout.dp > 1 or job.layout.ep > 1 or deployment.nodes_per_replica > 1:
-        yield f"TGI cuts a model by tensors, on one machine; the plan has {job.layout.text}: plan with --engine vllm"
+        yield f"TGI splits a model by tensors on one machine; the plan has {job.layout.text}: plan with --engine vllm"
     if job.kv_dtype.name not in {*PLAIN, "fp8"}:
         yield f"TGI has no cache in {job.kv_dtype.name}: plan with --kv-dtype bf16 or fp8"
     if job.weights.name == "fp32":
         yield "TGI has no weights in fp32: plan with --weights bf16"
     how = draft_source(deployment)
     if how is not None and how.kind != "ngram":
-        yield f"TGI speculates by n-grams, not by {how.kind}: plan with --draft ngram"
+        yield f"TGI speculates with n-grams, not with {how.kind}: plan with --draft ngram"
 
 
 def command(deployment: Deployment) -> Command:
@@ -65,7 +65,7 @@ def command(deployment: Deployment) -> Command:
     if (how := draft_source(deployment)) is not None:
         args += ["--speculate", str(how.tokens)]
     args += ["--hostname", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a container's own
-    queue = f"more than {QUEUE * most:,} requests in the server, {QUEUE} for each that runs, are refused"
+    queue = f"more than {QUEUE * most:,} requests in the server ({QUEUE} per running request) are refused"
     made = Command(
         args=tuple(args), env={"PREFIX_CACHING": "1" if caches_prefixes(deployment) else "0"},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT, health_path="/health",

@@ -54,9 +54,9 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     if "activations" in offload or len(offload) == 1:
         yield "torchtitan offloads parameters, gradients and states together, and no activations"
     if layout["recompute_every"] > 1:
-        yield "torchtitan computes all blocks again, or all in part, not every n-th"
+        yield "torchtitan recomputes all blocks, fully or in part, not every n-th"
     if layout["zero"] and layout["shard"] and layout["cp"] > 1:
-        yield "torchtitan's groups of HSDP hold whole sequences; plan again without --shard"
+        yield "HSDP groups of torchtitan hold whole sequences; plan again without --shard"
     if deployment.accelerator.vendor.lower() not in {"nvidia", "amd", "intel"}:
         yield f"torchtitan runs on NVIDIA, AMD and Intel GPUs, not on {deployment.accelerator.name}"
 
@@ -146,10 +146,13 @@ def _pipeline(deployment: Deployment) -> Iterator[tuple[str, str]]:
 def _assumptions(deployment: Deployment) -> Iterator[str]:
     layout = deployment.candidate.layout
     yield "optimizer and schedule are those of torchtitan's configuration, the learning rate too if none is given"
-    yield "CUDA graphs are off: the plan's memory and times are without them"
+    yield "CUDA graphs are off, as in the plan's memory and times"
     yield f"--data: a folder or a hub id with a column `text`, read as torchtitan reads {DATASET}"
     yield "--model-path: the folder of the tokenizer (torchtitan's scripts/download_hf_assets.py)"
     if layout["zero"] in {1, 2}:
-        yield f"FSDP2 shards gradients with optimizer states: ZeRO {layout['zero']} is FSDP that keeps gathered weights"
+        yield (
+            f"FSDP2 shards gradients together with optimizer states: ZeRO {layout['zero']} is FSDP that keeps "
+            "gathered weights"
+        )
     if not layout["stack"].startswith("fsdp"):
         yield f"the plan's times and memory are those of {layout['stack']}: plan with --stack fsdp-compile"

@@ -45,7 +45,7 @@ def export(deployment: Deployment) -> Files:
         _runtime(deployment, spec), one,
         assumptions=(
             *command.assumptions, *training.run_notes(deployment),
-            "Kubeflow Trainer 2.3 is installed; its torch policy tells each pod its number and the first one's address",
+            "Kubeflow Trainer 2.3 is installed; its torch policy gives each pod its rank and the first pod's address",
         ),
     )  # fmt: skip
 

@@ -53,8 +53,8 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     tp, dp, ep = int(job.layout.tp), int(job.layout.dp), int(job.layout.ep)
     if ep not in {1, tp * dp}:
         yield (
-            f"experts are spread over {ep} of {tp * dp} devices; vLLM spreads them over all or cuts each over all: "
-            "plan with --engine sglang, or take another candidate (--rank)"
+            f"experts are spread over {ep} of {tp * dp} devices; vLLM spreads them over all devices, or splits each "
+            "over all: plan with --engine sglang, or take another candidate (--rank)"
         )
     if job.kv_dtype.name not in {*PLAIN, *CACHE}:
         yield f"vLLM has no cache in {job.kv_dtype.name}: plan with --kv-dtype {', '.join(('bf16', *CACHE))}"

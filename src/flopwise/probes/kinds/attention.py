@@ -46,5 +46,5 @@ def _task(bench: Bench, shape: AttentionShape, what: AttentionPass, dtype: str) 
         shape={"batch": b, "heads": h, "kv_heads": kv, "seq": s, "dim": d},
         needs_bytes=b * d * s * (4.0 + size) * (3 * h + 5 * h * (what == "training")) + 8.0 * eager * b * h * s * s,
         prepare=partial(bench.backend.attention, shape, what, dtype),
-        note="plain operations, masked pairs computed, too" if eager and what == "prefill" else "",
+        note="unfused operations; masked pairs are computed as well" if eager and what == "prefill" else "",
     )  # fmt: skip

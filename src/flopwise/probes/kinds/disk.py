@@ -52,31 +52,31 @@ class Scratch:
         try:
             self._open(folder)
         except OSError as fault:
-            self._fault = f"{folder}: no file can be made there ({fault.strerror or fault})"
+            self._fault = f"{folder}: a file cannot be created there ({fault.strerror or fault})"
 
     def _open(self, folder: Path) -> None:
         handle, name = tempfile.mkstemp(prefix=".flopwise-probe-", dir=folder)
         self._handle, self._path = handle, Path(name)
         direct = getattr(os, "O_DIRECT", 0)
-        how = "page cache in it"
+        how = "page cache included"
         if direct:
             with suppress(OSError):
                 past = os.open(name, os.O_RDWR | direct)
                 os.close(handle)
                 self._handle, how = past, "past the page cache"
-        if how == "page cache in it" and sys.platform == "darwin":
+        if how == "page cache included" and sys.platform == "darwin":
             import fcntl  # noqa: PLC0415 - not on every system
 
             fcntl.fcntl(self._handle, fcntl.F_NOCACHE, 1)
             how = "past the page cache"
-        self._drops = how == "page cache in it" and hasattr(os, "posix_fadvise")
+        self._drops = how == "page cache included" and hasattr(os, "posix_fadvise")
         if self._drops:
             how = "page cache dropped before it is read"
         if os.name == "posix":
             self._path.unlink()
             self._path = None
         kind = _file_system(folder)
-        memory = ", which is memory and no disk" if kind in {"tmpfs", "ramfs"} else ""
+        memory = ", which is memory, not a disk" if kind in {"tmpfs", "ramfs"} else ""
         self.note = f"{kind}{memory}, {how}" if kind else how
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ def _pread(handle: int, target: mmap.mmap, place: int) -> int:
 
 def _whole(act: Callable[[int, mmap.mmap, int], int], handle: int, data: mmap.mmap, place: int) -> None:
     if act(handle, data, place) != len(data):
-        raise OSError(errno.EIO, "a request was not done to its end; is the disk full?")
+        raise OSError(errno.EIO, "a request was not completed; is the disk full?")
 
 
 def _sync(handle: int) -> None:
@@ -182,7 +182,7 @@ def _file_system(folder: Path) -> str:
 def tasks(bench: Bench) -> Iterator[list[Task]]:
     """In a row by large requests, at random by small ones, one and several at once."""
     if not hasattr(os, "preadv"):
-        raise NothingToMeasureError("this system reads no file at a place")
+        raise NothingToMeasureError("this system cannot read a file at an offset")
     try:
         free = shutil.disk_usage(bench.folder).free
     except OSError as fault:

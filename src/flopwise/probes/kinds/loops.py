@@ -21,7 +21,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
     found = list[Task]()
     for n in SIZES:
         entries = min(n * n, MOST_PRODUCTS // n)
-        part = f"measured on {entries:,} of {n * n:,} entries of the result, and scaled" if entries < n * n else ""
+        part = f"measured on {entries:,} of {n * n:,} entries of the result and scaled up" if entries < n * n else ""
         naive = partial(_naive, n, entries)
         whole = partial(bench.backend.matmul, n, n, n, "fp32")
         found += [

@@ -22,7 +22,7 @@ MOST_PEERS = 3
 def tasks(bench: Bench) -> Iterator[list[Task]]:
     """Both directions; raises NothingToMeasureError for a processor."""
     if bench.backend.device.kind == "cpu":
-        raise NothingToMeasureError("a processor alone has nothing to send to")
+        raise NothingToMeasureError("a CPU has no device to send to")
     backend = cast("TorchBackend", bench.backend)
     here = backend.device.id
     sizes = QUICK_SIZES if bench.quick else SIZES

@@ -60,6 +60,22 @@ class SimulateAnswer(Result):
     cache: CacheReport | None = None
     sessions: SessionReport | None = None  # where prompts share what answers leave
 
+    @classmethod
+    def of(
+        cls,
+        request: SimulationRequest,
+        replicas: int,
+        slo: Slo,
+        attain: float,
+        on_compile: Callable[[], None] | None = None,
+    ) -> SimulateAnswer:
+        """The run of `replicas`; with a cache what it saves where `attain` of the requests hold `slo`."""
+        total = replicas + request.prefill_pool(replicas)
+        answer = simulation_answer(request, request.run_fixed(replicas, on_compile), replicas=total, slo=slo)
+        return (
+            answer if request.cache is None else replace(answer, cache=_cache_report(request, answer, replicas, attain))
+        )
+
     @property
     def verdict(self) -> str:
         """The answer in a sentence: what users see, and how many in time."""
@@ -75,7 +91,7 @@ class SimulateAnswer(Result):
         if any(limit is not None for limit in self.slo):
             text += f"; {format_percent(found.goodput_frac)} within the objective"
         if found.mean_queue > max(found.mean_running, 1.0):
-            text += "; the replicas do not keep up"
+            text += "; the replicas cannot keep up"
         usd = format_cost(self.usd_per_million_output_tokens)
         return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
 
@@ -126,15 +142,6 @@ class SimulateAnswer(Result):
         """What a million output tokens of this run cost; None without a price."""
         _, made = self.simulated.tokens
         return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
-
-
-def fixed_answer(
-    request: SimulationRequest, replicas: int, slo: Slo, attain: float, on_compile: Callable[[], None] | None = None
-) -> SimulateAnswer:
-    """The run of a fixed number of `replicas`; with a cache what it saves where `attain` of the requests hold `slo`."""
-    total = replicas + request.prefill_pool(replicas)
-    answer = simulation_answer(request, request.run_fixed(replicas, on_compile), replicas=total, slo=slo)
-    return answer if request.cache is None else replace(answer, cache=_cache_report(request, answer, replicas, attain))
 
 
 def simulation_answer(
@@ -200,9 +207,11 @@ def _technique_notes(job: ServeJob) -> Iterator[str]:
     """What is assumed of techniques, and what their simulation adds to it."""
     yield from technique_assumptions(job)
     if job.techniques.hit_frac:
-        yield "every prompt has its share of hits; what is preempted is computed again in full"
+        yield "every prompt has the same share of cache hits; preempted sequences are recomputed in full"
     if job.techniques.speculation is not None:
-        yield "the rounds of each answer are drawn; gaps between tokens (ITL) are those between rounds"
+        yield (
+            "the tokens accepted in each round are drawn at random; gaps between tokens (ITL) are those between rounds"
+        )
 
 
 def _run_notes(request: SimulationRequest) -> Iterator[str]:
@@ -210,27 +219,32 @@ def _run_notes(request: SimulationRequest) -> Iterator[str]:
     limits, traffic = request.replica.limits, request.traffic
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
-    yield "a run repeats exactly with its seed; its intervals are those of the step times that it is made of"
+    yield "the same seed gives exactly the same run; its intervals are those of the step times behind it"
     if traffic.arrivals == "diurnal":
-        yield "requests come from midnight on; their rate is the mean of whole days"
+        yield "the simulation starts at midnight; the given rate is the mean over whole days"
     if traffic.turns is not None:
-        yield "turns send their whole history again; pauses are exponential, people's and tools' drawn apart"
+        yield "each turn sends the whole history again; pauses are exponential, drawn separately for people and tools"
     if request.stores:
         yield (
-            "stores bring prefixes while requests wait, one after another over one link; writing to them takes no "
-            "time, and a replica finds only what it has put there itself"
+            "a request waits while a store loads its prefix, and loads share one link, one at a time; writing to a "
+            "store takes no time, and a replica reads only the prefixes that it has stored itself"
         )
     yield from _idle_policy_note(request.scheduling.policy, request.trace)
     if request.trace.alike and (traffic.users or 0) > 1 and not traffic.together:
-        yield "users who ask alike begin one after the other, while the first is answered (--together: all at once)"
+        yield "users with identical requests start one after another, during the first answer (--together: all at once)"
 
 
 def _idle_policy_note(policy: str, trace: RequestTrace) -> Iterator[str]:
     """That a policy orders by what the requests do not have."""
     if policy == "priority" and trace.priority.min() == trace.priority.max():
-        yield "all requests have one priority (a trace file's column priority): first come, first served"
+        yield (
+            "all requests have the same priority (column `priority` of a trace file), so that order is first come, "
+            "first served"
+        )
     if policy == "deadline" and trace.deadline_ps.max() < 0:
-        yield "no request has a deadline (a trace file's column deadline_s): first come, first served"
+        yield (
+            "no request has a deadline (column `deadline_s` of a trace file), so that order is first come, first served"
+        )
 
 
 def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str], ...]:
@@ -239,11 +253,11 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
     pool = scheduling.prefill_replicas or scheduling.prefill_gpus * replicas // (gpus + scheduling.prefill_gpus)
     split = f" ({pool} for prompts)" if pool else ""
     rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
-    rate = "as they are answered" if traffic.users else rate
+    rate = "each after an answer" if traffic.users else rate
     users = f"{traffic.users:,} users" if traffic.users else traffic.arrivals
     source = f"from {traffic.trace.name}" if traffic.trace else users
     return (
-        ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
+        ("replicas", f"{replicas:,}, each of {gpus} x {job.cluster.accelerator.name}{split}"),
         ("layout", job.layout.text),
         ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}"),
         ("engine", f"{job.engine.name}; {scheduling.policy}, {scheduling.balancer}"),

@@ -104,7 +104,10 @@ class Autoscaling:
             if not low <= value <= high:
                 raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
         if any(not 0 <= count <= self.most for count in self.by_hour):
-            raise SpecError(f"autoscaling: replicas by the hour are out of range; allowed: 0 to the most, {self.most}")
+            raise SpecError(
+                "autoscaling: the fewest replicas by hour are out of range; allowed: 0 to the most replicas, "
+                f"{self.most}"
+            )
 
     @classmethod
     def of(cls, spec: AutoscaleSpec) -> Autoscaling | None:

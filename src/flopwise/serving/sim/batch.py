@@ -64,7 +64,7 @@ class BatchQueue:
     interruptions_per_s: float = 0.0  # of a worker, or of the instance that several share
     workers_per_instance: int = 1  # that are taken back, and come back, together
     replace_s: float = 0.0  # mean time until another machine is found
-    checkpoint_every_s: float | None = None  # progress is saved; None: requests in flight start anew
+    checkpoint_every_s: float | None = None  # progress is saved; None: requests in flight start again
     checkpoint_s: float = 0.0  # each save keeps a worker busy so long
     deadline_s: float | None = None
     spot_usd_per_hour: float = 0.0
@@ -210,11 +210,11 @@ def simulate_queue(
         raise SpecError(f"{trials} trials; allowed: 1 to 1,000,000")
     factors = np.ones(trials) if speeds is None else speeds
     if queue.fallback_workers and queue.deadline_s is None:
-        raise SpecError("workers to fall back on are given, but no deadline that would call for them")
+        raise SpecError("fallback workers need a deadline, and none is given")
     if long_run_frac(queue) < LEAST_FRAC:
         raise InfeasibleError(
-            f"a worker is taken back every {1 / queue.interruptions_per_s:.3g} s on average, boots for "
-            f"{queue.boot_s:.3g} s and has requests {queue.flight_s:.3g} s in flight: the queue never empties; use "
+            f"a worker is interrupted every {1 / queue.interruptions_per_s:.3g} s on average, takes "
+            f"{queue.boot_s:.3g} s to boot and {queue.flight_s:.3g} s for a request: the queue never empties; use "
             "on-demand workers, or save progress more often"
         )
     rows = []
@@ -240,7 +240,7 @@ def _trial(queue: BatchQueue, rng: Rng) -> tuple[float, float, int, bool]:
                 return _fallen_back(queue, lives, switch, end, goal)
         elif end is not None and end <= span:
             return end, lives.up_s(end) / HOUR_S * queue.spot_usd_per_hour, lives.interruptions(end), False
-    raise InfeasibleError("interruptions undo the work faster than it is done: the queue does not empty")
+    raise InfeasibleError("interruptions undo the work faster than workers do it: the queue never empties")
 
 
 def _spans(queue: BatchQueue, goal: float) -> Iterator[float]:
@@ -396,6 +396,66 @@ class BatchAnswer(Result):
     assumptions: tuple[str, ...]
     table = "sweep"
 
+    @classmethod
+    def of(
+        cls,
+        request: BatchRequest,
+        job: ServeJob,
+        wanted: MachineSpec,
+        facts: Facts,
+        notes: tuple[str, ...],
+        report: Callable[[int, int], None] | None = None,
+    ) -> BatchAnswer:
+        """The queue worked off by replicas of `job`, which has no lengths yet, on machines as `wanted`.
+
+        As many requests are in flight as their memory holds. Each trial draws the lives of the workers and, from the
+        measured errors of predicted throughput, a rate.
+
+        Raises:
+            SpecError: the model does not generate.
+            InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
+            MissingFactError: how often machines are taken back is not known.
+        """
+        assert request.queue is not None
+        if not job.decodes:
+            raise SpecError(f"{job.model.name} answers in one pass; queues are simulated for models that generate")
+        inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
+        job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers
+        machines = _WorkerMachines(
+            spot=replace(wanted, purchase="spot", price=request.spot_price).cluster(gpus, facts),
+            on_demand=replace(wanted, purchase="on_demand").cluster(gpus, facts), provider=wanted.provider, facts=facts,
+        )  # fmt: skip
+        notes = (*notes, *job.model.notes, *technique_assumptions(job))
+        worker = estimate(job)
+        if not worker.max_concurrency:
+            raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
+        if request.workers * worker.max_concurrency > request.queue:
+            worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
+        job = worker.job
+        interruptions_per_s, spot_notes = _interruptions(request, machines)
+        queue = _queue(request, worker, interruptions_per_s, machines)
+        outcome, own = _trials(queue, worker, request, request.trials, report)
+        counts = {max(1, round(request.workers * factor)) for factor in SWEEP} - {request.workers}
+        trials = min(request.trials, SWEEP_TRIALS)
+        others = [_trials(replace(queue, workers=count), worker, request, trials)[1] for count in sorted(counts)]
+        slow = worker.throughput.band.quantile(1.0 - CONFIDENCE)
+        fewest = fewest_on_demand(replace(queue, requests_per_s=queue.requests_per_s * slow))
+        return BatchAnswer(
+            job=job,
+            estimate=worker,
+            queue=queue,
+            outcome=outcome,
+            long_run_frac=long_run_frac(queue),
+            on_demand=_constant_workers("on demand", queue, worker, queue.workers),
+            fewest_on_demand=None
+            if fewest is None
+            else _constant_workers("on demand, the fewest", queue, worker, fewest),
+            sweep=tuple(sorted([own, *others], key=lambda row: row.workers)),
+            priced=machines.spot.usd_per_gpu_hour is not None and machines.on_demand.usd_per_gpu_hour is not None,
+            settings=_settings(job, queue, request, machines),
+            assumptions=tuple(dict.fromkeys((*notes, *job.cluster.assumptions, *spot_notes, *_guesses(request)))),
+        )
+
     @property
     def verdict(self) -> str:
         """The answer in a sentence: how long the queue takes, for how much, and the odds of its deadline."""
@@ -459,63 +519,6 @@ class _WorkerMachines:
     facts: Facts
 
 
-def queue_answer(
-    request: BatchRequest,
-    job: ServeJob,
-    wanted: MachineSpec,
-    facts: Facts,
-    notes: tuple[str, ...],
-    report: Callable[[int, int], None] | None = None,
-) -> BatchAnswer:
-    """The queue worked off by replicas of `job`, which has no lengths yet, on machines as `wanted`.
-
-    As many requests are in flight as their memory holds. Each trial draws the lives of the workers and, from the
-    measured errors of predicted throughput, a rate.
-
-    Raises:
-        SpecError: the model does not generate.
-        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
-        MissingFactError: how often machines are taken back is not known.
-    """
-    assert request.queue is not None
-    if not job.decodes:
-        raise SpecError(f"{job.model.name} answers in one pass; a queue is worked off by models that generate")
-    inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
-    job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers
-    machines = _WorkerMachines(
-        spot=replace(wanted, purchase="spot", price=request.spot_price).cluster(gpus, facts),
-        on_demand=replace(wanted, purchase="on_demand").cluster(gpus, facts), provider=wanted.provider, facts=facts,
-    )  # fmt: skip
-    notes = (*notes, *job.model.notes, *technique_assumptions(job))
-    worker = estimate(job)
-    if not worker.max_concurrency:
-        raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
-    if request.workers * worker.max_concurrency > request.queue:
-        worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
-    job = worker.job
-    interruptions_per_s, spot_notes = _interruptions(request, machines)
-    queue = _queue(request, worker, interruptions_per_s, machines)
-    outcome, own = _trials(queue, worker, request, request.trials, report)
-    counts = {max(1, round(request.workers * factor)) for factor in SWEEP} - {request.workers}
-    trials = min(request.trials, SWEEP_TRIALS)
-    others = [_trials(replace(queue, workers=count), worker, request, trials)[1] for count in sorted(counts)]
-    slow = worker.throughput.band.quantile(1.0 - CONFIDENCE)
-    fewest = fewest_on_demand(replace(queue, requests_per_s=queue.requests_per_s * slow))
-    return BatchAnswer(
-        job=job,
-        estimate=worker,
-        queue=queue,
-        outcome=outcome,
-        long_run_frac=long_run_frac(queue),
-        on_demand=_constant_workers("on demand", queue, worker, queue.workers),
-        fewest_on_demand=None if fewest is None else _constant_workers("on demand, the fewest", queue, worker, fewest),
-        sweep=tuple(sorted([own, *others], key=lambda row: row.workers)),
-        priced=machines.spot.usd_per_gpu_hour is not None and machines.on_demand.usd_per_gpu_hour is not None,
-        settings=_settings(job, queue, request, machines),
-        assumptions=tuple(dict.fromkeys((*notes, *job.cluster.assumptions, *spot_notes, *_guesses(request)))),
-    )
-
-
 def mean_lengths(request: BatchRequest) -> tuple[float, float]:
     """Mean tokens of a prompt and of an answer.
 
@@ -526,7 +529,7 @@ def mean_lengths(request: BatchRequest) -> tuple[float, float]:
         prompt, answer = (Lengths.parse(str(length)).mean for length in lengths)
         return prompt, answer
     if request.input_tokens or request.output_tokens:
-        raise OptionError("lengths_from", "says how long requests are; leave --input and --output out")
+        raise OptionError("lengths_from", "gives the lengths of requests; leave out --input and --output")
     columns = read_trace_columns(request.lengths_from)
     return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
 
@@ -542,8 +545,8 @@ def _interruptions(request: BatchRequest, machines: _WorkerMachines) -> tuple[fl
     provider = offer.provider if offer is not None else machines.provider
     if provider is None:
         raise MissingFactError(
-            "how often spot instances of machines without a --provider are taken back is not known; give "
-            "--spot-interruptions, such as 0.1/day (0: never), or a --provider"
+            "the rate of spot interruptions depends on the provider, and none is given; give --provider, or "
+            "--spot-interruptions such as 0.1/day (0: never)"
         )
     record = machines.facts.spot(provider, machines.spot.accelerator.name)
     return record.interruptions_per_s, (f"spot interruptions: {record.text}",)
@@ -611,23 +614,23 @@ def _settings(
 ) -> tuple[tuple[str, str], ...]:
     gpus, every = job.num_gpus, queue.checkpoint_every_s
     rate, together = queue.interruptions_per_s, queue.workers_per_instance
-    what = "worker" if together == 1 else f"instance of {together:,} workers, which go together"
+    what = "worker" if together == 1 else f"instance of {together:,} workers, which are interrupted together"
 
     def price(cluster: Cluster) -> str:
         if cluster.usd_per_gpu_hour is None:
             return "price unknown"
         whose = cluster.price_source.partition(",")[0] or "given"
-        return f"{format_usd(cluster.usd_per_gpu_hour * gpus)} a worker and hour ({whose})"
+        return f"{format_usd(cluster.usd_per_gpu_hour * gpus)} per worker-hour ({whose})"
 
     return (
-        ("workers", f"{queue.workers:,} x {gpus} {job.cluster.accelerator.name}, spot"),
+        ("workers", f"{queue.workers:,} on spot, each of {gpus} x {job.cluster.accelerator.name}"),
         ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}; engine {job.engine.name}"),
         *technique_settings(job),
         ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
         ("a worker", f"{queue.requests_per_s:,.3g} requests/s with {queue.in_flight:,.0f} in flight"),
-        ("taken back", f"{rate * DAY_S:,.3g} a day and {what}; the next one after {format_seconds(queue.replace_s)}"),
+        ("interruptions", f"{rate * DAY_S:,.3g} per day and {what}; replaced after {format_seconds(queue.replace_s)}"),
         ("boot", format_seconds(queue.boot_s)),
-        ("progress", "requests in flight start anew" if every is None else f"saved every {format_seconds(every)}"),
+        ("progress", "requests in flight start again" if every is None else f"saved every {format_seconds(every)}"),
         ("deadline", "none" if queue.deadline_s is None else format_seconds(queue.deadline_s)),
         ("fallback", f"{request.fallback:,} on-demand workers" if request.fallback else "none"),
         ("spot", price(machines.spot)),
@@ -638,8 +641,8 @@ def _settings(
 def _guesses(request: BatchRequest) -> Iterator[str]:
     """What is assumed where nothing is said."""
     if request.cold_start is None:
-        yield "a worker starts as its engine does, weights read from local storage (--cold-start)"
+        yield "a worker's cold start is that of its engine, with weights on local storage (--cold-start)"
     if request.replace_s is None:
-        yield f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)"
-    yield "all spot machines are there at the start; the lives of instances are exponential and independent"
-    yield "trials differ in interruptions and, together, in the measured error of predicted throughput"
+        yield f"an interrupted spot instance is replaced after {format_seconds(REPLACE_S)} on average (--replace)"
+    yield "all spot instances are available at the start; their lifetimes are exponential and independent"
+    yield "trials draw the interruptions and the error of the predicted throughput, as measured"

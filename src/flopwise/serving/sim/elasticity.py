@@ -61,6 +61,67 @@ class AutoscaleAnswer(Result):
     unreached: str | None  # why there is no fixed peak
     notes: tuple[str, ...]
 
+    @classmethod
+    def of(
+        cls,
+        request: SimulationRequest,
+        rule: Autoscaling,
+        slo: Slo,
+        *,
+        attain: float | None = None,
+        compare: bool = True,
+        cache: ResponseCache | None = None,
+        on_compile: Callable[[], None] | None = None,
+        report: Callable[[float, float], None] | None = None,
+    ) -> AutoscaleAnswer:
+        """The run of an autoscaler, beside fixed replicas where `compare`, and beside the same without the cache.
+
+        Raises:
+            SpecError: a share out of range or without an objective, traffic that follows its answers, a prompt pool.
+        """
+        if attain is not None and not 0 < attain <= 1:
+            raise SpecError(f"attainment {attain:g} is out of range; allowed: above 0, up to 1")
+        if attain is not None and not has_objective(slo):
+            raise SpecError(
+                "--attain is the share of requests that meet --ttft, --tpot or --latency: give one of these"
+            )
+        _check(request)
+        if rule.cold_start_s is None:
+            rule = replace(
+                rule, cold_start_s=replica_start_s(request.job, request.facts.storage(DEFAULT_STORAGE), request.facts)
+            )
+        request = request.with_cache(cache)
+        run = request.run_elastic(rule, on_compile, report)
+        rows = [_elastic_row("autoscaler", request, run, slo)]
+        target = unreached = None
+        if compare:
+            if has_objective(slo):
+                target = rows[0].summary.goodput_frac if attain is None else attain
+            peak, unreached = _peak(request, slo, target, run.most)
+            if peak is not None:
+                rows.append(_fixed_row(FIXED_PEAK, request, slo, peak))
+            rows.append(_fixed_row("fixed, as many on average", request, slo, max(round(run.mean), 1)))
+        if cache is not None:
+            bare = request.without_cache
+            rows.append(_elastic_row("autoscaler without cache", bare, bare.run_elastic(rule), slo))
+        answer = simulation_answer(request, run.simulated, replicas=run.most, slo=slo, hours=run.paid_s / HOUR_S)
+        _, _, what = answer.settings[0][1].partition(" x ")
+        replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, of {what}")
+        cold = format_seconds(rule.starts_in_s)
+        text = (
+            f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas"
+            f"{', the fewest by the hour' if rule.by_hour else ''}; every "
+            f"{format_seconds(rule.tick_s)}; cold start {cold}, cool-down {format_seconds(rule.cool_down_s)}"
+        )
+        answer = replace(answer, settings=(replicas, ("autoscaler", text), *answer.settings[1:]))
+        notes = (
+            f"a machine is billed from when it is requested, {cold} before it serves, until it has drained",
+            "machines are always available; a draining replica counts towards the maximum",
+        )
+        return AutoscaleAnswer(
+            answer=answer, elastic=run, provisions=tuple(rows), attain=target, unreached=unreached, notes=notes
+        )
+
     @property
     def verdict(self) -> str:
         """The answer in a sentence: the replicas and their price, what users see, and what the fixed peak costs."""
@@ -134,64 +195,6 @@ def replica_start_s(job: ServeJob, drive: Storage, facts: Facts) -> float:
     return facts.start_s("machine") + cold_start(job, drive).seconds
 
 
-def autoscaling_report(
-    request: SimulationRequest,
-    rule: Autoscaling,
-    slo: Slo,
-    *,
-    attain: float | None = None,
-    compare: bool = True,
-    cache: ResponseCache | None = None,
-    on_compile: Callable[[], None] | None = None,
-    report: Callable[[float, float], None] | None = None,
-) -> AutoscaleAnswer:
-    """The run of an autoscaler, beside fixed replicas where `compare`, and beside the same without the cache.
-
-    Raises:
-        SpecError: a share out of range or without an objective, traffic that follows its answers, a pool for prompts.
-    """
-    if attain is not None and not 0 < attain <= 1:
-        raise SpecError(f"attainment {attain:g} is out of range; allowed: above 0, up to 1")
-    if attain is not None and not has_objective(slo):
-        raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
-    _check(request)
-    if rule.cold_start_s is None:
-        rule = replace(
-            rule, cold_start_s=replica_start_s(request.job, request.facts.storage(DEFAULT_STORAGE), request.facts)
-        )
-    request = request.with_cache(cache)
-    run = request.run_elastic(rule, on_compile, report)
-    rows = [_elastic_row("autoscaler", request, run, slo)]
-    target = unreached = None
-    if compare:
-        if has_objective(slo):
-            target = rows[0].summary.goodput_frac if attain is None else attain
-        peak, unreached = _peak(request, slo, target, run.most)
-        if peak is not None:
-            rows.append(_fixed_row(FIXED_PEAK, request, slo, peak))
-        rows.append(_fixed_row("fixed, as many on average", request, slo, max(round(run.mean), 1)))
-    if cache is not None:
-        bare = request.without_cache
-        rows.append(_elastic_row("autoscaler without cache", bare, bare.run_elastic(rule), slo))
-    answer = simulation_answer(request, run.simulated, replicas=run.most, slo=slo, hours=run.paid_s / HOUR_S)
-    _, _, what = answer.settings[0][1].partition(" x ")
-    replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, of {what}")
-    cold = format_seconds(rule.starts_in_s)
-    text = (
-        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas"
-        f"{', the fewest by the hour' if rule.by_hour else ''}; every "
-        f"{format_seconds(rule.tick_s)}; cold start {cold}, cool-down {format_seconds(rule.cool_down_s)}"
-    )
-    answer = replace(answer, settings=(replicas, ("autoscaler", text), *answer.settings[1:]))
-    notes = (
-        f"machines are paid from the wish, {cold} before they serve, until the last answer of those that drain",
-        "machines can always be had; a draining replica counts into the most that there may be",
-    )
-    return AutoscaleAnswer(
-        answer=answer, elastic=run, provisions=tuple(rows), attain=target, unreached=unreached, notes=notes
-    )
-
-
 def replica_sizes(
     request_at: Callable[[int], SimulationRequest],
     tp: int,
@@ -205,7 +208,7 @@ def replica_sizes(
     In powers of two; an autoscaler's bounds and targets for each replica are scaled with its size. `request_at` gives
     the request of a tp; one that does not fit is a size with a reason, except at the `tp` that was asked for.
 
-    Raises: SpecError: less than one replica, or as `autoscaling_report`.
+    Raises: SpecError: less than one replica, or as `AutoscaleAnswer.of`.
     """
     total = (replicas if rule is None else rule.most) * tp
     if replicas < 1:
@@ -240,7 +243,9 @@ def scaled_rule(rule: Autoscaling, factor: float) -> Autoscaling:
 
 def _check(request: SimulationRequest) -> None:
     if request.traffic.users is not None or request.trace.follows:
-        raise SpecError("an autoscaler follows traffic that comes by itself: --trace or --rate, not --users or --turns")
+        raise SpecError(
+            "an autoscaler needs arrivals that do not depend on answers: --trace or --rate, not --users or --turns"
+        )
     if request.scheduling.prefill_replicas or request.scheduling.prefill_gpus:
         raise SpecError("an autoscaler has one pool of replicas; leave --prefill-replicas and --prefill-gpus out")
 
@@ -250,7 +255,7 @@ def _peak(request: SimulationRequest, slo: Slo, target: float | None, most: int)
     if target is None:
         return most, None
     if target == 0:
-        return None, "the autoscaler answers no request in time, so that there is nothing to hold"
+        return None, "no request meets its targets under the autoscaler, so that there is no attainment to compare"
     peak = fewest_replicas(request, slo, target, most)
     return peak, None if peak else f"no number of replicas answers {100 * target:.4g} % of the requests in time"
 

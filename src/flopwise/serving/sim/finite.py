@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,13 +12,26 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
-from flopwise.serving.sim.request import request_of
+from flopwise.serving.sim.request import SimulationRequest, request_of
+from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.source import Traffic
+from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import Scheduling
 
 ENOUGH_REQUESTS = 2_000
 """Short runs are drawn again, with other lengths and arrivals, until so many requests are simulated in all."""
 MOST_DRAWS = 8
+WHOLE_REQUESTS = 8_192
+"""Batch jobs of up to so many requests are simulated whole."""
+BATCHES = 4
+"""Full batches after which the pace of a long batch job is that of its middle."""
+
+
+class FiniteRun(NamedTuple):
+    """Means over the requests of a run, and its last draw; of a long batch job the first requests of a replica."""
+
+    means: RunMeans
+    simulated: SimulatedRun
 
 
 def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> ServeEstimate:
@@ -24,6 +39,14 @@ def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts
 
     The duration holds the first prompts, before which nothing is answered, and the drain of the longest answers, when
     few are left to share a step. What a step takes and what bounds it are those of the steady state under this load.
+
+    Source: `finite_run`. Raises: as `finite_run`.
+    """
+    return estimate(job, finite_run(job, traffic, replicas, facts).means)
+
+
+def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> FiniteRun:
+    """Simulate `replicas` that work off `traffic` to its end.
 
     Source: `flopwise.serving.sim`, run to the end; vLLM's and SGLang's serving benchmarks divide by the same duration.
     Assumes: lengths and arrivals as drawn; of a short run the mean of several draws.
@@ -33,15 +56,47 @@ def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts
         InfeasibleError: weights leave no room for a sequence.
     """
     if traffic.requests is None:
-        raise SpecError("how many requests the run has is not given")
-    pool = Scheduling(prefill_gpus=job.techniques.prefill_gpus)
-    alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
+        raise SpecError("the number of requests is not given")
+    at_once = traffic.together and (traffic.users or 0) >= traffic.requests
+    if at_once and traffic.requests > WHOLE_REQUESTS:
+        return _long_job(job, traffic, math.ceil(traffic.requests / replicas), facts)
     draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // traffic.requests))
     figures = []
     for seed in range(traffic.seed, traffic.seed + draws):
-        request = request_of(alone, replace(traffic, seed=seed), pool, facts, ())
-        run = request.run_fixed(replicas)
-        made = run.summary().output_tokens_per_s / job.output_tokens
-        tpot_s = np.nanmean(run.tpot_s) if job.output_tokens > 1 else 0.0
-        figures.append(np.array([np.nanmean(run.ttft_s), tpot_s, made / replicas]))
-    return estimate(job, RunMeans(*np.mean(figures, axis=0).tolist()))
+        run = _request(job, replace(traffic, seed=seed), facts).run_fixed(replicas)
+        figures.append(np.array(_means(job, run, replicas)))
+    return FiniteRun(RunMeans(*np.mean(figures, axis=0).tolist()), run)
+
+
+def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest:
+    pool = Scheduling(prefill_gpus=job.techniques.prefill_gpus)
+    return request_of(replace(job, techniques=replace(job.techniques, prefill_gpus=0)), traffic, pool, facts, ())
+
+
+def _means(job: ServeJob, run: SimulatedRun, replicas: int) -> RunMeans:
+    tpot_s = float(np.nanmean(run.tpot_s)) if job.output_tokens > 1 else 0.0
+    made = run.summary().output_tokens_per_s / job.output_tokens
+    return RunMeans(float(np.nanmean(run.ttft_s)), tpot_s, made / replicas)
+
+
+def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> FiniteRun:
+    """The share of one replica in a batch job: whole where it is short, else its beginning and then the pace there.
+
+    Source: the time of twice as many requests less that of so many leaves out filling and emptying the batch.
+    Assumes: each replica has an even share, all there from the start, so that waiting grows with the job.
+    """
+
+    def first_requests(count: int) -> SimulationRequest:
+        return _request(job, replace(traffic, requests=count, users=count), facts)
+
+    first = first_requests(WHOLE_REQUESTS // 2)
+    begin = max(WHOLE_REQUESTS // 2, BATCHES * first.replica.limits.max_batch * first.replica.schedulers)
+    run = first_requests(min(requests, 2 * begin)).run_fixed(1)
+    means = _means(job, run, 1)
+    if requests <= 2 * begin:
+        return FiniteRun(means, run)
+    half = (first if begin == WHOLE_REQUESTS // 2 else first_requests(begin)).run_fixed(1)
+    times = (requests - 2 * begin) / begin
+    seconds = (run.end_ps + times * (run.end_ps - half.end_ps)) / PS
+    ttft_s = means.ttft_s + times * (means.ttft_s - _means(job, half, 1).ttft_s)
+    return FiniteRun(RunMeans(ttft_s, means.tpot_s, requests / seconds), run)

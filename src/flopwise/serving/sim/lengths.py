@@ -52,7 +52,7 @@ class Lengths:
         lengths = _parse(text.strip())
         if lengths is None:
             raise SpecError(
-                f"length {text[:60]!r} is not known; allowed: 512 (all alike), 200:800 (any between), "
+                f"length {text[:60]!r} is not known; allowed: 512 (constant), 200:800 (uniform), "
                 "lognormal:512:cv=1.2, lognormal:512:p95=1500"
             )
         lengths.draw(0, np.random.default_rng(0))

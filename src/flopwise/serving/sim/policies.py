@@ -29,7 +29,7 @@ BALANCERS: dict[str, str] = {
     "round-robin": "one after another",
     "least-loaded": "the fewest requests that wait or run",
     "least-tokens": "the fewest tokens of prompts and answers that wait or run",
-    "prefix-aware": "where the prefix was last sent, unless that one is far behind the least loaded",
+    "prefix-aware": "the replica that last had the prefix, unless it has far more load than the least loaded",
 }
 """Names and what they do; `ROUND_ROBIN` and the others are their places."""
 ROUND_ROBIN, LEAST_LOADED, LEAST_TOKENS, PREFIX_AWARE = range(4)

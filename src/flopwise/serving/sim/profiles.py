@@ -81,7 +81,7 @@ def _rates_by_days(profile: Mapping[object, object], what: str) -> tuple[float, 
     week: list[tuple[float, ...]] = [(0.0,) * HOURS_PER_DAY] * 7
     for name, rates in profile.items():
         if name not in DAYS or not isinstance(rates, list | tuple) or len(rates) != HOURS_PER_DAY:
-            raise SpecError(f"{what}.{str(name)[:30]}: 24 rates of {', '.join(DAYS)}; those not named have none")
+            raise SpecError(f"{what}.{str(name)[:30]}: 24 rates of {', '.join(DAYS)}; other days have no traffic")
         for day in DAYS[str(name)]:
             week[day] = tuple(rates)
     return _whole_week([rate for day in week for rate in day], what)
@@ -126,7 +126,7 @@ def _rates_of_trace(rows: list[dict[str, str]]) -> list[float]:
     hours -= hours.min() // HOURS_PER_DAY * HOURS_PER_DAY
     span = int(hours.max()) + 1
     if span < HOURS_PER_DAY - 1:
-        raise SpecError(f"profile: the trace is {span} h long; a profile takes a day at least")
+        raise SpecError(f"profile: the trace is {span} h long; a profile needs at least one day")
     period = HOURS_PER_WEEK if span > HOURS_PER_WEEK - HOURS_PER_DAY else HOURS_PER_DAY
     counts = np.bincount(hours % period, minlength=period)
     times = np.maximum(np.bincount(np.arange(span) % period, minlength=period), 1)

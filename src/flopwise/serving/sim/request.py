@@ -152,7 +152,7 @@ class SimulationRequest:
         if cache is None:
             return self
         if self.traffic.users is not None or self.trace.follows:
-            raise SpecError("a response cache goes with --trace or --rate: when --users ask depends on their answers")
+            raise SpecError("a response cache needs --trace or --rate: the requests of --users depend on their answers")
         rng = np.random.default_rng([self.traffic.seed, SEED_OF_PROMPTS])
         return replace(self, cache=cache, makers=made_by(cache, self.trace.arrival_ps / PS, rng))
 
@@ -285,7 +285,7 @@ def request_of(
     if scheduling.kv_stores is not None:
         if not prefix:
             raise OptionError(
-                "kv_stores", "no prompts share a beginning: give --turns, --prefixes or a trace that has them"
+                "kv_stores", "no prompts share a prefix: give --turns, --prefixes or a trace that has them"
             )
         stores = KvStore.parse_list(scheduling.kv_stores, job.cluster.rates, int(job.layout.num_gpus), facts)
         limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
@@ -306,7 +306,7 @@ def transfer(job: ServeJob) -> Transfer:
     most = max(job.input_tokens, 2)
     one, whole = moved_s(job, 1), moved_s(job, most)
     if not whole < float("inf"):
-        raise SpecError("what joins the two pools is not known; give --network or an --instance")
+        raise SpecError("the network between the two pools is not known; give --network or --instance")
     each = (whole - one) / (most - 1)
     return Transfer(latency_s=max(one - each, 0.0), s_per_token=each)
 

@@ -103,7 +103,7 @@ def setup(
     if not 0 <= think_s <= 1e6:
         raise SpecError(f"think_s {think_s} is out of range; allowed: 0 to 1e6 s")
     if users is not None and trace.follows:
-        raise SpecError("the turns of sessions follow their own answers; leave the users out")
+        raise SpecError("the turns of a session already follow its answers; leave the users out")
     if balancer not in BALANCERS:
         raise UnknownNameError("balancer", balancer, BALANCERS, f"allowed: {', '.join(BALANCERS)}")
     work, hits = _with_techniques(trace, limits)

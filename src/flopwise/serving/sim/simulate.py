@@ -54,7 +54,7 @@ def check_clock(time_ps: int) -> None:
     Raises: SpecError: the time is beyond `LATEST_PS`.
     """
     if time_ps > LATEST_PS:
-        raise SpecError(f"the run is not over after {LATEST_PS / PS / 86400:.0f} days; the load is beyond reason")
+        raise SpecError(f"the run has not ended after {LATEST_PS / PS / 86400:.0f} days; lower the load")
 
 
 def _advance_to_end(machines: FastFleet, plan: Setup, samples: int) -> list[Sample]:

@@ -40,32 +40,34 @@ class Traffic(Spec):
     arrivals: str = _traffic("--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
         "How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
         default=DEFAULT_ARRIVALS)
-    duration_s: float | None = _traffic("--duration", options.SECONDS, "How long requests arrive (default: 10 min).")
+    duration_s: float | None = _traffic(
+        "--duration", options.SECONDS, "Time during which requests arrive (default: 10 min).")
     requests: int | None = same(RequestSpec, "requests")
     burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, low=1e-3, high=100.0),
-        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.")
+        "For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.")
     peak: float | None = _traffic("--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
-        "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.")
+        "Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.")
     peak_hour: float | None = _traffic("--peak-hour", options.HOUR,
-        "Hour of the daily peak, of diurnal arrivals (default: 14).")
+        "Hour of the daily peak, for diurnal arrivals (default: 14).")
     weekend: float | None = _traffic(
-        "--weekend", options.COUNT_OR_ZERO, "Traffic of a weekend day over that of a weekday, of diurnal arrivals.")
-    profile: Any = _traffic("--profile", PROFILE, "Their rate by the hour of the week: office, daily, or a file of "
-        "hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.")
+        "--weekend", options.COUNT_OR_ZERO, "Traffic of a weekend day over that of a weekday, for diurnal arrivals.")
+    profile: Any = _traffic("--profile", PROFILE, "Rate by hour of the week: office, daily, a file of hour,rate or a "
+    "trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.")
     users: int | None = _traffic("--users", options.BATCH,
-        "A closed loop of this many users, who ask again after each answer.")
+        "Closed loop of this many users, each of whom sends a request after each answer.")
     think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Of users: the pause before they ask again; of sessions: on average.",
+        "--think", options.SECONDS_OR_ZERO, "Pause between an answer and the next request of a user, or turn of a "
+        "session (mean).",
         default=0.0)
     turns: int | str | None = _traffic("--turns", LENGTH,
-        "Turns of a session, as --input; the prompt of each contains all turns before it.")
+        "Turns per session, as --input; each prompt contains all earlier turns.")
     tool_share: float | None = _traffic("--tool-share", options.FRACTION_OR_ZERO,
-        "Share of later turns that follow a tool call, not a person (default: none).")
+        "Share of later turns that follow a tool call instead of a person (default: none).")
     tool_pause: float | None = _traffic(
-        "--tool-pause", options.SECONDS_OR_ZERO, "How long a tool takes on average.")
+        "--tool-pause", options.SECONDS_OR_ZERO, "Mean duration of a tool call.")
     together: bool = _traffic(
         "--together", options.FLAG,
-        "All users begin at the same instant, even if their requests are alike.", default=False)
+        "Start all users at the same instant, even if their requests are identical.", default=False)
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens")
     lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
@@ -84,14 +86,17 @@ class Traffic(Spec):
         sources = [self.trace is not None, self.rate is not None, self.users is not None]
         if sum(sources) != 1:
             given = ", ".join(n for n, s in zip(("trace", "rate", "users"), sources, strict=True) if s) or "none"
-            raise SpecError(f"traffic comes from one of --trace, --rate and --users; given: {given}")
+            raise SpecError(f"give one of --trace, --rate and --users; given: {given}")
         if self.trace is not None and (self.input_tokens or self.output_tokens or self.lengths_from):
-            raise SpecError("a trace file says how long requests are; leave --input, --output and --lengths-from out")
+            raise SpecError(
+                "a trace file gives the lengths of requests; leave out --input, --output and "
+                "--lengths-from"
+            )
         if self.lengths_from is not None and (self.input_tokens or self.output_tokens):
-            raise SpecError("--lengths-from says how long requests are; leave --input and --output out")
+            raise SpecError("--lengths-from gives the lengths of requests; leave out --input and --output")
         self._check_goes_with()
         if self.duration_s is not None and self.requests is not None:
-            raise SpecError("--duration and --requests are both given; one says how much traffic there is")
+            raise SpecError("--duration and --requests are both given; give one of them")
         if bool(self.prefixes) != (self.prefix_tokens is not None):
             raise SpecError("--prefixes (how many) and --prefix-tokens (how long) go together")
         if self.prefixes and self.trace is not None:
@@ -103,21 +108,21 @@ class Traffic(Spec):
         if self.rate is None and any(value is not None for value in (self.duration_s, self.profile, *shape)):
             raise SpecError("--duration, --profile, --burstiness, --peak, --peak-hour and --weekend go with --rate")
         if self.profile is not None and (self.arrivals != DEFAULT_ARRIVALS or any(v is not None for v in shape)):
-            raise SpecError("--profile says how a --rate comes; leave --arrivals and what goes with it out")
+            raise SpecError("--profile already shapes the --rate; leave out --arrivals and its options")
         if self.rate is None and self.arrivals != DEFAULT_ARRIVALS:
-            raise SpecError(f"--arrivals {self.arrivals} says how a --rate comes; give --rate, or leave it out")
+            raise SpecError(f"--arrivals {self.arrivals} needs a --rate; give one, or leave it out")
         if self.users is None and self.turns is None and self.think_s:
             raise SpecError(
                 "--think is the pause between an answer and the next request of --users, or turn of a session; give "
                 "--users or --turns"
             )
         if self.turns is not None and self.rate is None:
-            raise SpecError("--turns are those of sessions that come at a --rate; give it")
+            raise SpecError("--turns needs the --rate at which sessions start")
         if self.turns is None and (self.tool_share is not None or self.tool_pause is not None):
-            raise SpecError("--tool-share and --tool-pause say what stands between the --turns of sessions; give them")
+            raise SpecError("--tool-share and --tool-pause need the --turns of sessions")
         if bool(self.tool_share) != bool(self.tool_pause):
             raise SpecError("--tool-share (how many turns) and --tool-pause (how long) go together")
         if self.users is None and self.together:
-            raise SpecError("--together says how --users begin; give --users, or leave it out")
+            raise SpecError("--together needs --users; give them, or leave it out")
         if self.trace is None and self.scale != 1.0:
-            raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
+            raise SpecError("--scale changes the rate of a trace file; with --rate, change the rate itself")

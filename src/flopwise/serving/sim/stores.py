@@ -72,5 +72,7 @@ def _kv_store(text: str, rates: Rates, devices: int, facts: Facts) -> KvStore:
         usd = -1.0
     capacity = parse_bytes(size)
     if not (usd >= 0 and capacity > 0 and rate > 0):
-        raise SpecError(f"store {text[:60]!r}: capacity and rate are above 0, the price from 0 USD for a GB and month")
+        raise SpecError(
+            f"store {text[:60]!r}: capacity and rate must be above 0, and the price 0 or more USD per GB and month"
+        )
     return KvStore(name=name, capacity_bytes=capacity, bytes_per_s=rate, usd_per_gb_month=usd)

@@ -131,11 +131,11 @@ def trace(
     for name in COLUMNS:
         if len(getattr(built, name)) != rows:
             raise SpecError(
-                f"{name} has {len(getattr(built, name)):,} rows, arrival_s has {rows:,}; give one a request"
+                f"{name} has {len(getattr(built, name)):,} rows, arrival_s has {rows:,}; give one per request"
             )
     alone = np.flatnonzero((built.pause_ps >= 0) & (built.session < 0))
     if len(alone):
-        raise SpecError(f"pause_s row {int(alone[0])}: a pause follows the answer of a session, and none is given")
+        raise SpecError(f"pause_s row {int(alone[0])}: a pause needs a session, and this row has none")
     return built
 
 
