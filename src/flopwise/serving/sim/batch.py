@@ -21,7 +21,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.options import OptionError
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, notes
-from flopwise.serving.estimate import estimate
+from flopwise.serving.estimate import default_lengths, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.lengths import Lengths
@@ -480,6 +480,9 @@ def queue_answer(
     assert request.queue is not None
     if not job.decodes:
         raise SpecError(f"{job.model.name} answers in one pass; a queue is worked off by models that generate")
+    if request.lengths_from is None:
+        prompt, answer, length_notes = default_lengths(job.model, request.input_tokens, request.output_tokens)
+        request, notes = replace(request, input_tokens=prompt, output_tokens=answer), (*notes, *length_notes)
     inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
     job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers
     machines = _WorkerMachines(
