@@ -50,6 +50,7 @@ class ConvolutionLayer:
     positions: int
     repeats: int
     then: tuple[str, ...] = ()  # of OPERATIONS
+    input_positions: int | None = None  # places of its input, said of a network's first layer; None: as many
 
     @property
     def flops(self) -> int:
@@ -78,6 +79,6 @@ CONVOLUTIONS = FactTable(
     key=("network", "layer"), dated=(), group=("network",),
     readers={
         "inputs": _whole, "outputs": _whole, "taps": _whole, "positions": _whole, "repeats": _whole,
-        "then": _operations,
+        "input_positions": _whole, "then": _operations,
     },
 )  # fmt: skip

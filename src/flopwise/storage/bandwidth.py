@@ -19,7 +19,7 @@ from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, interval
-from flopwise.storage.samples import (
+from flopwise.training.samples import (
     DeviceRate,
     SampledWorkload,
     device_rate,
