@@ -76,7 +76,7 @@ def test_pooling_dropout_and_joins_keep_what_pytorch_saves() -> None:
 
         def forward(self, image: Any) -> Any:
             above = self.relu(self.first(image))
-            below = torch.native_dropout(self.relu(self.second(self.pool(above))), 0.5, True)[0]  # as on a GPU
+            below = torch.native_dropout(self.relu(self.second(self.pool(above))), p=0.5, train=True)[0]
             return self.norm(self.third(torch.cat([above, self.up(below)], dim=1))).sum()
 
     with torch.device("meta"):

@@ -32,7 +32,7 @@ FUSED_PASSES: dict[str, float] = {"relu": 0.0, "add": 2.0}
 """The same of what follows a norm in 16 bits: one kernel with it. The sum still reads its other input and writes that
 one's gradient."""
 UPDATE_PASSES, STATE_PASSES = 3.0, 2.0
-"""Over fp32 parameters: the optimizer reads weight and gradient and writes the weight; it reads and writes each state."""
+"""Over fp32 parameters: weight and gradient are read and the weight is written; each state is read and written."""
 MOMENTUM = 1.0
 """States of stochastic gradient descent with momentum, with which convolutional networks are trained."""
 ELEM_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}

@@ -1,5 +1,7 @@
 """Length distributions have the mean and the spread that they are asked for."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,7 +64,7 @@ def test_an_empirical_distribution_needs_pairs() -> None:
 
 def test_default_lengths_fit_a_short_context_and_say_so() -> None:
     """GPT-2 is made for 1,024 tokens: 1,024 - 256 of a prompt beside an answer of 256; 200 shared ones come off it."""
-    load = {"gpu": "t4", "rate": 5.0, "requests": 20, "seed": 1}
+    load: dict[str, Any] = {"gpu": "t4", "rate": 5.0, "requests": 20, "seed": 1}
     plain = flopwise.simulate("gpt2", **load)
     assert (plain.summary.completed, plain.summary.dropped) == (20, 0)
     assert set(plain.simulated.trace.prompt) == {768}
