@@ -12,8 +12,8 @@ from flopwise.cli import main
 from flopwise.cost.convolutions import convolution_step_s
 from flopwise.cost.rates import rates
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.ops.convolutions import kept_sample
 from flopwise.training.sampled_answer import SampledTrainAnswer
+from flopwise.training.sampled_memory import kept_sample
 from named import FACTS
 
 RESNET_50 = 25_557_032

@@ -108,8 +108,8 @@ def _of_samples(
     """
     from flopwise.cost.rates import rates
     from flopwise.errors import MissingFactError
+    from flopwise.training.sampled import refuse_options_of_tokens, sampled_recipe, usual_batch
     from flopwise.training.sampled_answer import recipe_settings, sampled_memory_answer
-    from flopwise.training.sampled_spec import refuse_options_of_tokens, sampled_recipe, usual_batch
 
     refuse_options_of_tokens(work, data, spec)
     recipe, notes = sampled_recipe(work, spec, facts, None if chip is None else rates(chip))

@@ -49,8 +49,8 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
         True
     """
     specs = take(options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec)
-    if (sampled := _sampled(model, gpus, *specs)) is not None:
-        return sampled  # type: ignore[return-value]  # two answers of one verb: almost all models have layers of tokens
+    if (of_samples := _sampled_answer(model, gpus, *specs)) is not None:
+        return of_samples  # type: ignore[return-value]  # two answers of one verb: almost all models have layers of tokens
     return train_layers(model, gpus, *specs)
 
 
@@ -101,7 +101,7 @@ def train_layers(
     return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd, kinds=kinds)
 
 
-def _sampled(
+def _sampled_answer(
     model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
     run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
 ) -> SampledTrainAnswer | None:  # fmt: skip
@@ -115,12 +115,12 @@ def _sampled(
     work = network_of_samples(model, source)
     if work is None:
         return None
-    from flopwise.training.sampled_answer import sampled_train_answer
-    from flopwise.training.sampled_spec import refuse_options_of_tokens, sampled_job
+    from flopwise.training.sampled import SampledJob, refuse_options_of_tokens
+    from flopwise.training.sampled_answer import SampledTrainAnswer
 
     refuse_options_of_tokens(work, data, spec, reads)
-    job, notes = sampled_job(work, data, spec, machines, run, source.catalog, gpus)
-    return sampled_train_answer(job, source.catalog, notes, data.epochs)
+    job, notes = SampledJob.of(work, data, spec, machines, run, source.catalog, gpus)
+    return SampledTrainAnswer.of(job, source.catalog, notes, data.epochs)
 
 
 USUAL_CLOUD = "aws"

@@ -15,7 +15,6 @@ from flopwise.cost.kernels import matmul_s, pointwise_s
 from flopwise.cost.rates import Rates
 from flopwise.errors import SpecError
 from flopwise.facts.samples import ConvolutionLayer
-from flopwise.ops.convolutions import convolution_weights
 from flopwise.ops.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def convolution_step_s(rates: Rates, layers: Sequence[ConvolutionLayer], batch: 
             passes = fused.get(operation, PASSES[operation])
             if passes:
                 moving = moving + layer.repeats * pointwise_s(rates, passes * output_bytes).seconds
-    return Parts(products, moving, update_s(rates, convolution_weights(layers), MOMENTUM) + 0.0 * size)
+    return Parts(products, moving, update_s(rates, sum(layer.weights for layer in layers), MOMENTUM) + 0.0 * size)
 
 
 def update_s(rates: Rates, parameters: Floats, states: Floats) -> Floats:

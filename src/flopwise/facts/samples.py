@@ -53,9 +53,14 @@ class ConvolutionLayer:
     input_positions: int | None = None  # places of its input, said of a network's first layer; None: as many
 
     @property
+    def weights(self) -> int:
+        """Of all repeats, without biases and norms."""
+        return self.inputs * self.outputs * self.taps * self.repeats
+
+    @property
     def flops(self) -> int:
         """Forward, of one sample and all repeats; two for a multiplication with its addition."""
-        return 2 * self.inputs * self.outputs * self.taps * self.positions * self.repeats
+        return 2 * self.weights * self.positions
 
 
 def _operations(cell: str) -> tuple[str, ...]:

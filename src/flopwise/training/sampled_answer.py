@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, Self
 
 from flopwise.cost.convolutions import ELEM_BYTES
 from flopwise.cost.intervals import error_band
@@ -16,14 +16,8 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
 from flopwise.training.memory import memory_class
-from flopwise.training.sampled import (
-    PARAMETER_BYTES,
-    SampledEstimate,
-    SampledJob,
-    SampledRecipe,
-    sampled_estimate,
-    sampled_memory,
-)
+from flopwise.training.sampled import SampledEstimate, SampledJob
+from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory
 from flopwise.units import (
     HOUR_S,
     format_count,
@@ -135,6 +129,24 @@ class SampledTrainAnswer(Result):
     assumptions: tuple[str, ...]
     kinds: Mapping[str, Kind] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, job: SampledJob, facts: Facts, assumptions: tuple[str, ...], epochs: float = 1.0) -> Self:
+        """The answer for one job, which goes `epochs` times through its data. Raises: as `SampledEstimate.of`."""
+        found = SampledEstimate.of(job, facts)
+        shown, run = job_settings(job), found.run
+        memory = sampled_memory_answer(job.recipe, job.cluster.accelerator, job.num_gpus, facts, shown)
+        costs = dict[str, float]()
+        if run is not None:
+            hours, millions = (run.start_s + run.seconds) / HOUR_S, (job.samples or 0.0) / 1e6
+            amounts = {"hour": hours, "million_samples": millions, "epoch": epochs, "step": run.steps}
+            costs = unit_usd(run.cost_usd, amounts)
+        unknown = ("its parameters are not known, and so is not the memory that it takes",)
+        noted = (*assumptions, *found.assumptions, *(unknown if memory is None else memory.assumptions))
+        return cls(
+            estimate=found, memory=memory, fits=None if memory is None else memory.fits, unit_usd=costs,
+            settings=shown, assumptions=tuple(dict.fromkeys(noted)),
+        )  # fmt: skip
+
     @property
     def verdict(self) -> str:
         """The answer in a sentence: speed and what the run takes, or that it does not fit."""
@@ -210,23 +222,3 @@ class SampledTrainAnswer(Result):
             ),
             "interruptions": run.interruptions,
         }
-
-
-def sampled_train_answer(
-    job: SampledJob, facts: Facts, assumptions: tuple[str, ...], epochs: float = 1.0
-) -> SampledTrainAnswer:
-    """The answer for one job, which goes `epochs` times through its data. Raises: as `sampled_estimate`."""
-    found = sampled_estimate(job, facts)
-    shown, run = job_settings(job), found.run
-    memory = sampled_memory_answer(job.recipe, job.cluster.accelerator, job.num_gpus, facts, shown)
-    costs = dict[str, float]()
-    if run is not None:
-        hours, millions = (run.start_s + run.seconds) / HOUR_S, (job.samples or 0.0) / 1e6
-        amounts = {"hour": hours, "million_samples": millions, "epoch": epochs, "step": run.steps}
-        costs = unit_usd(run.cost_usd, amounts)
-    unknown = () if memory is not None else ("its parameters are not known, and so is not the memory that it takes",)
-    noted = (*assumptions, *found.assumptions, *(memory.assumptions if memory is not None else unknown))
-    return SampledTrainAnswer(
-        estimate=found, memory=memory, fits=None if memory is None else memory.fits, unit_usd=costs,
-        settings=shown, assumptions=tuple(dict.fromkeys(noted)),
-    )  # fmt: skip

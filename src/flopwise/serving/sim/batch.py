@@ -477,7 +477,8 @@ def queue_answer(
         InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
         MissingFactError: how often machines are taken back is not known.
     """
-    assert request.queue is not None
+    number = request.queue
+    assert number is not None
     if not job.decodes:
         raise SpecError(f"{job.model.name} answers in one pass; a queue is worked off by models that generate")
     if request.lengths_from is None:
@@ -493,8 +494,8 @@ def queue_answer(
     worker = estimate(job)
     if not worker.max_concurrency:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
-    if request.workers * worker.max_concurrency > request.queue:
-        worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
+    if request.workers * worker.max_concurrency > number:
+        worker = estimate(replace(job, concurrency=-(-number // request.workers)))
     job = worker.job
     interruptions_per_s, spot_notes = _interruptions(request, machines)
     queue = _queue(request, worker, interruptions_per_s, machines)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flopwise.facts.samples import ConvolutionLayer
-from flopwise.ops.convolutions import convolution_weights, kept_sample
+from flopwise.training.sampled_memory import kept_sample
 from named import FACTS
 
 torch = pytest.importorskip("torch")
@@ -51,7 +51,7 @@ def test_a_residual_network_keeps_what_pytorch_saves(name: str, depths: list[int
     assert 4 * 4 * sample.elements == pytest.approx(results, rel=2e-3)
     assert 4 * sample.other_bytes == pytest.approx(other, rel=1e-9)
     assert sample.input_elements == 3 * 224 * 224
-    assert convolution_weights(layers) == pytest.approx(sum(p.numel() for p in model.parameters()), rel=5e-3)
+    assert sum(layer.weights for layer in layers) == pytest.approx(sum(p.numel() for p in model.parameters()), rel=5e-3)
 
 
 def _layer(inputs: int, outputs: int, taps: int, positions: int, *then: str) -> ConvolutionLayer:
