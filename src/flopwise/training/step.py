@@ -7,6 +7,7 @@ one entry: the same formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -281,13 +282,10 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     wanted = (replicated, bool(zero.any()), hybrid)
     messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
     whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
-    hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
-    contention = table.rates.value["train_contention"]
-
-    def exposed_s(message: Floats, behind: Floats) -> Floats:
-        open_s = np.maximum(message - hide * behind, message * prologue)
-        return open_s + contention * (message - open_s)
-
+    exposed_s = partial(
+        shown_message_s, hide=table.software.dp_overlap, first=1.0 / table.num_layers,
+        contention=table.rates.value["train_contention"],
+    )  # fmt: skip
     total: Floats = exposed_s(whole, backward) if replicated else 0.0
     if ((zero > 0) & (zero < 3)).any():
         behind = 0.0 * forward if table.software.gathers_after_step else forward
@@ -301,6 +299,19 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
         total = np.where(zero < 3, total, each) if zero.min() < 3 else each
     total = total + exposed_s(across, backward) if hybrid else total
     return total * copies(layout.schedule, table.degrees[degree])
+
+
+def shown_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: float, contention: float) -> Floats:
+    """Seconds by which a message lengthens a step behind whose compute of `behind_s` it may hide; broadcasts.
+
+    `hide`: share of that compute that the software overlaps; `first`: share of the message that has nothing before it
+    to hide behind; `contention`: by which hidden messages slow what they hide behind.
+
+    Source: Li et al. 2020 (arXiv:2006.15704) section 3.2.3: buckets are sent as they are full.
+    Assumes: the message is spread evenly over the compute.
+    """
+    open_s = np.maximum(message_s - hide * behind_s, message_s * first)
+    return open_s + contention * (message_s - open_s)
 
 
 def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
