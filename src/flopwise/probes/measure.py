@@ -30,7 +30,7 @@ ROUNDS = 2
 MOST_S, QUICK_MOST_S = 73.0, 12.5
 """Time of measuring in all; several devices share it."""
 LIMIT_S, QUICK_LIMIT_S = 110.0, 17.0
-"""Wall time of a whole probe with the loading of its library: kinds that took longer leave less to those that follow."""
+"""Wall time of a probe, loading its library included: kinds that took longer leave less to those that follow."""
 OVERHEAD = 1.5
 """Time of an operation, with what it takes to make its data, over the time that it is measured for."""
 OVERRUN = 1.2

@@ -11,7 +11,7 @@ from flopwise.probes.backend import Backend
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The device through its library, how thorough to be, the folder whose disk is measured, and the time left, in s."""
+    """The device through its library, how thorough to be, the folder whose disk is measured, and the seconds left."""
 
     backend: Backend
     quick: bool

@@ -86,7 +86,7 @@ class Ranks:
         self._folder.cleanup()
 
     def start(self, seconds: float) -> None:
-        """Start the processes and wait up to `seconds` until they have met; the first operation raises a fault of it."""
+        """Start the processes and wait up to `seconds` until they have met; the first operation says what failed."""
         with suppress(RuntimeError):
             try:
                 self._start()
