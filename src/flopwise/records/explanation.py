@@ -241,8 +241,9 @@ def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[
         text += f"; most of it: {worst.name} ({worst.difference_s / sum(t.expected_s for t in terms):+.0%})".replace(
             "%", " %"
         )
-    few = found.trains and main.measured.count < FEW_STEPS
-    return f"{text}. Only {main.measured.count} log lines: too few to be sure" if few else text
+    few, count = found.trains and main.measured.count < FEW_STEPS, main.measured.count
+    lines = f"{count} log line{'s' if count != 1 else ''}"
+    return f"{text}. Only {lines}: too few to be sure" if few else text
 
 
 def _without_plan(found: Measured) -> str:
