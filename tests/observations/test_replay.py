@@ -115,7 +115,7 @@ def test_the_terms_of_a_token_are_those_of_its_step() -> None:
         assert sum(terms.values()) == pytest.approx(float(np.ravel(runner(job).step(load, job.layout).seconds)[0]))
     assert long["cache"] > 2 * short["cache"] > 0
     for name in ("weights", "messages", "host"):
-        assert long[name] == pytest.approx(short[name], rel=2e-3), name
+        assert long[name] == pytest.approx(short[name], rel=1e-2), name
 
 
 def test_the_command_observes_writes_and_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
