@@ -265,6 +265,11 @@ def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
     """The rule of the steady state, what was derived, and what is left open."""
     if found.steady is not None:
         yield RULE
+    if found.batch_ratio != 1.0:
+        yield (
+            f"a step has {found.batch_ratio:.3g} times the tokens that were planned for one: what is expected of a "
+            "step is scaled by as much"
+        )
     if found.derived:
         yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(found.derived)}"
     if any("not separated" in term.basis for term in terms):
