@@ -45,6 +45,8 @@ LATENT_ROWS = 64.0
 PACKING = {"fp32": "packed_bytes_per_s.fp32", "tf32": "packed_bytes_per_s.fp32"}
 """Name of the rate at which a product's weights are packed before it multiplies, by the format that it runs in."""
 PACKED_16 = "packed_bytes_per_s.bf16"
+KEYS = "attention_keys"
+"""Name of how many keys attention over prompts handles at once, where rates are those of an engine's own kernel."""
 
 STREAMS = "grouped_streams"
 """Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
@@ -346,12 +348,12 @@ def score_dims(rates: Rates, qk_dim: Ints, v_dim: Ints) -> Floats:
     return 2.0 * USUAL_HEAD / usual * ((ceil_div(qk_dim, side) + ceil_div(v_dim, side)) * side + side)
 
 
-def touched_keys(keys: Floats, context: Floats, *, is_host: bool) -> Floats:
-    """Keys that a flash kernel computes for the average query, which sees `keys` of the `context`.
+def touched_keys(keys: Floats, context: Floats, block: float) -> Floats:
+    """Keys that a flash kernel of `block` keys at once computes for the average query, which sees `keys` of `context`.
 
     Source and assumptions: `prefill_attention_s`.
     """
-    return np.minimum(keys + (HOST_KEYS if is_host else QUERY_BLOCK) / 2, context)
+    return np.minimum(keys + block / 2, context)
 
 
 def prefill_attention_s(
@@ -384,11 +386,12 @@ def prefill_attention_s(
     rate = rates.peak_flops_per_s(dtype) * rates.value[frac]
     fixed_s = rates.value["attention_s"]
     block_s = rates.value["attention_block_s"] * (qk_dim + v_dim) / 256.0  # loading queries, storing results
+    keys_at_once = rates.value.get(KEYS, HOST_KEYS if rates.is_host else QUERY_BLOCK)
 
     def formula(pairs: Floats, batch: Ints, query: Ints, heads: Ints, kv_heads: Ints, context: Ints) -> Timing:
         blocks = np.ceil(query / QUERY_BLOCK)
         count = batch * heads * blocks
-        keys = touched_keys(pairs / np.maximum(query, 1), context, is_host=rates.is_host)
+        keys = touched_keys(pairs / np.maximum(query, 1), context, keys_at_once)
         per_key = 2.0 * QUERY_BLOCK * score_dims(rates, qk_dim, v_dim) * rates.num_sms / rate
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys

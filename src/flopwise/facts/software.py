@@ -291,6 +291,10 @@ class Engine(Software):
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
+    cpu_source: str = ""  # of what differs on processors
+    cpu_date: str = ""
+    cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product
+    cpu_attention_keys: int = 0  # keys that its attention over prompts handles at once there; 0: as PyTorch's
     core_bytes_per_cycle: float = _by_fit(
         "Most that one core draws from memory in the engine's own kernels (0: as the calibrated)."
     )
