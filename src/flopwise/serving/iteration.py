@@ -169,7 +169,7 @@ class Runner:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
         Where steps are not captured in graphs the host launches each operation: the device waits where that takes
-        longer than the operations themselves.
+        longer than the operations themselves. Many engines capture those that only decode.
 
         Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`);
         CUDA C++ programming guide, asynchronous execution: launches queue up while the device is busy.
@@ -184,8 +184,10 @@ class Runner:
             if runs(self.model, tower) and np.any(load.encoded):
                 total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
                 layers_s = layers_s + self.engine.layer_s * tower.num_layers * np.minimum(load.encoded, 1.0)
-        if not self.engine.graphs:
-            layers_s = layers_s + np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
+        captured = self.engine.graphs
+        if not (captured and self.engine.prompt_graphs):
+            waits_s = np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
+            layers_s = layers_s + (waits_s * (np.asarray(load.prefill_tokens) > 0) if captured else waits_s)
         overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
         return total._replace(
             seconds=total.seconds + hops + overhead,

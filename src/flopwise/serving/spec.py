@@ -96,6 +96,8 @@ class ServingSpec(Spec):
         "Sequences that each attention replica runs at once (default: the engine's limit).")
     recv_interval: int | None = _format("--recv-interval", options.whole(high=10_000),
         "Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).")
+    batch_wait: int | None = _format("--batch-wait", options.whole(low=0, high=10_000),
+        "Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).")
     stream_interval: int | None = _format("--stream-interval", options.whole(high=10_000),
         "Tokens streamed together after the first, as in vLLM and SGLang (default: 1).")
     eager: bool = _format("--eager/--no-eager", options.FLAG,
