@@ -292,7 +292,7 @@ class Runner:
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=act_bytes, kv_bytes=self.kv_bytes
                 )
-                timing = self._overlap(self._fusion(work, timing))
+                timing = self.among_others(self._fusion(work, timing))
                 yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 
     @property
@@ -343,7 +343,7 @@ class Runner:
             return 0.0
         return rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rates.peak["fp32"]
 
-    def _overlap(self, timing: Timing) -> Timing:
+    def among_others(self, timing: Timing) -> Timing:
         """A kernel among others: part of its fixed time passes while the one before it ends.
 
         Source: CUDA programming guide, programmatic dependent launch; the share is the engine's.

@@ -57,6 +57,12 @@ class Techniques:
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
     redundant_experts: int = 0  # copies of popular experts in each layer
     overlap: bool = False  # two micro-batches hide each other's messages
+    adapters: int = 0  # low-rank ones on the model, each sequence with one of them
+    adapter_rank: int = 0
+    images: int = 0  # in each prompt, whose tokens are among its own
+    image_tokens: int = 0  # that one image makes in a prompt
+    structured_frac: float = 0.0  # of answers, those that follow a grammar
+    mask_s: float = 0.0  # of the host, for the tokens that a grammar allows next, a sequence and step
 
 
 PLAIN = Techniques()

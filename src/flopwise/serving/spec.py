@@ -28,6 +28,8 @@ NGRAM_DRAFTS = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
 BLOCK_DRAFTS = frozenset({"eagle", "eagle3", "eagle-3", "mtp", "nextn"})
 DRAFT_TOKENS = 4
 """Tokens that a draft proposes where no number is given."""
+ADAPTER_RANK = 16
+"""Rank of adapters where none is given: vLLM's default of --max-lora-rank."""
 _TECHNIQUES = "Prefixes, drafts, pools, layers on the host"
 
 _format = partial(option, section="Formats and engine")
@@ -207,6 +209,19 @@ class TechniqueRequest(Spec):
     overlap: bool | None = _technique("--overlap/--no-overlap", options.FLAG,
         "Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.")
 
+    adapters: int | None = _technique("--adapters", options.whole(high=100_000),
+        "LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.")
+    adapter_rank: int | None = _technique("--adapter-rank", options.whole(high=4096),
+        f"Rank of the adapters served on one base model (default: {ADAPTER_RANK}).")
+    images: int | None = _technique("--images", options.whole(high=10_000),
+        "Images in each prompt; --input counts their tokens, and the model's image tower encodes them.")
+    image_tokens: int | None = _technique("--image-tokens", options.TOKENS,
+        "Prompt tokens that one image makes (default: those of the model's own resolution).")
+    structured: float | None = _technique("--structured", options.FRACTION_OR_ZERO,
+        "Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.")
+    mask_time: float | None = _technique("--mask-time", options.SECONDS_OR_ZERO,
+        "Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).")
+
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
@@ -225,6 +240,9 @@ class TechniqueRequest(Spec):
         for name in ("draft_tokens", "acceptance", "draft_weights"):
             if getattr(self, name) is not None and self.draft is None:
                 raise OptionError(name, "given, but no draft (--draft MODEL, eagle, mtp or ngram)")
+        for name, other in (("adapter_rank", "adapters"), ("image_tokens", "images"), ("mask_time", "structured")):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise OptionError(name, f"given, but no {other} (--{other})")
         if self.draft is not None and self.acceptance is None:
             raise OptionError(
                 "draft",
