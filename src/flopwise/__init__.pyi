@@ -79,6 +79,7 @@ def fit(
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
     recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
     eager: bool = ...,
     tp: int | str = ...,
@@ -118,6 +119,7 @@ def fit(
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
@@ -309,6 +311,7 @@ def memory(
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
     recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
     eager: bool = ...,
     assume_family: str | None = ...,
@@ -380,6 +383,7 @@ def memory(
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         assume_family: Read an unknown model_type as this known family.
@@ -482,6 +486,12 @@ def plan(
     host: str | None = ...,
     redundant_experts: int | None | str = ...,
     overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
     ttft: Latency | None | str = ...,
     tpot: Latency | None | str = ...,
     latency: Latency | None | str = ...,
@@ -625,6 +635,12 @@ def plan(
         host: Processor that computes offloaded layers (llama.cpp).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         ttft: Time to the first token: 500ms, or at a percentile: p95=1s.
         tpot: Time per further output token, on average: 50ms, p95=50ms.
         latency: Whole request, from arrival to last token: 5s, p99=5s.
@@ -844,6 +860,7 @@ def serve(
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
     recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
     eager: bool = ...,
     tp: int | str = ...,
@@ -864,6 +881,12 @@ def serve(
     expert_skew: float | None | str = ...,
     redundant_experts: int | None | str = ...,
     overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -908,6 +931,7 @@ def serve(
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
@@ -928,6 +952,12 @@ def serve(
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
@@ -976,6 +1006,7 @@ def serve_sweep(
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
     recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
     eager: bool = ...,
     tp: int | str = ...,
@@ -996,6 +1027,12 @@ def serve_sweep(
     expert_skew: float | None | str = ...,
     redundant_experts: int | None | str = ...,
     overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
     storage: str | None = ...,
     storage_bandwidth: float | None | str = ...,
     image_size: float | None | str = ...,
@@ -1036,6 +1073,7 @@ def serve_sweep(
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
@@ -1056,6 +1094,12 @@ def serve_sweep(
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
         image_size: Container image to pull at a start: 10GB.
@@ -1197,6 +1241,7 @@ def simulate(
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
     recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
     eager: bool = ...,
     tp: int | str = ...,
@@ -1217,6 +1262,12 @@ def simulate(
     expert_skew: float | None | str = ...,
     redundant_experts: int | None | str = ...,
     overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1286,6 +1337,7 @@ def simulate(
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
@@ -1306,6 +1358,12 @@ def simulate(
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1381,6 +1439,7 @@ def autoscale(
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
     recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
     eager: bool = ...,
     tp: int | str = ...,
@@ -1401,6 +1460,12 @@ def autoscale(
     expert_skew: float | None | str = ...,
     redundant_experts: int | None | str = ...,
     overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1470,6 +1535,7 @@ def autoscale(
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
@@ -1490,6 +1556,12 @@ def autoscale(
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1555,6 +1627,7 @@ def batch(
     memory_fraction: float | None | str = ...,
     max_batch: int | None | str = ...,
     recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
     eager: bool = ...,
     tp: int | str = ...,
@@ -1575,6 +1648,12 @@ def batch(
     expert_skew: float | None | str = ...,
     redundant_experts: int | None | str = ...,
     overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
     facts: Path | None = ...,
@@ -1623,6 +1702,7 @@ def batch(
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
@@ -1643,6 +1723,12 @@ def batch(
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.

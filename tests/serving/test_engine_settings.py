@@ -98,7 +98,7 @@ def test_an_eager_step_lasts_as_long_as_the_host_launches_it() -> None:
 def test_an_engine_that_captures_decoding_alone_launches_prompts_one_by_one() -> None:
     """1 ms for each of the operations of a step with a prompt; a step without one is as it was. As the simulator has
     it: attention of decoding sequences is one more operation a layer."""
-    bare = {"launch_s": 1e-3, "layer_s": 0.0, "step_s": 0.0}
+    bare: dict[str, Any] = {"launch_s": 1e-3, "layer_s": 0.0, "step_s": 0.0}
     captured, launched = (_machine(prompt_graphs=p, **bare) for p in (True, False))
     reads = StepLoad(prefill_tokens=64, prefill_context=64)
     mixed = replace(reads, decode_batch=4, decode_context=INPUT)
