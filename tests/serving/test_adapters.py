@@ -10,7 +10,7 @@ from plain_machine import LLAMA, TOKEN_BYTES, plain_cluster, plain_job, plain_ru
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.adapters import adapter_bytes, adapter_step, distinct_adapters
+from flopwise.serving.adapters import Adapters, adapter_bytes, distinct_adapters
 from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import Techniques
@@ -58,7 +58,7 @@ def test_a_step_moves_the_matrices_of_the_adapters_that_it_uses() -> None:
     """A lone sequence on a device that computes at once: q, k and v share a pair of kernels, gate and up another. Each
     reads activations and weights in 16 bits; 16 fp32 numbers a projection go between; the second adds to results."""
     machine = plain_runner(plain_job(cluster=plain_cluster(pointwise_frac=1.0)))
-    found = adapter_step(machine, 1, RANK, StepLoad(decode_batch=1, decode_context=100), ONE)
+    found = Adapters(1, RANK).step(machine, StepLoad(decode_batch=1, decode_context=100), ONE)
     moved = 0.0
     for inputs, outputs in ((4096, (4096, 1024, 1024)), (4096, (4096,)), (4096, (14_336, 14_336)), (14_336, (4096,))):
         parts, results = len(outputs), sum(outputs)
@@ -69,9 +69,9 @@ def test_a_step_moves_the_matrices_of_the_adapters_that_it_uses() -> None:
     assert float(found.flops) == pytest.approx(2 * 41_943_040)
     weights_s = 2 * 41_943_040 / machine.rates.hbm_bytes_per_s
     assert float(found.floor_s) == pytest.approx(weights_s)
-    more = adapter_step(machine, 64, RANK, StepLoad(decode_batch=32, decode_context=100), ONE)
+    more = Adapters(64, RANK).step(machine, StepLoad(decode_batch=32, decode_context=100), ONE)
     assert float(more.floor_s) == pytest.approx(weights_s * 64 * (1 - (63 / 64) ** 32))
-    reads = adapter_step(machine, 64, RANK, StepLoad(prefill_tokens=500, prefill_context=500), ONE)
+    reads = Adapters(64, RANK).step(machine, StepLoad(prefill_tokens=500, prefill_context=500), ONE)
     assert float(reads.floor_s) == pytest.approx(weights_s)  # all of one prompt
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -59,44 +59,50 @@ def distinct_adapters(count: Ints, sequences: Floats) -> Floats:
     return present
 
 
-def _packed(items: Iterable[Item]) -> Iterator[list[Linear]]:
+def _packed_products(items: Iterable[Item]) -> Iterator[list[Linear]]:
     """Adapted projections that share a pair of kernels: those that read the same tensor (q, k and v; gate and up)."""
     named = enumerate(adapted_products(items))
     for _, group in groupby(named, key=lambda pair: pair[1].reads or pair[0]):
         yield [item for _, item in group]
 
 
-def adapter_step(runner: Runner, count: int, rank: int, load: StepLoad, split: ServingLayout) -> StepTime:
-    """What adapters add to a step: two kernels for each projection, or group of them that reads the same tensor.
+class Adapters(NamedTuple):
+    """So many adapters of one rank, of which each sequence uses one."""
 
-    The first reads activations and the first matrices of all adapters that the step's sequences use, and writes `rank`
-    numbers a token; the second reads these and the second matrices, and adds to the projection's results. A token takes
-    2 x rank operations for each input and output: far fewer than bytes take time, so that memory decides.
+    count: int
+    rank: int
 
-    Source: Chen et al. 2023 (arXiv:2310.18547) section 4, SGMV; vLLM, lora_shrink and lora_expand (one launch for all
-    slices of a packed projection).
-    Assumes: adapters as `distinct_adapters`; kernels at the rate of norms.
-    """
-    tokens = np.asarray(load.decode_batch * load.decode_tokens + load.prefill_tokens, dtype=float)
-    reading = np.asarray(load.prefill_tokens) > 0
-    present = distinct_adapters(count, load.decode_batch + np.where(reading, load.prompts, 0.0))
-    tp, rates = np.asarray(split.tp), runner.own_rates
-    zero = 0.0 * tokens
-    total = StepTime(*(zero for _ in StepTime._fields))
-    for kind, layers in layer_kinds(runner.model.stacks[0]):
-        for group in _packed(kind.items):
-            rows = group[0].inputs / (tp if group[0].shard == "row" else 1)
-            columns = sum(item.outputs / (tp if item.shard == "column" else 1) for item in group)
-            between = tokens * rank * len(group) * BUFFER_BYTES
-            first, second = present * rank * len(group) * rows, present * rank * columns
-            down = ELEMENT_BYTES * (tokens * rows + first) + between
-            up = ELEMENT_BYTES * (2.0 * tokens * columns + second) + between
-            for moved, weights in ((down, first), (up, second)):
-                timing = runner.among_others(pointwise_s(rates, moved))
-                total = total.plus(_kernel(timing.seconds, timing.memory_s, weights, runner), layers)
-            flops = 2.0 * tokens * rank * (rows * len(group) + columns)
-            total = total._replace(flops=total.flops + flops * layers)
-    return total
+    def step(self, runner: Runner, load: StepLoad, split: ServingLayout) -> StepTime:
+        """What adapters add to a step: two kernels for each projection, or group of them that reads the same tensor.
+
+        The first reads activations and the first matrices of all adapters that the step's sequences use, and writes `rank`
+        numbers a token; the second reads these and the second matrices, and adds to the projection's results. A token takes
+        2 x rank operations for each input and output: far fewer than bytes take time, so that memory decides.
+
+        Source: Chen et al. 2023 (arXiv:2310.18547) section 4, SGMV; vLLM, lora_shrink and lora_expand (one launch for all
+        slices of a packed projection).
+        Assumes: adapters as `distinct_adapters`; kernels at the rate of norms.
+        """
+        tokens = np.asarray(load.decode_batch * load.decode_tokens + load.prefill_tokens, dtype=float)
+        reading = np.asarray(load.prefill_tokens) > 0
+        present = distinct_adapters(self.count, load.decode_batch + np.where(reading, load.prompts, 0.0))
+        tp, rates = np.asarray(split.tp), runner.own_rates
+        zero = 0.0 * tokens
+        total = StepTime(*(zero for _ in StepTime._fields))
+        for kind, layers in layer_kinds(runner.model.stacks[0]):
+            for group in _packed_products(kind.items):
+                rows = group[0].inputs / (tp if group[0].shard == "row" else 1)
+                columns = sum(item.outputs / (tp if item.shard == "column" else 1) for item in group)
+                between = tokens * self.rank * len(group) * BUFFER_BYTES
+                first, second = present * self.rank * len(group) * rows, present * self.rank * columns
+                down = ELEMENT_BYTES * (tokens * rows + first) + between
+                up = ELEMENT_BYTES * (2.0 * tokens * columns + second) + between
+                for moved, weights in ((down, first), (up, second)):
+                    timing = runner.among_others(pointwise_s(rates, moved))
+                    total = total.plus(_kernel(timing.seconds, timing.memory_s, weights, runner), layers)
+                flops = 2.0 * tokens * self.rank * (rows * len(group) + columns)
+                total = total._replace(flops=total.flops + flops * layers)
+        return total
 
 
 def _kernel(seconds: Floats, memory_s: Floats, weights: Floats, runner: Runner) -> StepTime:

@@ -22,7 +22,7 @@ from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.weights import layer_prefix_bytes
-from flopwise.serving.adapters import adapter_bytes, adapter_step
+from flopwise.serving.adapters import Adapters, adapter_bytes
 from flopwise.serving.iteration import Runner, StepLoad, StepTime
 from flopwise.serving.job import Offload, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import Changes, Draft, ServingLayout
@@ -331,7 +331,7 @@ class TechniqueRunner(Runner):
         if self.away_frac:
             whole = self._with_offload(whole, seen, split)
         if self.adapters:
-            whole = whole.plus(adapter_step(self, self.adapters, self.adapter_rank, seen, split))
+            whole = whole.plus(Adapters(self.adapters, self.adapter_rank).step(self, seen, split))
         if self.images_per_token and np.any(load.prefill_tokens):
             whole = whole.plus(self._image(split, self.images_per_token * load.prefill_tokens))
         if self.structured_frac and np.any(load.decode_batch):
