@@ -75,12 +75,12 @@ class Adapters(NamedTuple):
     def step(self, runner: Runner, load: StepLoad, split: ServingLayout) -> StepTime:
         """What adapters add to a step: two kernels for each projection, or group of them that reads the same tensor.
 
-        The first reads activations and the first matrices of all adapters that the step's sequences use, and writes `rank`
-        numbers a token; the second reads these and the second matrices, and adds to the projection's results. A token takes
-        2 x rank operations for each input and output: far fewer than bytes take time, so that memory decides.
+        The first reads activations and the first matrices of all adapters that the step's sequences use, and writes
+        `rank` numbers a token; the second reads these and the second matrices, and adds to the projection's results. A
+        token takes 2 x rank operations for each input and output: memory takes longer than they do.
 
-        Source: Chen et al. 2023 (arXiv:2310.18547) section 4, SGMV; vLLM, lora_shrink and lora_expand (one launch for all
-        slices of a packed projection).
+        Source: Chen et al. 2023 (arXiv:2310.18547) section 4, SGMV; vLLM, lora_shrink and lora_expand (one launch for
+        all slices of a packed projection).
         Assumes: adapters as `distinct_adapters`; kernels at the rate of norms.
         """
         tokens = np.asarray(load.decode_batch * load.decode_tokens + load.prefill_tokens, dtype=float)
