@@ -272,8 +272,6 @@ class Engine(Software):
     hidden_frac: float = _by_fit("Share of a kernel's fixed time that passes while the kernel before it ends.")
     sequence_s: float = _by_fit("Host time a sequence and step that the device waits for.")
     request_s: float = _by_fit("Host time of one request before its first step.")
-    synchrony: float = _by_fit("Share of the prompts of the other users in a closed loop that stands before a new one.")
-    steps_ahead: float = _by_fit("Steps of the engine that a new request waits for before its prompt is in one.")
     host_source: str = ""  # of what its scheduler and its front end do, which handles requests one by one
     host_date: str = ""
     plans_ahead: bool = False  # decides about a step when the one before it begins
@@ -282,8 +280,10 @@ class Engine(Software):
     stream_s: float = 0.0  # for each token of an answer
     one_process: bool = False  # the front end hands out tokens while no step runs
     graphs: bool = True  # steps are captured, and launched whole; else the host launches each operation
+    prompt_graphs: bool = True  # so are those that read prompts; else only those that decode alone
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
+    batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
     stream_interval: int = 1  # tokens that are handed out together, after the first
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")

@@ -170,7 +170,7 @@ class Runner:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
         Where steps are not captured in graphs the host launches each operation: the device waits where that takes
-        longer than the operations themselves.
+        longer than the operations themselves. Many engines capture those that only decode.
 
         Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`);
         CUDA C++ programming guide, asynchronous execution: launches queue up while the device is busy.
@@ -187,8 +187,10 @@ class Runner:
                 layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
-        if not self.engine.graphs:
-            layers_s = layers_s + np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
+        captured = self.engine.graphs
+        if not (captured and self.engine.prompt_graphs):
+            waits_s = np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
+            layers_s = layers_s + (waits_s * (np.asarray(load.prefill_tokens) > 0) if captured else waits_s)
         overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
             seconds=total.seconds + hops + overhead,
@@ -293,7 +295,7 @@ class Runner:
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=act_bytes, kv_bytes=self.kv_bytes
                 )
-                timing = self._overlap(self._fusion(work, timing))
+                timing = self.among_others(self._fusion(work, timing))
                 yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 
     @property
@@ -344,7 +346,7 @@ class Runner:
             return 0.0
         return rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rates.peak["fp32"]
 
-    def _overlap(self, timing: Timing) -> Timing:
+    def among_others(self, timing: Timing) -> Timing:
         """A kernel among others: part of its fixed time passes while the one before it ends.
 
         Source: CUDA programming guide, programmatic dependent launch; the share is the engine's.

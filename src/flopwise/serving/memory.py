@@ -110,6 +110,7 @@ class Changes:
     away_cache_frac: float = 0.0  # of the cache, what does
     draft: Draft | None = None
     redundant_experts: int = 0  # copies of popular experts in each layer
+    adapter_bytes: Floats = 0.0  # of all adapters on the fullest GPU
 
 
 UNCHANGED = Changes()
@@ -228,6 +229,8 @@ def serving_memory(
     besides: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
     if (draft := changes.draft) is not None:
         besides["draft weights"] = weights_per_gpu(draft.model, draft.weights, draft.layout)
+    if np.any(changes.adapter_bytes):
+        besides["adapters"] = changes.adapter_bytes
     if changes.shared_tokens:
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
