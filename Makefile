@@ -85,10 +85,15 @@ programs: ## promtool, prometheus, amtool, shellcheck, chromium and PostgreSQL, 
 # What the pages of `flopwise web` are drawn with, and what tests hold them against; both are kept in the tree.
 ECHARTS := 5.6.0
 AXE := 4.14.1
+YAML := 2.8.1
+ESBUILD := 0.25.11
 VENDOR := src/flopwise/web/static/vendor
-assets: ## fetch the chart library of the web app and axe-core of its tests again, by npm
-	folder=$$(mktemp -d) && cd $$folder && npm pack --silent echarts@$(ECHARTS) axe-core@$(AXE) >/dev/null && \
-	mkdir echarts axe && tar xzf echarts-$(ECHARTS).tgz -C echarts && tar xzf axe-core-$(AXE).tgz -C axe && cd $(CURDIR) && \
+assets: ## fetch the chart and YAML libraries of the web app and axe-core of its tests again, by npm
+	folder=$$(mktemp -d) && cd $$folder && npm pack --silent echarts@$(ECHARTS) axe-core@$(AXE) yaml@$(YAML) >/dev/null && \
+	mkdir echarts axe yaml && tar xzf echarts-$(ECHARTS).tgz -C echarts && tar xzf axe-core-$(AXE).tgz -C axe && \
+	tar xzf yaml-$(YAML).tgz -C yaml && \
+	npx --yes esbuild@$(ESBUILD) yaml/package/browser/index.js --bundle --minify --format=esm --log-level=error \
+	  --outfile=$(CURDIR)/$(VENDOR)/yaml.js && cp yaml/package/LICENSE $(CURDIR)/$(VENDOR)/YAML-LICENSE && cd $(CURDIR) && \
 	cp $$folder/echarts/package/dist/echarts.esm.min.js $(VENDOR)/echarts.js && \
 	cp $$folder/echarts/package/LICENSE $(VENDOR)/ECHARTS-LICENSE && \
 	cp $$folder/echarts/package/NOTICE $(VENDOR)/ECHARTS-NOTICE && \

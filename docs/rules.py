@@ -206,6 +206,13 @@ def _memory_claims() -> Iterator[Claim]:
         "under adapters the base stays in 16 bits, or in 4 to 8; only full fine-tuning keeps 32-bit states",
     )  # fmt: skip
     yield Claim("70B in FP16 need", 140.0, 2 * parameters(_model("70B")) / 1e9, "GB", "weights alone")
+    large = flopwise.memory("20B", task="serve", context=2048).per_gpu_bytes / 1e9
+    yield Claim("a 20B model in 16 bits serves in", 40.0, large, "GB", "its weights alone, again")
+    fewest = next(n for n in (1, 2, 4, 8) if flopwise.memory("70B", task="serve", gpu="h100", tp=n, context=2048).fits)
+    yield Claim(
+        "70B in FP16 take parameters x bytes / memory, of GPUs with 80 GB", 2.0, float(fewest), "GPUs",
+        "as long as contexts are short: weights leave a fifth of the memory for the cache",
+    )  # fmt: skip
     yield Claim("states of 1T parameters at 16 bytes", 16.0, 16e12 / 2**40, "TiB", "16 TB, in decimal units")
     held = {row.gpu: row.parameters for row in flopwise.largest_models("a100-80gb", "b200")}
     largest = held["A100-SXM-80"]["serve FP16"] or 0.0
@@ -262,6 +269,13 @@ def _speed_claims() -> Iterator[Claim]:
         "forward, backward and optimizer take of the operations of a forward pass", 3.0, whole / forward, "times",
         "the backward pass takes two of them; an optimizer moves bytes and computes next to nothing",
     )  # fmt: skip
+    token = 3 * causal_forward_flops(_model("7B"), 1, 2048) / 2048
+    yield Claim(
+        "10,000 tokens of training a 7B model take", 4.2e14 / 1e12, 1e4 * float(token) / 1e12, "TFLOP",
+        "6 x parameters x tokens, without attention",
+    )  # fmt: skip
+    moved = flopwise.roofline(flops=1.0, bytes=14e9, gpu="v100").lower_bound_s * 1e3
+    yield Claim("14 GB at 900 GB/s take", 15.6, moved, "ms", "bytes over bandwidth")
     small = flopwise.train("gpt2", gpu="t4", seq=1024)
     yield Claim(
         "T4 trains GPT-2 at", 2500.0, small.estimate.tokens_per_s, "tokens/s",
@@ -318,6 +332,14 @@ def _scaling_claims() -> Iterator[Claim]:
         "tensor parallelism stays within a node: of a group it spans", 1.0, float(-(-int(layout.tp) // 8)), "nodes",
         f"the fastest layout of Llama-3.1-70B on 1,024 H100: tp {layout.tp}, pp {layout.pp}, dp {layout.dp}",
     )  # fmt: skip
+    few, many = (
+        flopwise.train("GPT-2 XL", gpu="a100-80gb", gpus=n, dp=n, micro_batch=8, seq=1024).estimate.tokens_per_s_per_gpu
+        for n in (1, 8)
+    )
+    yield Claim(
+        "data-parallel training on 8 GPUs loses", 10.0, 100 * (1 - many / few), "%",
+        "GPT-2 XL on A100s of one node: most messages hide behind the backward pass; more between nodes",
+    )  # fmt: skip
     piped = flopwise.train(
         "Llama-3.1-8B", gpu="a100-80gb", gpus=4, pp=4, micro_batch=1, global_batch=8, seq=2048
     ).estimate.breakdown
@@ -336,7 +358,15 @@ def _storage_claims() -> Iterator[Claim]:
     each = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=1e15).bytes_per_flop * 1e15 / 1e9
     yield Claim("CosmoFlow reads for each PFLOP/s", 65.0, each, "GB/s", "MiB and 1024^3 mixed")
     v100 = flopwise.io("cosmoflow", gpu="v100").achieved_flops_per_s / 1e12
-    yield Claim("a V100 achieves in CosmoFlow", 35.0, v100, "TFLOP/s", "by kernels of 3D convolutions; no run is known")
+    yield Claim("a V100 achieves in CosmoFlow 35 to 50, so", 42.5, v100, "TFLOP/s", "layer by layer, in fp16")
+    peak, layers = (
+        flopwise.io("resnet50", gpu="a100", gpus=1, efficiency=share).read_bytes_per_s_per_gpu / 1e6
+        for share in (1.0, None)
+    )
+    yield Claim(
+        "ResNet-50 reads on an A100 at its datasheet's rate", peak, layers, "MB/s",
+        "an upper bound, four times what its layers reach",
+    )  # fmt: skip
     asked = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=35e12).read_bytes_per_s_per_gpu / 1e9
     yield Claim("and would then read", 2.275, asked, "GB/s", "65 GB/s a PFLOP/s again")
     single = flopwise.io("resnet50", gpu="v100", achieved_flops_per_s="130TFLOP/s").read_bytes_per_s_per_gpu / 1e6

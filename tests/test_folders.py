@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +99,67 @@ def test_a_file_in_the_place_of_a_folder_is_said_once(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as told:
         check_folder(tmp_path / "taken")
     assert str(told.value) == f"{tmp_path / 'taken'} is a file; a folder is needed"
+
+
+KILLED = '''
+import itertools, os, shutil, signal, sys
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from flopwise.folders import write_folder
+
+names, root = ("a.txt", "below/deep/b.sh", "report.html"), Path(sys.argv[1])
+steps = 0
+
+
+def killed_at(last, call):
+    """The call, in whose place the process is killed once `last` steps are done."""
+    def wrapped(*args, **more):
+        global steps
+        steps += 1
+        if steps == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **more)
+    return wrapped
+
+
+for last in itertools.count(1):
+    folder = root / str(last) / "out"
+    write_folder(folder, {**{name: b"old" for name in names}, "plans/1": b"old", "mine": b"old"})
+    child = os.fork()
+    if not child:
+        for name in ("replace", "unlink", "write_bytes", "mkdir", "rmdir"):
+            setattr(Path, name, killed_at(last, getattr(Path, name)))
+        for owner, name in ((shutil, "copy2"), (os, "rmdir"), (os, "unlink")):
+            setattr(owner, name, killed_at(last, getattr(owner, name)))
+        write_folder(folder, {name: b"new" for name in names}, stale=lambda _: ["plans/1"])
+        os._exit(0)
+    if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+        break
+print(last)
+'''
+
+
+def test_a_kill_at_any_step_leaves_every_file_old_or_new_and_the_next_run_clears_up(tmp_path: Path) -> None:
+    """Killed before each of its calls that change files; what it leaves is cleared once that is an hour old."""
+    script = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
+    steps = int(done.stdout)
+    assert steps > 15
+    names, mixed, left = {"a.txt", "below/deep/b.sh", "report.html"}, 0, 0
+    for step in range(1, steps):
+        folder = tmp_path / str(step) / "out"
+        found = _there(folder)
+        assert found.keys() - {"plans/1"} == {*names, "mine"}, step
+        assert {found[name] for name in names} <= {b"old", b"new"}
+        assert found["mine"] == b"old"
+        mixed += len({found[name] for name in names}) == 2
+        for place in folder.parent.glob(f"{folders.WAITING}*"):
+            os.utime(place, (0, 0))
+            left += 1
+        write_folder(folder, dict.fromkeys(names, b"newer"), stale=lambda _: ["plans/1"])
+        assert _there(tmp_path / str(step)) == {**{f"out/{name}": b"newer" for name in names}, "out/mine": b"old"}
+    assert mixed > 0, "no kill came between two files"
+    assert left > 5

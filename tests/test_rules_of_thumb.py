@@ -44,6 +44,10 @@ def claims() -> dict[str, Any]:
         ("switched off but for 8 h of 22 days saves 60 to 70 %, so", 75.9, 0.001),
         ("fine-tuning needs FP32, so each weight of a 7B model takes", 2.0, 0.02),  # bf16
         ("forward, backward and optimizer take of the operations of a forward pass", 3.0, 0.01),  # 2 mnk, three times
+        ("ResNet-50 reads on an A100 at its datasheet's rate", 2385 * 0.1468, 0.01),  # images/s of its layers
+        ("14 GB at 900 GB/s take", 14e9 / 900e9 * 1e3, 0.001),
+        ("10,000 tokens of training a 7B model take", 6 * 6.74e9 * 1e4 / 1e12, 0.05),  # and attention
+        ("70B in FP16 take parameters x bytes / memory, of GPUs with 80 GB", 2.0, 1e-9),
         ("a product of matrices of 1,024 times the elements is more work by", 32.0**3, 1e-9),
     ],
 )

@@ -98,7 +98,7 @@ def _exchange(goal: Path, fresh: Path, old: Path, names: Sequence[str], stale: S
             (fresh / name).replace(goal / name)
         for name in set(stale) - set(names):
             placed.append(name)
-            (goal / name).unlink()
+            (goal / name).unlink(missing_ok=True)
     except BaseException:  # an interruption by the user, too
         for name in placed:
             if name in kept:

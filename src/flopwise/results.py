@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import import_module
@@ -161,6 +161,34 @@ def _shown(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """`value` as JSON types: records become objects, arrays lists, NaN and infinities null, paths text."""
+    convert = _CONVERT.get(type(value))  # most values are of these very types
+    return _plain_record(value) if convert is None else convert(value)
+
+
+def _plain_mapping(value: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): plain(inner) for key, inner in value.items()}
+
+
+def _plain_list(value: Iterable[Any]) -> list[Any]:
+    return [plain(inner) for inner in value]
+
+
+def _plain_float(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _same(value: V) -> V:
+    return value
+
+
+_CONVERT: dict[type, Callable[[Any], Any]] = {
+    str: _same, int: _same, bool: _same, type(None): _same, float: _plain_float, dict: _plain_mapping,
+    list: _plain_list, tuple: _plain_list,
+}  # fmt: skip
+
+
+def _plain_record(value: Any) -> Any:
+    """As `plain`, of a record, an array, or a value of a type that is derived from those of JSON."""
     if hasattr(value, "tolist"):  # arrays and their scalars
         value = value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
@@ -172,14 +200,14 @@ def plain(value: Any) -> Any:
     match value:
         case Enum():
             return plain(value.value)
-        case None | bool() | int() | str():
+        case bool() | int() | str() | None:
             return value
         case float():
-            return value if math.isfinite(value) else None
+            return _plain_float(value)
         case Mapping():
-            return {str(key): plain(held) for key, held in value.items()}
+            return _plain_mapping(value)
         case list() | tuple() | set() | frozenset():
-            return [plain(held) for held in value]
+            return _plain_list(value)
         case _:
             return str(value)
 

@@ -13,22 +13,30 @@ from named import FACTS
 
 
 @pytest.mark.parametrize(
-    ("software", "year", "found"),
+    ("software", "year", "month", "found"),
     [
-        ("megatron-te", "2025", "megatron-te"),
-        ("megatron-te", "2026", "megatron-2026"),
-        ("megatron-te", "", "megatron-te"),
-        ("megatron-2021", "2026", "megatron-2021"),
-        ("fsdp-eager", "2023", "fsdp-2023"),
-        ("fsdp-eager", "2024", "fsdp-eager"),
-        ("fsdp-eager", "", "fsdp-eager"),
-        ("fsdp-fused", "2023", "fsdp-fused"),
-        ("fsdp-compile", "2025", "fsdp-compile"),
-        ("fsdp-compile", "2026", "fsdp-compile-2026"),
+        ("megatron-te", "2025", "12", "megatron-te"),
+        ("megatron-te", "2026", "4", "megatron-te"),
+        ("megatron-te", "2026", "6", "megatron-2026"),
+        ("megatron-te", "2026", "", "megatron-te"),
+        ("megatron-te", "", "", "megatron-te"),
+        ("megatron-2021", "2026", "6", "megatron-2021"),
+        ("fsdp-eager", "2023", "", "fsdp-2023"),
+        ("fsdp-eager", "2024", "", "fsdp-eager"),
+        ("fsdp-eager", "", "", "fsdp-eager"),
+        ("fsdp-fused", "2023", "", "fsdp-fused"),
+        ("fsdp-compile", "2025", "", "fsdp-compile"),
+        ("fsdp-compile", "2026", "10", "fsdp-compile-2026"),
     ],
 )
-def test_the_year_tells_the_generation_of_kernels(software: str, year: str, found: str) -> None:
-    assert row_stack({"software": software, "year": year}) == found
+def test_the_month_tells_the_generation_of_kernels(software: str, year: str, month: str, found: str) -> None:
+    assert row_stack({"software": software, "year": year, "month": month}) == found
+
+
+def test_the_month_of_a_published_row_is_that_of_its_container() -> None:
+    source = "docs/performance-summary-archive.md, 26.04.01 container"
+    row = our_columns("training", {"stack": "megatron-te", "year": "2026", "source": source, "source_key": "x"})
+    assert (row["year"], row["month"], row_stack(row)) == ("2026", "4", "megatron-te")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from flopwise.cost.collectives import (
     level_groups,
     p2p_s,
 )
-from flopwise.cost.fabric import Fabric, fabric
+from flopwise.cost.fabric import Fabric, along, fabric
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 
@@ -192,3 +192,14 @@ def test_a_token_crosses_the_network_once_for_each_node_that_wants_it() -> None:
         nodes = float(groups_reached(np.asarray(ranks / 8), 8, 8, 4))
         seconds = float(all_to_all_s(FABRICS["hgx"], nbytes, ranks, copies=8, pools=8, top_pools=4, direct=True))
         assert nodes * nbytes / 8 / seconds == pytest.approx(rate, rel=0.15)
+
+
+def test_tensor_groups_of_a_torus_have_one_axis_and_the_others_the_rest() -> None:
+    """TPU v5p: 600 GB/s over three axes, 200 GB/s each; v5e: 200 GB/s over two."""
+    for name, axes, whole in (("TPU v5p", 3, 600e9), ("TPU v5e", 2, 200e9)):
+        links = fabric(FACTS.accelerator(name))
+        assert links.levels[0].axes == axes
+        tp = np.array([1, 4])
+        assert along(links, inner=True, tp=tp).link_bytes_per_s == pytest.approx(whole / axes)
+        assert along(links, inner=False, tp=tp).link_bytes_per_s == pytest.approx([whole, whole * (axes - 1) / axes])
+    assert along(FABRICS["hgx"], inner=True, tp=8) is FABRICS["hgx"]

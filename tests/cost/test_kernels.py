@@ -18,6 +18,7 @@ from flopwise.cost.kernels import (
     matmul_s,
     pointwise_s,
     prefill_attention_s,
+    score_dims,
     waves,
     work_s,
 )
@@ -270,3 +271,12 @@ def test_a_variant_of_a_family_is_that_family_but_for_what_was_measured_on_it() 
     assert differing == {"attention_frac", "train_attention_frac.cudnn"}
     assert ultra.value["attention_frac"] > plain.value["attention_frac"]
     assert not any("dram_frac" in sentence for sentence in ultra.assumptions)
+
+
+@pytest.mark.parametrize(("chip", "head", "dims"), [
+    ("TPU v5p", 128, 256), ("TPU v5p", 64, 256), ("TPU v5p", 256, (4 * 128 + 128) * 256 / 384),
+    ("TPU v7", 128, 256), ("TPU v7", 64, 256), ("TPU v7", 256, 256), ("H100-SXM-80", 80, 2 * 96),
+])  # fmt: skip
+def test_a_systolic_array_pads_heads_to_its_side_and_softmax_takes_one_more(chip: str, head: int, dims: float) -> None:
+    """By hand: v5p has sides of 128, v7 of 256; both count a head of 128 as what it is."""
+    assert score_dims(rates(load_facts().accelerator(chip)), head, head) == pytest.approx(dims, rel=1e-12)

@@ -92,3 +92,21 @@ def test_kernels_under_a_power_limit_lose_the_clock_that_training_loses() -> Non
     assert slower.value["attention_frac"] == pytest.approx(frac * H100.value["attention_frac"])
     assert slower.read_bytes_per_s == H100.read_bytes_per_s
     assert limited_rates(H100) is H100
+
+
+def test_scans_run_at_half_the_rate_of_flash_attention_2() -> None:
+    """Mamba-2 (arXiv 2405.21060) figure 10; their kernels and those of FlashAttention-2 are of Ampere's instructions."""
+    for chip in ("H100-SXM-80", "GB200"):
+        table = rates(FACTS.accelerator(chip))
+        trained = training_rates(table, FACTS.stack("megatron-te"))
+        scan = trained.matmul_flops_per_s("bf16") * trained.value["recurrence_frac"]
+        flash = table.peak["bf16"] * clock_frac(table) * table.value["train_attention_frac.fa2"]
+        assert scan == pytest.approx(0.5 * flash, rel=1e-9)
+
+
+def test_xla_multiplies_experts_in_one_kernel_over_uneven_groups() -> None:
+    table, xla = rates(FACTS.accelerator("TPU v6e")), FACTS.stack("xla")
+    assert {grouped_kernel(xla, dtype) for dtype in ("bf16", "fp8", "mxfp8")} == {"ragged"}
+    trained = training_rates(table, xla)
+    assert trained.value["grouped_frac"] == table.value["train_grouped_frac.ragged"]
+    assert trained.value["grouped_passes"] == table.value["train_grouped_passes.ragged"]

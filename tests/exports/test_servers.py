@@ -125,6 +125,16 @@ def test_memory_techniques_and_drafts_reach_vllm() -> None:
     assert float(options(away)["--cpu-offload-gb"]) == pytest.approx(0.25 * layers / 2**30, abs=0.02)
 
 
+def test_places_for_adapters_reach_the_servers() -> None:
+    """vLLM has places for ranks of some sizes only: the next one; SGLang for any."""
+    found = options(deployed(techniques={"adapters": 12, "adapter_rank": 24}))
+    assert "--enable-lora" in found
+    assert (found["--max-loras"], found["--max-lora-rank"]) == ("12", "32")
+    other = options(deployed("sglang", techniques={"adapters": 12, "adapter_rank": 24}))
+    assert "--enable-lora" in other
+    assert (other["--max-loras-per-batch"], other["--max-lora-rank"]) == ("12", "24")
+
+
 def test_experts_and_attention_replicas() -> None:
     spread = laid_out(sample_deployment("serve"), tp=1, dp=8, ep=8)
     found = options(spread)

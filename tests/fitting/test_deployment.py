@@ -20,6 +20,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.fitting.constants import Values
 from flopwise.fitting.deployment import (
     FIGURES,
+    DeploymentModel,
     ServedLoad,
     deployment_constants,
     fit_deployment,
@@ -28,6 +29,7 @@ from flopwise.fitting.deployment import (
     moved_job,
     parts,
     simulated_run,
+    stretches,
 )
 from flopwise.fitting.profile import CalibrationProfile
 from flopwise.observations.observation import measured_requests, observation, write_observation
@@ -204,6 +206,13 @@ def test_of_several_loads_whole_ones_are_left_out(job: ServeJob) -> None:
     slow = replace(load.requests, ttft_s=load.requests.ttft_s * 2, e2e_s=load.requests.e2e_s * 2)
     found = fit_deployment([replace(load, job=job), replace(load, job=job, requests=slow)], FACTS)
     assert found.unit == "load"
+    named = [replace(load, job=job, name=name) for name in ("a", "b", "a")]
+    numbers = DeploymentModel(named, deployment_constants(job)).stretches()
+    assert len({*numbers}) == 2, "rounds of one load are left out together"
+    each = len(numbers) // 3
+    assert numbers == [0] * each + [1] * each + [0] * each
+    alone = DeploymentModel(named[:1], deployment_constants(job)).stretches()
+    assert len({*alone}) == len(stretches(named[0])) > 2, "of one load its stretches are"
     for name in FIGURES:
         assert found.left_out[name] > 1.3 * found.fitted[name]
         assert found.spread[name] > 1.6

@@ -274,3 +274,20 @@ def test_the_bill_of_a_fleet_has_no_dearer_machine_than_its_provider_sells() -> 
             if (c.provider, c.instance, c.purchase) == (row.provider, row.instance, row.purchase)
         ]
         assert min(taken) <= least * (1 + 1e-6)
+
+
+def test_the_share_that_is_refused_is_the_one_that_counts_and_what_is_paid_stands_beside_it() -> None:
+    """a has 100. b does t and u for 50 each on small machines, of which a quota allows one; large ones cost 100.
+
+    b is paid 150 of 250, 60 %, and its work is worth 100 of 200: half, where 55 % are the least.
+    """
+    options = [option(0, "a", 100)]
+    for workload in (1, 2):
+        options += [option(workload, "b", 50, instance="b.small"), option(workload, "b", 100, instance="b.large")]
+    demands, quotas = [demand("s"), demand("t"), demand("u")], (Quota(provider="b", instance="b.small", most=1),)
+    rules = replace(RULES, providers={"a": 0.4, "b": 0.6}, share_tolerance=0.05, quotas=quotas)
+    with pytest.raises(InfeasibleError) as refused:
+        allocate(options, demands, rules)
+    (said,) = [line for line in refused.value.reasons if "60 % b share" in line]
+    assert "50.0 % is as near as it comes (60.0 % is paid; money beyond the least" in said
+    assert allocate(options, demands, replace(rules, share_tolerance=0.11)).by_provider == {"a": 100, "b": 150}

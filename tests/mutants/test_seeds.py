@@ -15,7 +15,8 @@ SEEDS = list(run.seeds())
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.label)
 def test_a_seed_changes_one_place_and_names_tests_that_exist(seed: run.Seed) -> None:
     changed = run.seeded(seed, (PACKAGE / seed.file).read_text(encoding="utf-8"))
-    compile(changed, seed.file, "exec")
+    if seed.file.endswith(".py"):  # of pages a browser says whether they run
+        compile(changed, seed.file, "exec")
     for test in seed.tests:
         assert (ROOT / test.partition("::")[0]).exists(), test
 

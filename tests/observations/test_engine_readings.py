@@ -10,7 +10,7 @@ from fake_exporter import exporter, page, times, watched
 import flopwise
 from flopwise.errors import SpecError
 from flopwise.observations.observation import observation
-from flopwise.observations.readings import engine_of, engine_page, engines, page_series, page_urls
+from flopwise.observations.readings import engine_of, engine_page, engines, page_series, page_urls, reading
 from flopwise.observations.watching import watch_engine
 from named import FACTS
 
@@ -187,6 +187,15 @@ def test_nobody_there_says_where_it_was_looked_for() -> None:
 def test_no_traffic_is_no_observation() -> None:
     with pytest.raises(SpecError, match="no request was answered"):
         observation(watched([page("sglang")] * 3), None)
+
+
+def test_of_several_replicas_shares_are_means_and_counts_are_sums() -> None:
+    text = "".join(
+        f"# TYPE vllm:{name} gauge\n" + "".join(
+            f'vllm:{name}{{engine="{rank}"}} {value}\n' for rank, value in enumerate(values))
+        for name, values in (("kv_cache_usage_perc", (0.2, 0.6)), ("num_requests_running", (3, 5)))
+    )  # fmt: skip
+    assert dict(reading(page_series(text), "vllm", 0.0, FACTS).numbers) == {"cache": pytest.approx(0.4), "running": 8.0}
 
 
 def test_negative_and_broken_numbers_are_left_out() -> None:

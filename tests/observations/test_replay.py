@@ -13,7 +13,7 @@ from fake_exporter import exporter, page, times
 import flopwise
 from flopwise import cli
 from flopwise.errors import SpecError
-from flopwise.observations.comparison import compare
+from flopwise.observations.comparison import compare, token_terms
 from flopwise.observations.observation import (
     LATENCIES,
     Observation,
@@ -22,7 +22,9 @@ from flopwise.observations.observation import (
     write_observation,
 )
 from flopwise.observations.requests import MeasuredRequests
+from flopwise.serving.iteration import StepLoad
 from flopwise.serving.sim.trace import read_trace_columns
+from flopwise.serving.techniques import runner
 
 MODEL, GPU = "Llama-3.1-8B", "l40s"
 
@@ -102,6 +104,18 @@ def test_measured_and_simulated_terms_add_up() -> None:
     assert terms["token", "the rest"].measured_s == pytest.approx(0.005)
     assert compared.findings[0].startswith("first token: host is 30 ms longer")
     assert compared.findings[1].startswith("token: the rest is 5 ms longer")
+
+
+def test_the_terms_of_a_token_are_those_of_its_step() -> None:
+    """Weights, cache, messages and host add up to a step; a longer context is a matter of the cache."""
+    job = flopwise.simulate(MODEL, gpu="2xl40s", rate=4.0, requests=8, input_tokens=300, output_tokens=4).job
+    short, long = (token_terms(job, 16.0, context) for context in (1000.0, 3000.0))
+    for terms, context in ((short, 1000.0), (long, 3000.0)):
+        load = StepLoad(decode_batch=16.0, decode_context=context)
+        assert sum(terms.values()) == pytest.approx(float(np.ravel(runner(job).step(load, job.layout).seconds)[0]))
+    assert long["cache"] > 2 * short["cache"] > 0
+    for name in ("weights", "messages", "host"):
+        assert long[name] == pytest.approx(short[name], rel=1e-2), name
 
 
 def test_the_command_observes_writes_and_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

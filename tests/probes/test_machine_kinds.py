@@ -133,7 +133,7 @@ def _timed(seconds: Callable[[int], float]) -> Callable[..., list[float]]:
 
 def test_the_rate_of_a_message_is_that_of_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "TorchBackend", FakeDevice)
-    monkeypatch.setattr(collectives.Ranks, "start", lambda _: None)
+    monkeypatch.setattr(collectives.Ranks, "start", lambda *_: None)
     monkeypatch.setattr(collectives.Ranks, "samples", _timed(lambda nbytes: nbytes / 1e9))
     device = FakeDevice(kind="cpu")
     device.device = type(device.device)(id="cpu", kind="cpu", name="x", threads=4)
@@ -153,14 +153,14 @@ def test_processes_that_do_not_start_are_the_reason(tmp_path: Path, monkeypatch:
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     ranks = collectives.Ranks("gloo", 2)
-    ranks.start()
+    ranks.start(60.0)
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"between 2 processes by gloo: RuntimeError: no network here"):
             ranks.samples("all_reduce", 4096, Stopwatch(lambda: 0.0, lambda: None, 0.1))
     ranks.close()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     ranks = collectives.Ranks("gloo", 2)
-    ranks.start()
+    ranks.start(60.0)
     with pytest.raises(RuntimeError, match="No such file"):
         ranks.samples("all_reduce", 4096, Stopwatch(lambda: 0.0, lambda: None, 0.1))
     ranks.close()

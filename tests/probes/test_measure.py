@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def test_waiting_is_a_part_of_an_operation_that_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("quick", "most"), [(True, 18.0), (False, 118.0)])
-@pytest.mark.parametrize("slower", [2.0, 10.0, 30.0])
+@pytest.mark.parametrize("slower", [2.0, 10.0, 30.0, 100.0])
 def test_a_probe_ends_in_time_on_fast_and_slow_devices(quick: bool, most: float, slower: float) -> None:
     device = FakeDevice(slower)
     beside = FakeDevice(slower, kind="cpu", beside=device)
@@ -121,6 +122,47 @@ def test_a_probe_ends_in_time_on_fast_and_slow_devices(quick: bool, most: float,
     assert probe.seconds == device.clock() < most
     values = sum(one.value is not None for one in probe.measurements)
     assert values > len(probe.measurements) / 2
+
+
+@pytest.mark.parametrize(("quick", "limit"), [(True, measure.QUICK_LIMIT_S), (False, measure.LIMIT_S)])
+def test_data_that_take_long_to_make_cost_later_kinds_their_time_and_not_the_probe(quick: bool, limit: float) -> None:
+    """A loaded machine: everything 60 times slower, 0.3 s before each operation, 4 s to load the library."""
+
+    class Loaded(FakeDevice):
+        def _takes(self, name: str, work: float, rate: float) -> Callable[[], None]:
+            self.time[0] += 0.3
+            return super()._takes(name, work, rate)
+
+    device = Loaded(60.0, kind="cpu")
+    names = [name for name in DEVICE_KINDS if name != "transfers"]
+    runner = ProbeRunner(Path(), quick=quick, progress=lambda *_: None, clock=device.clock, loading_s=4.0)
+    probe = runner.probe([device], device, names)
+    assert probe.seconds + 4.0 < limit + 1.0, "an operation that was begun is ended"
+    measured = {one.name for one in probe.measurements if one.value is not None}
+    assert measured >= {"matmul", "memory_copy", "attention_prefill"}
+    unmeasured = {one.failure for one in probe.measurements if one.value is None}
+    assert all((one or "").startswith("left out: ") for one in unmeasured)
+
+
+def test_loading_a_library_for_longer_than_a_probe_may_take_leaves_nothing_to_measure() -> None:
+    device = FakeDevice()
+    runner = ProbeRunner(Path(), quick=True, progress=lambda *_: None, clock=device.clock, loading_s=60.0)
+    probe = runner.probe([device], device, ["launch"])
+    assert (probe.measurements, probe.seconds) == ((), 0.0)
+    assert "launch latency: not measured, the time of the probe is over" in probe.notes
+
+
+def test_the_time_of_a_kind_shrinks_with_what_earlier_ones_took() -> None:
+    """Products have 4 s, which take 1.2 times as long; an operation's fixed time has 0.4 s, messages 1.2 s."""
+    runner = ProbeRunner(Path(), quick=True, progress=lambda *_: None, clock=lambda: 0.0)
+    runner._end = 4.8
+    device = FakeDevice()
+    assert runner._share_frac([(device, "matmul")]) == pytest.approx(4.8 / (1.2 * 4.0))
+    runner._end = 2.4
+    assert runner._share_frac([(device, "matmul")]) == pytest.approx(0.5)
+    assert runner._share_frac([(device, "launch")]) == 1.0
+    runner._end = 2.5 + 0.72
+    assert runner._share_frac([(device, "collectives")]) == pytest.approx(0.5), "its processes take 2.5 s to start"
 
 
 def test_large_operations_are_left_out_of_a_slow_device() -> None:

@@ -109,6 +109,26 @@ def test_faster_than_the_plan_is_better_whichever_way_the_metric_goes(tmp_path: 
     assert why.verdict.startswith("Faster than the plan")
 
 
+def test_a_step_of_another_batch_is_held_against_a_step_of_as_many_tokens(tmp_path: Path) -> None:
+    """A quarter of the planned 1,000 tokens in 0.5 s: a quarter of the planned second, so twice what is expected."""
+    series = {"step_s": [0.5] * 20, "tokens_per_s": [500.0] * 20}
+    expected = expectation(PLAN, step_s=1.0, tokens_per_s=1000.0, mfu_frac=0.4)
+    why = explanation(stored(tmp_path / "runs.db", series, gpus=8, expected=expected))
+    assert why.verdict.startswith(
+        "Slower than the plan: a step takes 500 ms, expected 250 ms (80 % interval: 200 ms to"
+    )
+    assert terms(why) == {TOGETHER: (0.25, 0.5)}
+    outcomes = {one.metric: one for one in why.outcomes}
+    assert outcomes["step_s"].difference == pytest.approx(1.0)
+    assert outcomes["tokens_per_s"].difference == pytest.approx(-0.5)
+    assert outcomes["mfu_frac"].difference == pytest.approx(-0.5), "half as fast at the same work a token"
+    assert any("0.25 times the tokens that were planned" in note for note in why.notes)
+    padded = series | {"tokens_per_s": [1900.0] * 20}
+    same = explanation(stored(tmp_path / "same.db", padded, gpus=8, expected=expected))
+    assert same.verdict.startswith("Faster than the plan: a step takes 500 ms, expected 1.00 s")
+    assert not any("planned for one" in note for note in same.notes), "5 % fewer tokens are padding"
+
+
 def test_a_run_without_a_plan_or_without_figures_says_so(tmp_path: Path) -> None:
     why = explanation(stored(tmp_path / "runs.db", {"step_s": [2.0] * 20}))
     assert why.verdict.startswith("No plan to hold it against: 2.00 s a step; give its model")

@@ -17,6 +17,7 @@ from flopwise.search.deployments import (
     ReplicaQuestion,
     SizedReplicas,
     deployments,
+    deployments_together,
     size_together,
     sized_replicas,
 )
@@ -76,7 +77,7 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
         assert one.steady is not None
         same(one.steady, alone)
         full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.curves.full_s.ravel(), np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
 
 def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:
@@ -96,6 +97,23 @@ def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:
             continue
         for name in ("ttft_s", "tpot_s", "e2e_s", "requests_per_s", "replicas", "watts_frac", "least_tpot_s"):
             np.testing.assert_allclose(getattr(found, name), getattr(other, name), rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_curves_of_several_devices_side_by_side_are_read_as_each_alone(model: str) -> None:
+    """Devices hold different batches, so that their tables have different numbers of sizes."""
+    SIZED.clear()
+    group = [question for gpu in ("A100-SXM-80", "l40s", "h100") for question in questions(model, gpu)]
+    answers = [(question, sized_replicas(question)) for question in group]
+    some = [(one.batch.size // one.num_layouts) for _, one in answers if isinstance(one, SizedReplicas)]
+    assert len(set(some)) > 1
+    for (question, sized), found in zip(answers, deployments_together(answers), strict=True):
+        (alone,) = deployments_together([(question, sized)])
+        assert (found is None) == (alone is None)
+        if found is None or alone is None:
+            continue
+        for name in ("ttft_s", "tpot_s", "e2e_s", "replicas", "watts_frac", "least_tpot_s", "busy_frac", "batch", "dp"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(alone, name), err_msg=name)
 
 
 def test_a_format_that_a_device_lacks_is_left_to_the_search_that_says_so() -> None:

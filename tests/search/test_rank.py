@@ -13,6 +13,7 @@ from measured_errors import at_most, class_on, spread_on, whole_at_most
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models.catalog import load_model
+from flopwise.search import plan_serving, serving_option
 from flopwise.search.answer import Candidate, Plan, RejectionLog
 from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
@@ -277,3 +278,23 @@ def test_no_plan_takes_more_accelerators_than_allowed() -> None:
     within = planned(SERVE, constraints={**limits, "max_gpus": 14})
     assert {one.instance: one.num_gpus for one in within.plans} == {"g6.12xlarge": 12}
     assert any(r.reason == "misses max_gpus" for r in within.ruled_out)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [{"ttft": {"p95": "1s"}}, {"ttft": {"p95": "1s"}, "budget": 9000}, {"ttft": {"p95": "30ms"}}],
+    ids=["targets", "budget", "missed"],
+)
+def test_ways_to_buy_share_what_prices_do_not_change(targets: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether each way is looked at by itself or one stands for those of the same deployments: the same plan."""
+    workload = {
+        **merged_onto(SERVE, {"targets": {"confidence": 0.5, **targets}}),
+        "constraints": {"gpus": ["l4", "l40s"], "purchase": ["reserved_3y", "on_demand", "spot", "reserved_1y"]},
+    }
+    shared = planned(workload)
+    monkeypatch.setattr(serving_option.ServingOption, "alike", None)
+    monkeypatch.setattr(plan_serving, "cheapest_ways", list)
+    apart = planned(workload)
+    for name in ("plans", "front", "fronts", "misses", "target_costs", "ruled_out", "levers"):
+        assert getattr(shared, name) == getattr(apart, name), name
+    assert len({one.purchase for one in shown(shared) or shared.misses}) > 1 or not shared.plans

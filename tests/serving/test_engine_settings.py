@@ -32,9 +32,7 @@ def test_a_scheduler_that_looks_every_thirty_steps_leaves_a_request_for_half_of_
     mean_s = seldom.decode.seconds + seldom.prefill_share * (seldom.mixed.seconds - seldom.decode.seconds)
     waited_s = 14.5 * mean_s * (USERS - 1) / USERS
     before_s = often.decode.seconds + often.prefill_share * (often.mixed.seconds - often.decode.seconds)
-    waited_s -= (
-        ENGINE.steps_ahead * (before_s - mean_s) * (USERS - 1) / USERS
-    )  # fewer decode, so that steps are shorter
+    waited_s -= 1.5 * (before_s - mean_s) * (USERS - 1) / USERS  # fewer decode, so that steps are shorter
     assert float(seldom.ttft_s - often.ttft_s) == pytest.approx(float(waited_s), rel=0.02)
     assert 0.95 * float(often.tpot_s) < float(seldom.tpot_s) < float(often.tpot_s)  # who waits does not decode
 
@@ -42,23 +40,30 @@ def test_a_scheduler_that_looks_every_thirty_steps_leaves_a_request_for_half_of_
 def test_the_simulator_waits_as_long() -> None:
     job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=USERS)
     often, seldom = (replica(replace(job, recv_interval=n)).cost.request_ps / PS for n in (1, 30))
-    both = (closed_loop(_machine(recv_interval=n), ONE, float(USERS), INPUT, OUTPUT) for n in (1, 30))
-    few_s, many_s = (float(s.decode.seconds + s.prefill_share * (s.mixed.seconds - s.decode.seconds)) for s in both)
-    ahead = ENGINE.steps_ahead - 1.5
-    expected = ((14.5 + ahead) * many_s - ahead * few_s) * (USERS - 1) / USERS
+    steady = closed_loop(_machine(recv_interval=30), ONE, float(USERS), INPUT, OUTPUT)
+    mean_s = float(steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds))
+    expected = 14.5 * mean_s * (USERS - 1) / USERS
     assert seldom - often == pytest.approx(expected, rel=1e-6)
     alone = replica(replace(job, recv_interval=30, concurrency=1)).cost.request_ps
     assert alone == round(job.engine.request_s * PS)  # nobody's step to wait for
 
 
-def test_an_engine_far_ahead_makes_requests_wait_in_the_simulator_too() -> None:
-    """2.94 steps, of which the simulator plays one and a half: the rest of the running one, and the planned one."""
+def test_prompts_wait_for_others_for_as_many_steps_as_the_engine_is_started_with() -> None:
+    """TensorRT-LLM, batch_wait_timeout_iters 20: of 32 / 256 prompts a step 2.5 come within 20 steps of the first, and
+    wait for half of these on average: (20 + 2.5 x 10) / 3.5 steps."""
     job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=USERS)
-    near = replace(job, engine=replace(job.engine, steps_ahead=1.5))
-    steady = closed_loop(_machine(), ONE, float(USERS), INPUT, OUTPUT)
-    mean_s = steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
-    more_s = (replica(job).cost.request_ps - replica(near).cost.request_ps) / PS
-    assert more_s == pytest.approx((job.engine.steps_ahead - 1.5) * float(mean_s) * (USERS - 1) / USERS, rel=1e-6)
+    steady = closed_loop(_machine(batch_wait=20), ONE, float(USERS), INPUT, OUTPUT)
+    mean_s = float(steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds))
+    others = (USERS - 1) / USERS
+    held_s = 45 / 3.5 * mean_s * others
+    soon, late = (replica(replace(job, batch_wait=n)).cost.request_ps / PS for n in (0, 20))
+    assert late - soon == pytest.approx(held_s, rel=1e-6)
+    eager = closed_loop(_machine(), ONE, float(USERS), INPUT, OUTPUT)
+    few_s = float(eager.decode.seconds + eager.prefill_share * (eager.mixed.seconds - eager.decode.seconds))
+    expected = held_s - 1.5 * others * (few_s - mean_s)
+    assert float(steady.ttft_s - eager.ttft_s) == pytest.approx(expected, rel=0.03)
+    alone = replica(replace(job, batch_wait=20, concurrency=1)).cost.request_ps
+    assert alone == round(job.engine.request_s * PS)
 
 
 def test_tokens_handed_out_together_cost_the_front_end_one_turn() -> None:
@@ -88,6 +93,28 @@ def test_an_eager_step_lasts_as_long_as_the_host_launches_it() -> None:
     assert float(eager.seconds) == pytest.approx(1e-3 * float(graphs.launches))
     quick = _machine(graphs=False, **(bare | {"launch_s": 1e-9})).step(load, ONE)
     assert float(quick.seconds) == pytest.approx(float(graphs.seconds))
+
+
+def test_an_engine_that_captures_decoding_alone_launches_prompts_one_by_one() -> None:
+    """1 ms for each of the operations of a step with a prompt; a step without one is as it was. As the simulator has
+    it: attention of decoding sequences is one more operation a layer."""
+    bare: dict[str, Any] = {"launch_s": 1e-3, "layer_s": 0.0, "step_s": 0.0}
+    captured, launched = (_machine(prompt_graphs=p, **bare) for p in (True, False))
+    reads = StepLoad(prefill_tokens=64, prefill_context=64)
+    mixed = replace(reads, decode_batch=4, decode_context=INPUT)
+    decodes = StepLoad(decode_batch=4, decode_context=INPUT)
+    assert float(launched.step(decodes, ONE).seconds) == float(captured.step(decodes, ONE).seconds)
+    for load in (reads, mixed):
+        step = launched.step(load, ONE)
+        assert float(step.seconds) == pytest.approx(1e-3 * float(step.launches))
+    more = launched.step(mixed, ONE).launches - launched.step(reads, ONE).launches
+    assert float(more) == LLAMA.stacks[0].num_layers
+    job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=1)
+    cost = replica(replace(job, engine=replace(job.engine, prompt_graphs=False, **bare))).cost
+    plain = replica(replace(job, engine=replace(job.engine, **bare))).cost
+    assert cost.seconds(chunk=64) == pytest.approx(float(launched.step(reads, ONE).seconds))
+    assert cost.seconds(chunk=64, batch=4, cached=4 * INPUT) == pytest.approx(float(launched.step(mixed, ONE).seconds))
+    assert cost.seconds(batch=4, cached=4 * INPUT) == plain.seconds(batch=4, cached=4 * INPUT)
 
 
 def test_an_all_reduce_is_launched_too() -> None:

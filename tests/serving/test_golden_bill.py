@@ -23,7 +23,7 @@ from flopwise.serving.memory import ServingLayout
 
 INPUT, OUTPUT, USERS = 1024, 256, 32
 HALF_WAY = INPUT + OUTPUT / 2
-DECODING = USERS * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * (USERS - 1) / USERS)
+DECODING = USERS * OUTPUT / (OUTPUT + 1 + 1.5 * (USERS - 1) / USERS)
 """An answer takes 256 steps after that of its prompt, and those that its user waits for."""
 DUE = DECODING / OUTPUT
 """Prompts that fall due a step: each answer of 256 tokens brings one."""

@@ -167,9 +167,9 @@ def test_no_query_touches_more_keys_than_there_are() -> None:
 
 def test_a_processor_touches_keys_in_blocks_of_512() -> None:
     """PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: kvSplitSize is 512."""
-    assert touched_keys(1000.5, 2000, is_host=True) == 1256.5  # half a block on the diagonal
-    assert touched_keys(128.5, 256, is_host=True) == 256  # one block has them all
-    assert touched_keys(128.5, 256, is_host=False) == 192.5
+    assert touched_keys(1000.5, 2000, 512) == 1256.5  # half a block on the diagonal
+    assert touched_keys(128.5, 256, 512) == 256  # one block has them all
+    assert touched_keys(128.5, 256, 128) == 192.5
 
 
 def test_passes_over_memory_take_their_bytes() -> None:
@@ -227,3 +227,15 @@ def test_a_chain_over_nodes_leaves_one_for_the_next_at_each_border() -> None:
     assert float(chain_s(H100.fabric, 1e8, 1, 8)) == 0.0
     assert float(p2p_s(H100.fabric, 1e8, 4, 4)) == pytest.approx(far_s)
     assert float(p2p_s(H100.fabric, 1e8, 4, 2)) == pytest.approx(near_s)
+
+
+def test_an_engine_whose_attention_takes_fewer_keys_at_once_computes_less_beside_the_diagonal() -> None:
+    """Of 256 causal tokens a query sees 128.5 keys: half a block of 32 beside them is 144.5, of 128 it is 192.5."""
+    even = {**RATES.value, "attention_tail": 0.0, "attention_block_s": 0.0}
+
+    def computing_s(**more: float) -> float:
+        rates = replace(RATES, value={**even, **more})
+        found = prefill_attention_s(rates, 128.5 * 256, 1, 256, 4, 2, 256, qk_dim=64, v_dim=64)
+        return float(np.asarray(found.compute_s))
+
+    assert computing_s(attention_keys=32.0) / computing_s() == pytest.approx(144.5 / 192.5, rel=1e-9)

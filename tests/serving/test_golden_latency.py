@@ -30,6 +30,8 @@ from named import FACTS
 ONE = ServingLayout()
 MACHINE = plain_runner()
 INPUT, OUTPUT = 1024, 256
+AHEAD = 1.5
+"""Steps that a request does not see in its engine: half of the one that runs, and the one that is planned already."""
 HALF_WAY = INPUT + OUTPUT / 2
 """Mean context of sequences that decode: the prompt, and half of an answer of equal chances to be anywhere."""
 
@@ -54,11 +56,12 @@ def test_a_long_prompt_goes_in_pieces_of_the_engines_budget() -> None:
 
 def test_users_wait_for_prompts_of_others() -> None:
     """32 users. An answer of 256 tokens brings one prompt of one step, and waits for the steps that the engine is ahead
-    of it: 256 of 259.8 steps of a user decode. Every step 31.5 x 1024 / 256 prompt tokens fall due, an eighth of a
-    prompt; each user brings one in a step with equal chances, so that a binomial number of them share a step."""
+    of it: 256 of 258.5 steps of a user decode. Every step 31.5 x 1024 / 256 prompt tokens fall due, an eighth of a
+    prompt; each user brings one in a step with equal chances, so that a binomial number of them share a step. In one
+    round of ten all begin together, and half of the others' prompts are read before one."""
     users = 32
     others = (users - 1) / users  # of the prompts are not his own
-    decoding = users * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * others)
+    decoding = users * OUTPUT / (OUTPUT + 1 + AHEAD * others)
     due = decoding * INPUT / OUTPUT / INPUT
     share = 1 - (1 - due / users) ** users
     decode_s, together = step_s(decoding, HALF_WAY), due / share
@@ -66,8 +69,8 @@ def test_users_wait_for_prompts_of_others() -> None:
     added_s = (mixed_s - decode_s) / together  # by one prompt
     tpot_s = decode_s + others * share * (mixed_s - decode_s)
     mean_s = decode_s + share * (mixed_s - decode_s)
-    planned_s = ENGINE.steps_ahead * others * mean_s
-    before_s = ENGINE.synchrony * (users - 1) / 2 * added_s
+    planned_s = AHEAD * others * mean_s
+    before_s = 31 / 2 / 10 * (added_s + INPUT / 8192 * decode_s)  # in one round of ten; eight prompts share a step
     ttft_s = ENGINE.request_s + planned_s + before_s + decode_s + added_s
     found = closed_loop(MACHINE, ONE, float(users), INPUT, OUTPUT)
     per_s = min(users / (ttft_s + 255 * tpot_s), decoding / (OUTPUT * mean_s))
@@ -91,7 +94,7 @@ def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
 
 def test_micro_batches_of_a_pipeline_follow_one_another() -> None:
     """Four stages, 64 users: four batches of 16, each step longer by 3 x `stage_loss` for stages that wait."""
-    decoding = 16 * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * 15 / 16)
+    decoding = 16 * OUTPUT / (OUTPUT + 1 + AHEAD * 15 / 16)
     slower = 1 + 3 * ENGINE.stage_loss
     found = closed_loop(MACHINE, ServingLayout(pp=4), 64.0, INPUT, OUTPUT)
     assert float(found.decode.seconds) == pytest.approx(slower * step_s(decoding, HALF_WAY, pp=4), rel=1e-9)
@@ -136,10 +139,10 @@ def loop_at(machine: Runner, users: float, per_s: float, inputs: int, outputs: i
 def test_the_wait_is_that_of_pollaczek_and_khinchine() -> None:
     """M/D/1 for prompts before one: rho s / (2 (1 - rho)), s what a budget full of prompts takes for each. Where there
     are none, half of a step and the one that is planned; in these and in its own are the prompts of a step each, of
-    which a request meets a longer one than most. What the engine is ahead besides, it waits in any case."""
+    which a request meets a longer one than most."""
     per_s = 12.0
     loop = loop_at(MACHINE, 40.0, per_s, INPUT, OUTPUT)
-    decoding = 40 * OUTPUT / (OUTPUT + 1 + ENGINE.steps_ahead * 39 / 40)
+    decoding = 40 * OUTPUT / (OUTPUT + 1 + AHEAD * 39 / 40)
     due = decoding / OUTPUT
     share = 1 - (1 - due / 40) ** 40
     decode_s = step_s(decoding, HALF_WAY)
@@ -149,11 +152,11 @@ def test_the_wait_is_that_of_pollaczek_and_khinchine() -> None:
     each_s = step_s(decoding, HALF_WAY, 8192, INPUT, prompts=8) / 8
     rho = per_s * each_s
     assert 0.1 < rho < 0.5
-    planned = 1.5 * (1 - rho)
+    planned = AHEAD * (1 - rho)
     longer_s = (decode_s**2 + share * (mixed_s**2 - decode_s**2)) / mean_s
     beside = per_s * (planned + 1) * longer_s * (1 - 1 / 8)
     expected = (
-        ENGINE.request_s + decode_s + added_s + planned * decode_s + (ENGINE.steps_ahead - 1.5) * mean_s
+        ENGINE.request_s + decode_s + added_s + planned * decode_s
         + beside * added_s + rho * each_s / (2 * (1 - rho))
     )  # fmt: skip
     mean = loop.percentile("mean")
@@ -204,14 +207,12 @@ def test_answers_meet_the_batch_and_the_prompts_of_the_same_arrivals() -> None:
 def test_pieces_of_a_prompt_are_served_one_after_another() -> None:
     """Two pieces of 8,192, which fill the budget of a step each: nobody else's prompt is in them."""
     per_s = 0.3
-    context, decoding = 16_384 + OUTPUT / 2, 4 * OUTPUT / (OUTPUT + 2 + ENGINE.steps_ahead * 3 / 4)
+    context, decoding = 16_384 + OUTPUT / 2, 4 * OUTPUT / (OUTPUT + 2 + AHEAD * 3 / 4)
     piece_s, decode_s = step_s(decoding, context, 8192, 12_288), step_s(decoding, context)
     rho = per_s * 2 * piece_s
     wait_s = rho * 2 * piece_s / (2 * (1 - rho))
-    share = 2 * decoding / OUTPUT
-    mean_s = decode_s + share * (piece_s - decode_s)
     under_way = 1 - math.exp(-decoding)
-    planned_s = under_way * ((1 - rho) * 1.5 * decode_s + (ENGINE.steps_ahead - 1.5) * mean_s)
+    planned_s = under_way * (1 - rho) * AHEAD * decode_s
     found = loop_at(MACHINE, 4.0, per_s, 16_384, OUTPUT).percentile("mean")
     expected = ENGINE.request_s + 2 * piece_s + wait_s + planned_s
     assert np.asarray(found.ttft_s).item() == pytest.approx(expected, rel=1e-9)
@@ -231,7 +232,7 @@ def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
     per_s = 0.5 * float(closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT).requests_per_s)
     calm = estimate(plain_job(arrivals_per_s=per_s, max_batch=200))
     mixed_s = step_s(1, HALF_WAY, INPUT, INPUT)
-    wait_s = (1 - math.exp(-0.5)) * ENGINE.steps_ahead * step_s(1, HALF_WAY)  # if an answer is under way
+    wait_s = (1 - math.exp(-0.5)) * AHEAD * step_s(1, HALF_WAY)  # if an answer is under way
     assert calm.ttft_s.value == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.01)
     assert calm.concurrency == pytest.approx(0.5, rel=0.02)
 

@@ -400,3 +400,39 @@ def test_a_replica_has_the_front_end_of_its_engine() -> None:
     assert found.cost.front_numbers == (round(ENGINE.request_s * 1e12), 2 * 10**9, 3 * 10**6, 40 * 10**6)
     with pytest.raises(SpecError, match="out of range"):
         replace(found.cost, stream_ps=-1)
+
+
+# ---- processors: the host shares the caches with what it computes
+
+
+def test_what_a_step_reads_displaces_the_hosts_code_from_the_cache() -> None:
+    """A layer's code is needed again after a layer's bytes, a step's after those of all; as many as fit double half."""
+    plain = plain_runner()
+    load, cached = StepLoad(decode_batch=3, decode_context=100), 4e6
+
+    def overhead_s(l2_bytes: float, *, is_host: bool = True) -> tuple[float, float]:
+        found = replace(plain, rates=replace(plain.rates, is_host=is_host, l2_bytes=l2_bytes)).step(load, ONE)
+        return float(np.asarray(found.overhead_s)), float(np.asarray(found.read_bytes))
+
+    (warm_s, read), (cold_s, _) = overhead_s(0.0), overhead_s(cached)
+    weights = LAYERS * (2 * WIDTH * (HEADS + KV_HEADS) * DIM + 3 * WIDTH * FFN) + VOCAB * WIDTH
+    assert read == pytest.approx(2 * (weights + 300 * 2 * LAYERS * KV_HEADS * DIM), rel=0.01)
+    layers_s = LAYERS * ENGINE.layer_s * (read / LAYERS) / (read / LAYERS + cached)
+    steps_s = (ENGINE.step_s + 3 * ENGINE.sequence_s) * read / (read + cached)
+    assert cold_s - warm_s == pytest.approx(layers_s + steps_s, rel=1e-6)
+    assert overhead_s(cached, is_host=False)[0] == pytest.approx(warm_s, rel=1e-9)  # a GPU's caches are its own
+
+
+def test_an_engine_that_packs_weights_as_it_loads_them_packs_none_in_a_step() -> None:
+    """The rate at which a library packs them anew is then of no product."""
+    plain = plain_runner()
+    packing = {"packed_bytes_per_s.bf16": 1e9, "packed_bytes_per_s.fp32": 1e9}
+    rates = replace(plain.rates, is_host=True, value={**plain.rates.value, **packing})
+    anew = replace(plain, rates=rates, engine=replace(ENGINE, cpu_packs_once=False))
+    once = replace(plain, rates=rates, engine=replace(ENGINE, cpu_packs_once=True))
+    device = replace(plain, rates=replace(rates, is_host=False), engine=replace(ENGINE, cpu_packs_once=True))
+    load = StepLoad(decode_batch=1, decode_context=10)
+    weights = LAYERS * (2 * WIDTH * (HEADS + KV_HEADS) * DIM + 3 * WIDTH * FFN) + VOCAB * WIDTH
+    longer_s = float(np.asarray(anew.step(load, ONE).seconds - once.step(load, ONE).seconds))
+    assert longer_s == pytest.approx(2 * weights * (1 / 1e9 - 1 / BYTES_PER_S), rel=0.05)
+    assert device.own_rates.value["packed_bytes_per_s.bf16"] == 1e9

@@ -21,18 +21,24 @@ from plain_machine import (
     VOCAB,
     WIDTH,
     decode_attention_s,
+    plain_cluster,
     plain_job,
     product_s,
     step_s,
 )
 
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.answer import percentiles
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
+from flopwise.serving.job import PLAIN as PLAIN_TECHNIQUES
 from flopwise.serving.job import Offload, ServeEstimate, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.techniques import runner
+from flopwise.serving.sim.engine import replica
+from flopwise.serving.spec import TechniqueRequest
+from flopwise.serving.techniques import resolve_techniques, runner
 
 INPUT, OUTPUT = 1024, 256
 HALF_WAY = INPUT + OUTPUT / 2
@@ -207,3 +213,63 @@ def test_from_32_tokens_a_step_the_device_computes_what_the_host_holds() -> None
     found = float(np.asarray(machine.step(StepLoad(decode_batch=32, decode_context=500), ServingLayout()).seconds))
     loading_s = 0.25 * LAYER_BYTES / (0.76 * PCIE_BYTES_PER_S)  # not prefetched: it stands before the computing
     assert found == pytest.approx(step_s(32, 500) + loading_s, rel=1e-6)
+
+
+# ---- images and grammars
+
+
+def test_an_image_is_encoded_once_beside_the_tokens_that_it_makes() -> None:
+    """Qwen2-VL (arXiv:2409.12191): 1,024 x 1,024 pixels are 73 x 73 patches of 14; 32 layers of width 1,280 with a
+    fourfold MLP and attention over all of them; four patches make a token through 5,120 x 5,120 and 5,120 x 3,584."""
+    patches, tokens, width = 73 * 73, 73 * 73 // 4, 1280
+    layers = 32 * (patches * 2 * (4 + 8) * width**2 + 4 * patches**2 * width)
+    merger = tokens * 2 * (5120 * 5120 + 5120 * 3584)
+    flops = layers + merger + patches * 2 * (3 * 2 * 14 * 14) * width
+    model = load_model("Qwen2-VL-7B")
+    two = plain_job(model=model, input_tokens=4096, concurrency=1, techniques=Techniques(images=2, image_tokens=tokens))
+    load = StepLoad(prefill_tokens=4096, prefill_context=4096)
+    text = runner(replace(two, techniques=PLAIN_TECHNIQUES)).step(load, ServingLayout())
+    found = runner(two).step(load, ServingLayout())
+    assert float(found.flops - text.flops) == pytest.approx(2 * flops, rel=0.01)
+    half = replace(load, prefill_tokens=1024, prefill_context=1024)  # a piece of the prompt: half of an image
+    piece, plain = (runner(j).step(half, ServingLayout()) for j in (two, replace(two, techniques=PLAIN_TECHNIQUES)))
+    assert float(piece.flops - plain.flops) == pytest.approx(flops / 2, rel=0.01)
+    small = replace(two, techniques=Techniques(images=2, image_tokens=tokens // 4))
+    less = float(runner(small).step(load, ServingLayout()).flops - text.flops)
+    assert less == pytest.approx(2 * (layers / 4 - 32 * 3 / 16 * 4 * patches**2 * width + merger / 4), rel=0.02)
+    decode = StepLoad(decode_batch=8, decode_context=4096)
+    assert float(runner(two).step(decode, ServingLayout()).seconds) == pytest.approx(
+        float(runner(replace(two, techniques=PLAIN_TECHNIQUES)).step(decode, ServingLayout()).seconds)
+    )
+    whole, bare = estimate(two), estimate(replace(two, techniques=PLAIN_TECHNIQUES))
+    assert whole.ttft_s.value - bare.ttft_s.value == pytest.approx(float(found.seconds - text.seconds), rel=0.02)
+
+
+def test_images_need_a_tower_and_room() -> None:
+    with pytest.raises(SpecError, match="leave no room for text in prompts of 1,024"):
+        estimate(plain_job(model=load_model("Qwen2-VL-7B"), techniques=Techniques(images=1, image_tokens=1332)))
+    with pytest.raises(SpecError, match="no image tower"):
+        resolve_techniques(TechniqueRequest(images=1), plain_job(), load_facts(), load_model)
+    given = resolve_techniques(
+        TechniqueRequest(images=2), plain_job(model=load_model("Qwen2-VL-7B")), load_facts(), load_model
+    )
+    assert (given.images, given.image_tokens) == (2, 73 * 73 // 4)
+
+
+def test_masks_of_grammars_are_filled_while_the_device_runs() -> None:
+    """Half of 64 sequences: 32 masks of 1 ms outlast the step, 32 of 1 us do not; setting tokens aside moves fp32
+    logits twice and a bit for each of the vocabulary. A schema is compiled before a first token, of half of them."""
+    load = StepLoad(decode_batch=64, decode_context=HALF_WAY)
+    plain = plain_job(cluster=plain_cluster(pointwise_frac=1.0), concurrency=64)
+    base = runner(plain)
+    applied_s = 32 * VOCAB * (4 + 4 + 1 / 8) / BYTES_PER_S
+    step = float(base.step(load, ServingLayout()).seconds)
+    for mask_s in (1e-3, 1e-6):
+        machine = runner(replace(plain, techniques=Techniques(structured_frac=0.5, mask_s=mask_s)))
+        expected = max(step, 32 * mask_s) + applied_s
+        assert float(machine.step(load, ServingLayout()).seconds) == pytest.approx(expected, rel=1e-9)
+        assert machine.engine.request_s - base.engine.request_s == pytest.approx(0.5 * 1.6e-3)
+    slow = replace(plain, techniques=Techniques(structured_frac=1.0, mask_s=1e-3))
+    cost = replica(slow).cost
+    simulated = cost.seconds(batch=64, cached=round(64 * HALF_WAY))
+    assert simulated == pytest.approx(0.064 + 2 * applied_s, rel=0.02)

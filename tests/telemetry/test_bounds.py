@@ -18,10 +18,11 @@ from servers import prometheus, until, web_server
 
 from flopwise.errors import SpecError
 from flopwise.telemetry.diagnosis import BOUNDS as NAMES
-from flopwise.telemetry.diagnosis import RULES
+from flopwise.telemetry.diagnosis import RULES, Diagnosis
 from flopwise.telemetry.expected import Expected
+from flopwise.telemetry.history import Window
 from flopwise.telemetry.prometheus import PrometheusSource
-from flopwise.telemetry.readings import SourceLostError
+from flopwise.telemetry.readings import SourceLostError, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import Watcher, WatchStatus
 
@@ -115,6 +116,29 @@ def test_a_run_that_turns_bad_is_told_once_it_lasts(recorded: str) -> None:
     assert changes == ["communication"]
     turned = next(one.at_s for one in run if one.diagnosis.bound == "communication") - run[0].at_s
     assert 1800 + 120 < turned < 1800 + 600
+
+
+def _window(job: dict[str, float] | None = None, **device: float) -> Window:
+    """Two devices that do the same for five minutes."""
+    devices = {"0": device, "1": device}
+    return Window([WatchReading(at_s=10.0 * n, devices=devices, job=job or {}) for n in range(31)])
+
+
+def test_a_power_limit_is_no_throttling_and_heat_is() -> None:
+    """Bits of NVML's clock event reasons: 0x4 the power limit, which devices at work reach; 0x40 hardware, by heat."""
+    busy = {"busy_frac": 0.98, "sm_active_frac": 0.9, "tensor_active_frac": 0.6, "memory_active_frac": 0.3}
+    at_limit = Diagnosis.of(_window(**busy, throttle_bits=4.0), serves=False, at_plan=None)
+    hot = Diagnosis.of(_window(**busy, throttle_bits=float(0x44)), serves=False, at_plan=None)
+    assert (at_limit.bound, hot.bound) == ("compute", "throttling")
+
+
+def test_the_busier_kind_of_link_says_that_links_are_busy() -> None:
+    waits = {"busy_frac": 0.98, "sm_active_frac": 0.8, "tensor_active_frac": 0.2, "memory_active_frac": 0.3}
+    limits = {"nvlink_limit_bytes_per_s": 900e9, "pcie_limit_bytes_per_s": 128e9}
+    for moved in ({"nvlink_bytes_per_s": 300e9, "pcie_bytes_per_s": 1e9},
+                  {"nvlink_bytes_per_s": 1e9, "pcie_bytes_per_s": 60e9}):  # fmt: skip
+        found = Diagnosis.of(_window(**waits, **limits, **moved), serves=False, at_plan=None)
+        assert (found.bound, found.certain) == ("communication", True), moved
 
 
 def test_rules_say_where_their_thresholds_come_from_and_every_bound_has_one_that_is_certain() -> None:

@@ -176,6 +176,9 @@ def test_money_is_counted_from_the_start_and_projected_by_the_tokens_left() -> N
     recorded = spend(WatchReading(at_s=3600, job={"cost_usd": 3.5, "eta_s": 3600}), price=10.0, started_at_s=0.0,
                      tokens=None, planned_s=None, rate=None)  # fmt: skip
     assert (recorded.total_usd, recorded.projected_usd) == (3.5, 13.5)
+    later = spend(WatchReading(at_s=3600, job={"cost_usd": 3.5}), price=10.0, started_at_s=0.0, tokens=None,
+                  planned_s=None, rate=None, at_s=3600 + 1800)  # fmt: skip
+    assert later.total_usd == 3.5 + 5.0, "machines are paid while nothing is read"
 
 
 def test_a_budget_fires_when_it_is_spent() -> None:

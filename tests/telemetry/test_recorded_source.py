@@ -60,6 +60,16 @@ def test_each_sample_is_read_once(tmp_path: Path, rows: list[int]) -> None:
     assert rows == [1]
 
 
+def test_the_95th_percentile_of_recorded_latencies_is_of_the_last_200(tmp_path: Path) -> None:
+    """By nearest rank: of 1 to 300 ms the last 200 are 101 to 300, of which the 190th is 290."""
+    store, now = open_store(tmp_path / "runs.db"), time.time()
+    run = Run(run_id=secrets.token_hex(16), name="serves", task="serve", started_at_s=now - 300)
+    store.add_run(run)
+    store.append(run.run_id, [Sample("e2e_s", now - 300 + n, n / 1000) for n in range(1, 301)])
+    last = RunSource.of(tmp_path / "runs.db", "serves", 5.0, 1200.0).readings()[-1]
+    assert last.job["latency_p95_s"] == 0.290
+
+
 def test_of_a_long_run_the_last_minutes_are_read(tmp_path: Path, rows: list[int]) -> None:
     begun(open_store(tmp_path / "runs.db"), ago_s=100_000.0, every_s=2.0)
     source = RunSource.of(tmp_path / "runs.db", "goes on", 5.0, 1200.0)

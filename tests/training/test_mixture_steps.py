@@ -13,6 +13,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.cost.kernels import STREAMS, grouped_matmul_s
 from flopwise.cost.sustained import training_rates
+from flopwise.errors import SpecError
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -25,6 +26,7 @@ from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import fine_bytes
 from flopwise.training.layout import Layout
+from flopwise.training.memory import step_memory
 from flopwise.training.schedules import schedule_code
 from named import FACTS, recipe_with
 
@@ -232,3 +234,68 @@ def test_published_mixtures_on_h100(model: str, gpus: int, batch: int, layout: d
     h100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
     found = estimate(TrainJob(model=load_model(model), recipe=recipe, layout=Layout(**shape), cluster=h100))
     assert found.mfu_full_attention_frac == pytest.approx(mfu, rel=0.2)
+
+
+MIXTRAL = load_model("Mixtral-8x22B")
+"""56 layers, 8 experts of 3 x 6,144 x 16,384, two of them for a token; 48 heads and 8 key-value heads of 128."""
+
+
+def one_layer(stack: str, tokens: int, *, ranks_per_expert: int | None = None, **degrees: int) -> dict[str, float]:
+    """Seconds of the step's lines, of one micro-batch of `tokens` without a pipeline, on one node."""
+    recipe = recipe_with(seq_len=tokens, global_batch=degrees.get("dp", 1), stack=stack)
+    recipe = replace(recipe, ranks_per_expert=ranks_per_expert)
+    job = TrainJob(model=MIXTRAL, recipe=recipe, layout=Layout(zero=1, **degrees), cluster=H800)
+    return dict(estimate(job).breakdown)
+
+
+def test_whole_experts_take_their_ranks_from_tensor_groups_too() -> None:
+    """arXiv 2504.14960: tp 2 x dp 4 holds ep 8; an expert that tp cuts would need dp 8."""
+    folded = one_layer("megatron-te", 4096, tp=2, dp=4, ep=8)
+    assert folded["expert_parallel"] > 0
+    with pytest.raises(SpecError, match="ep 8 does not divide dp x cp = 4"):
+        one_layer("megatron-te", 4096, ranks_per_expert=2, tp=2, dp=4, ep=8)
+    with pytest.raises(SpecError, match="ep 16 does not divide tp x dp x cp = 8"):
+        one_layer("megatron-te", 4096, tp=2, dp=4, ep=16)
+    with pytest.raises(SpecError, match="expert tp 3 does not divide tp 8"):
+        one_layer("megatron-te", 4096, ranks_per_expert=3, tp=8, dp=1)
+
+
+def test_tensor_groups_of_whole_experts_send_half_of_the_layer_s_messages() -> None:
+    """One row-parallel product is left of two: what attention sends is all."""
+    cut, whole = (one_layer("megatron-te", 4096, ranks_per_expert=n, tp=2, dp=4, ep=4) for n in (2, 1))
+    assert whole["tensor_parallel"] == pytest.approx(0.5 * cut["tensor_parallel"], rel=1e-9)
+
+
+def test_whole_experts_compute_what_their_rank_brings() -> None:
+    """Rows of an expert's product: tokens x top k x ranks / experts, of 1/tp of the tokens where experts are whole.
+
+    By hand, 4,096 tokens, top 2 of 8 experts, tp 2, ep 4: cut, a rank has 2 experts of half the width and the tokens of
+    4 ranks, 8,192 rows in all; whole, 2 experts of all the width and half of these tokens, 4,096 rows.
+    """
+    experts = next(i for k in MIXTRAL.stacks[0].kinds for i in k.items if isinstance(i, Experts) and i.shard == "row")
+    shape = Shape(batch=1, query=4096, context=4096)
+    for expert_tp, rows, width in ((2, 8192, 8192), (1, 4096, 16384)):
+        work = item_work(experts, shape, Split(tp=2, ep=4, expert_tp=expert_tp))
+        assert work is not None
+        assert (work.m, work.groups, work.k, work.n) == (rows, 2, width, 6144)
+        assert work.flops == 2 * rows * width * 6144
+
+
+def test_ranks_with_the_same_experts_share_their_states() -> None:
+    """tp 2 x dp 4 and ep 8: each expert is once in the group, so that ZeRO 1 shards nothing of it.
+
+    By hand of Mixtral 8x22B's 56 layers: a rank holds one expert of 3 x 6,144 x 16,384, 16.9e9 weights, its fp32
+    gradients whole; cut by tp with ep 4, half of two experts, as many. States: 12 bytes a weight over the ranks with
+    the same experts: one, and one again (dp 4 / ep 4).
+    """
+    sizes = []
+    for ep, ranks_per_expert in ((8, 1), (4, 2), (4, 1)):
+        recipe = replace(recipe_with(seq_len=4096, stack="megatron-te"), ranks_per_expert=ranks_per_expert)
+        sizes.append(step_memory(MIXTRAL, recipe, Layout(tp=2, dp=4, ep=ep, zero=1)).items)
+    expert = 56 * 3 * 6144 * 16384
+    weights = [dict(items)["weights"] for items in sizes]
+    assert weights[0] == pytest.approx(weights[1], rel=1e-6)
+    assert weights[2] - weights[0] == pytest.approx(2 * expert, rel=1e-6)  # two whole experts a rank
+    states = [dict(items)["optimizer states"] for items in sizes]
+    assert states[0] == pytest.approx(states[1], rel=1e-6)
+    assert states[2] == pytest.approx(states[0], rel=1e-6)  # twice the experts, two ranks for each

@@ -127,15 +127,19 @@ def service(page: Page) -> list[Step]:
 
 
 def fleet(page: Page) -> list[Step]:
-    """Three workloads and a budget, from the example: what each runs on, what a month costs, what could happen."""
+    """A service and a fine-tuning under a budget, in the form: what each runs on, what a month costs, what could be."""
     walk = Journey(page)
     walk.open()
     walk.click("link", "A fleet")
-    walk.click("button", "Write an example")
-    with walk.step("raise the traffic in the text") as one:
-        one.person_s = 2 * THINK_S + POINT_S + 6 * KEY_S
-        text = page.get_by_label("Fleet file (YAML)")
-        text.fill(text.input_value().replace("requests_per_s: 4", "requests_per_s: 6"))
+    walk.type("Budget of a month, US dollars", "$8k")
+    further = (("serve", "Requests a second", "6"), ("finetune", "Tokens of a run", "30M"))
+    for number, (kind, label, text) in enumerate(further):
+        with walk.step(f"choose {kind}") as one:
+            one.person_s = THINK_S + 2 * (POINT_S + 2 * KEY_S)
+            page.get_by_label("Kind of a further workload").select_option(kind)
+        walk.click("button", "Add a workload")
+        expect(page.get_by_label("Model", exact=True)).to_have_count(number + 1)
+        walk.type(label, text)
     walk.click("button", "Assess")
     walk.wait("the bill is there", "a month")
     with walk.step("switch on a what-if") as one:

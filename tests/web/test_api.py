@@ -113,11 +113,14 @@ def test_infeasible_has_its_reasons_and_the_document(web: TestClient) -> None:
 
 
 def test_facts_have_an_etag(web: TestClient) -> None:
+    tags = set()
     for noun in FACTS:
         first = web.get(f"/api/v1/{noun}")
         again = web.get(f"/api/v1/{noun}", headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
         assert web.get(f"/api/v1/{noun}", headers={"If-None-Match": '"other"'}).status_code == 200
+        tags.add(first.headers["etag"])
+    assert len(tags) == len(FACTS)  # other facts, another tag
 
 
 def _ended(web: TestClient, where: str) -> dict[str, Any]:

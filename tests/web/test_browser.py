@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from journeys import JOURNEYS, LONGEST_S
 from playwright.sync_api import Browser, Page, expect
 
@@ -326,6 +327,78 @@ def test_why_not_another(page: Page) -> None:
     expect(answer).to_contain_text(re.compile(r"meets the targets|no plan meets every target"))
 
 
+@pytest.mark.parametrize("query", [SERVE, FINETUNE])
+def test_every_instance_without_a_plan_can_be_asked_for(query: str, page: Page) -> None:
+    page.goto(f"/plan?{query}")
+    _settled(page)
+    section = page.locator("section", has_text="Why not")
+    section.get_by_text("Every instance without a plan").click()
+    ranked = set(page.locator("tr[data-rank] td.name:nth-child(3)").all_inner_texts())
+    assert ranked
+    section.get_by_label("Filter the instances").fill("aws")
+    rows = section.locator("tr", has=page.get_by_role("button", name="Why not aws"))
+    expect(rows.filter(has_text="g4dn.xlarge")).to_have_count(1)
+    named = [text.split("\n")[0] for text in rows.locator("td.name").all_inner_texts()]
+    assert not {text.split(" x ")[1].split("\n")[0] for text in ranked} & set(named)
+    section.get_by_role("button", name="Why not aws g4dn.xlarge?").click()
+    answer = section.get_by_role("status")
+    expect(answer).to_contain_text(re.compile(r"g4dn.xlarge (meets the targets|: no plan meets)|g4dn.xlarge: no plan"))
+    section.get_by_label("Filter the instances").fill("azure")
+    section.get_by_role("button", name="Why not azure").first.click()
+    expect(answer).to_contain_text("the question is about aws only")
+
+
+def test_memory_is_drawn_for_each_pipeline_stage_with_the_capacity(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.goto("/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1B&gpu=h100&provider=aws&max_gpus=32")
+    section = page.locator("section.card", has=page.get_by_role("heading", name="Memory of the GPUs"))
+    expect(section.locator(".chart[data-drawn]")).to_have_count(1)
+    line = page.locator("#chosen pre").first.inner_text()
+    held = _printed(line.removeprefix("flopwise "), capsys)["memory"]
+    chart = section.locator(".chart")
+    drawn = chart.evaluate(
+        "async (one) => { const { getInstanceByDom } = await import('/static/vendor/echarts.js');"
+        " const { series, xAxis, yAxis } = getInstanceByDom(one).getOption();"
+        " return { series, most: xAxis[0].max, bars: yAxis[0].data }; }"
+    )
+    assert [f"{name.split()[0]} stage" for name in (stage["name"] for stage in held["stages"])] == drawn["bars"]
+    for place, stage in enumerate(held["stages"]):
+        sums = sum(float(one["data"][place]) for one in drawn["series"])
+        assert sums == pytest.approx(stage["bytes"] / 2**30)
+    (limit,) = (one["markLine"]["data"][0]["xAxis"] for one in drawn["series"] if "markLine" in one)
+    assert limit == pytest.approx(held["capacity_bytes"] / 2**30)
+    assert limit < drawn["most"]  # a line on the edge is not drawn
+    expect(section).to_contain_text(units.format_gib(held["per_gpu_bytes"]))
+
+
+def test_paper_shows_what_was_asked_and_cuts_nothing(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"/plan?{SERVE}")
+    _settled(page)
+    expect(page.locator(".tree")).to_be_visible()
+    page.set_viewport_size({"width": 718, "height": 1000})  # what A4 leaves between usual margins
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    cut = page.evaluate(
+        "() => [...document.querySelectorAll('.wide, .card, pre')]"
+        ".filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)"
+        ".map((one) => one.textContent.slice(0, 60))"
+    )
+    assert not cut
+    assert page.locator("header.top, form, button.quiet").filter(visible=True).count() == 0
+    assert "rate 2" in str(page.locator("main").get_attribute("data-asked"))
+    assert page.locator("body").evaluate("(one) => getComputedStyle(one).color") == "rgb(27, 35, 48)"  # dark on white
+    wide = page.evaluate(
+        "() => [...document.querySelectorAll('.chart canvas')]"
+        ".map((one) => one.clientWidth / one.closest('.chart').clientWidth)"
+    )
+    assert wide
+    assert wide == pytest.approx([1.0] * len(wide), abs=0.02)
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    expect(page.locator("html")).not_to_have_attribute("data-theme", "light")
+
+
 def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
     _settled(page)
@@ -448,6 +521,42 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     assert not _serious(page)
     page.reload()
     expect(page.get_by_label("Fleet file (YAML)")).to_have_value(FLEET)
+
+
+def test_the_form_and_the_file_of_a_fleet_say_the_same(page: Page) -> None:
+    page.goto("/fleet")
+    text = page.get_by_label("Fleet file (YAML)")
+    text.fill(FLEET.replace("  - name: chat", "  - name: chat  # ours"))
+    expect(page.get_by_label("Requests a second")).to_have_value("2")
+    expect(page.get_by_label("First token within")).to_have_value("1s")
+    page.get_by_label("Requests a second").fill("3.5")
+    page.get_by_label("First token within").fill("p99=2s")
+    page.get_by_label("Providers, with their shares").fill("aws 60%, gcp 40%")
+    page.get_by_label("Kind of a further workload").select_option("develop")
+    page.get_by_role("button", name="Add a workload").click()
+    page.get_by_text("When machines are on").click()
+    page.get_by_label("Name of a further environment").fill("office")
+    page.get_by_role("button", name="Add an environment").click()
+    written = text.input_value()
+    assert "# ours" in written
+    fleet = yaml.safe_load(written)
+    service, desks = fleet["workloads"]
+    assert service["traffic"] == {"requests_per_s": 3.5}
+    assert service["targets"] == {"ttft": {"p99": "2s"}}
+    assert service["constraints"] == {"gpus": ["l4"], "providers": ["aws"]}  # what has no field stays
+    assert desks["machines"] == {"count": 1, "memory": "16GB"}
+    assert fleet["policies"] == {"providers": {"aws": "60%", "gcp": "40%"}}
+    assert fleet["environments"] == {"office": {"start": "09:00", "stop": "17:00", "days": 22}}
+    page.get_by_label("Providers, with their shares").fill("")
+    assert "policies" not in (freer := yaml.safe_load(text.input_value()))
+    assert flopwise.assess(freer, scenarios=1).verdict
+    text.fill(text.input_value().replace("name: small", "name: [small"))
+    expect(page.get_by_text("The form follows once the text can be read")).to_be_visible()
+    text.fill(text.input_value().replace("name: [small", "name: large"))
+    expect(page.get_by_label("Name of the fleet")).to_have_value("large")
+    page.get_by_role("button", name="Remove").last.click()
+    assert len(yaml.safe_load(text.input_value())["workloads"]) == 1
+    assert not _serious(page)
 
 
 def test_a_fleet_file_that_is_wrong_is_answered_with_its_line(page: Page) -> None:

@@ -88,11 +88,18 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
 
 
 def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
-    """The tree of an answer's figures."""
+    """The tree of an answer's figures.
+
+    Raises:
+        SpecError: the answer is of a network that is known by its samples.
+    """
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.provenance import with_kinds
     from flopwise.training.answer import TrainAnswer
+    from flopwise.training.sampled_answer import SampledMemoryAnswer, SampledTrainAnswer
 
+    if isinstance(answer, SampledTrainAnswer | SampledMemoryAnswer):
+        raise SpecError("explanations are of models with layers of tokens; this network is known by its samples")
     if isinstance(answer, MemoryAnswer):
         return with_kinds(_memory_figure(answer), answer.kinds)
     if isinstance(answer, TrainAnswer):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
     from flopwise.storage.bandwidth import EstimatedRate, StorageAnswer
-    from flopwise.storage.samples import SampledWorkload
+    from flopwise.training.samples import SampledWorkload
 
 
 @takes(SampleSpec, StorageRequest, MachineSpec, SourceSpec, gpus=DEGREE)
@@ -57,7 +57,7 @@ def _training_rate(
 ) -> EstimatedRate:
     """The rate by the training estimate on the best layout, the band of its error and what was assumed."""
     from flopwise.api.train import train
-    from flopwise.storage.samples import DeviceRate
+    from flopwise.training.samples import DeviceRate
 
     assert work.model is not None
     assert work.tokens is not None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.training.samples import SampledWorkload
 
 
 @takes(DataSpec, TrainingSpec, ServingSpec, SourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)
@@ -65,10 +66,16 @@ def memory(
         deployment, source = take(options, ServingSpec, SourceSpec)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
-    found, facts = source.model_with_layers(model), source.catalog
-    machines = MachineSpec(gpu=gpu)
+    machines, facts = MachineSpec(gpu=gpu), source.catalog
     resolution = None if machines.gpu is None else facts.resolve(machines.gpu)
     chip = None if resolution is None else resolution.accelerator
+    if task == "train":
+        from flopwise.training.samples import network_of_samples
+
+        work = network_of_samples(model, source)
+        if work is not None:
+            return _of_samples(work, data, spec, chip, facts, grad_accum, machines.counted or 1)
+    found = source.model_with_layers(model)
     if task == "train":
         if machines.num_gpus(None) > 1 and not spec.says_layout:
             spec = replace(spec, fsdp=True)
@@ -87,6 +94,37 @@ def memory(
         said = changed_options(deployment)
     kinds = unsaid_kinds(settings, said, "default")
     return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
+
+
+def _of_samples(
+    work: SampledWorkload, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, facts: Facts, grad_accum: int,
+    gpus: int,
+) -> MemoryAnswer:  # fmt: skip
+    """Memory of a training step of a network that is known by its samples.
+
+    Raises:
+        MissingFactError: its parameters are not known.
+        SpecError: options that mean nothing to it.
+    """
+    from flopwise.cost.rates import rates
+    from flopwise.errors import MissingFactError
+    from flopwise.training.sampled import refuse_options_of_tokens, sampled_recipe, usual_batch
+    from flopwise.training.sampled_answer import recipe_settings, sampled_memory_answer
+
+    refuse_options_of_tokens(work, data, spec)
+    recipe, notes = sampled_recipe(work, spec, facts, None if chip is None else rates(chip))
+    batch = spec.micro_batch or (None if data.global_batch is None else data.global_batch // (gpus * grad_accum))
+    if batch is None:
+        recipe, note = usual_batch(recipe, chip)
+        notes = (note, *notes)
+    elif batch < 1:
+        raise SpecError(f"global batch {data.global_batch:,} is less than a sample for each device and pass")
+    else:
+        recipe = replace(recipe, batch=batch)
+    answer = sampled_memory_answer(recipe, chip, gpus, facts, recipe_settings(recipe, grad_accum))
+    if answer is None:
+        raise MissingFactError(f"{work.name}: its parameters are not known, and so is not the memory of training it")
+    return replace(answer, assumptions=(*notes, *answer.assumptions))
 
 
 def _of_serving(options: Mapping[str, Any]) -> bool:
@@ -109,6 +147,7 @@ def _training(
     gpus: int | None,
 ) -> MemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known."""
+    from flopwise.training.layout import check_layout
     from flopwise.training.memory_answer import memory_answer
     from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_routing
@@ -116,11 +155,12 @@ def _training(
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
     seq_len, unsaid = data.seq_len(model, tunes=spec.tunes), spec.unsaid
-    layout = spec.layout(model, seq_len, gpus)
+    layout = spec.layout(model, gpus)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     spec = spec if chip is None else spec.on(chip, facts)
     wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
+    check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
     answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None, unsaid=unsaid)
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)

@@ -37,6 +37,7 @@ def probe(progress: Callable[[float, float, str], object] | None = None, **optio
         >>> len(found.measurements) > 0
         True
     """
+    import time
     from dataclasses import replace
     from pathlib import Path
 
@@ -44,8 +45,12 @@ def probe(progress: Callable[[float, float, str], object] | None = None, **optio
     from flopwise.probes.measure import ProbeRunner
 
     spec, source = take(options, ProbeSpec, SourceSpec)
+    begun = time.perf_counter()
     backends, machine, notes = _backends(spec)
-    runner = ProbeRunner(spec.disk or Path.cwd(), spec.quick, progress or (lambda *_: None), notes=notes)
+    runner = ProbeRunner(
+        spec.disk or Path.cwd(), spec.quick, progress or (lambda *_: None), notes=notes,
+        loading_s=time.perf_counter() - begun,
+    )  # fmt: skip
     try:
         found = runner.probe(backends, machine, [name for name in KINDS if not spec.only or name in spec.only])
     finally:

@@ -110,7 +110,9 @@ def _planned_run(
         if said.model is not None:
             raise
         return replace(alone, notes=(f"nothing is expected of the run: {failure}",))
-    return replace(alone, usd_per_hour=usd, expected=expected)
+    unstated = one.raw.task == "train" and not {"global_batch", "global_batch_tokens"} & settings.keys()
+    note = "the file does not say the sequences of a step: the plan's are assumed (give --global-batch)"
+    return replace(alone, usd_per_hour=usd, expected=expected, notes=(note,) if unstated else ())
 
 
 def _expectation(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flopwise.training.corpus import Corpus
     from flopwise.training.job import TrainJob
     from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 
 @takes(DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec, gpus=DEGREE)
@@ -28,7 +29,8 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
-    found; a layout that does not fit is estimated all the same: `fits` says so.
+    found; a layout that does not fit is estimated all the same: `fits` says so. Of a network without layers of tokens,
+    such as ResNet-50, the answer is a `SampledTrainAnswer`: samples per second of data-parallel replicas.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
@@ -46,6 +48,22 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
         >>> found.estimate.low < found.estimate.tokens_per_s / found.estimate.num_gpus < found.estimate.high
         True
     """
+    specs = take(options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec)
+    if (of_samples := _sampled_answer(model, gpus, *specs)) is not None:
+        return of_samples  # type: ignore[return-value]  # two answers of one verb: almost all models have layers of tokens
+    return train_layers(model, gpus, *specs)
+
+
+def train_layers(
+    model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
+    run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
+) -> TrainAnswer:  # fmt: skip
+    """As `train`, of a model with layers of tokens.
+
+    Raises:
+        MissingFactError: it has none, or a fact that the answer needs is not known.
+        SpecError, InfeasibleError: as `train`.
+    """
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import unsaid_kinds
     from flopwise.training.answer import train_answer
@@ -55,9 +73,6 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
     from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.start import with_start
 
-    data, spec, machines, run, reads, source = take(
-        options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec
-    )
     found, facts = source.model_with_layers(model), source.catalog
     gpus = machines.num_gpus(gpus)
     cluster = machines.cluster(gpus, facts)
@@ -86,6 +101,28 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
     return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd, kinds=kinds)
 
 
+def _sampled_answer(
+    model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
+    run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
+) -> SampledTrainAnswer | None:  # fmt: skip
+    """The answer for a network that is known by its samples; None for one with layers of tokens.
+
+    Raises:
+        SpecError: options that mean nothing to it, or a batch that does not divide.
+    """
+    from flopwise.training.samples import network_of_samples
+
+    work = network_of_samples(model, source)
+    if work is None:
+        return None
+    from flopwise.training.sampled import SampledJob, refuse_options_of_tokens
+    from flopwise.training.sampled_answer import SampledTrainAnswer
+
+    refuse_options_of_tokens(work, data, spec, reads)
+    job, notes = SampledJob.of(work, data, spec, machines, run, source.catalog, gpus)
+    return SampledTrainAnswer.of(job, source.catalog, notes, data.epochs)
+
+
 USUAL_CLOUD = "aws"
 """Whose object storage is priced where no provider is named."""
 
@@ -104,13 +141,16 @@ def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[f
 def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
     """The layout as said, or the best one, and who chose it."""
     if spec.says_layout:
-        layout = spec.layout(model, int(recipe.seq_len), gpus)
+        from flopwise.training.layout import check_layout
+
+        layout = spec.layout(model, gpus)
+        check_layout(layout, model, recipe)
         if not (spec.recompute or spec.recomputes_some):  # what the stack does where nobody says
             layout = replace(layout, recompute=RECOMPUTE.index(recipe.stack.recomputes[0]))
         return layout, "given"
     from flopwise.search.layout_search import best_layout
 
-    spec.layout(model, int(recipe.seq_len))  # refuses what cannot be
+    spec.layout(model)  # refuses what cannot be
     return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute, micro_batch=spec.micro_batch)
 
 

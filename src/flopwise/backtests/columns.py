@@ -340,8 +340,10 @@ COLUMNS: dict[str, dict[str, Origin]] = {
     "training": {
         "id": "id", "study": "source_key",
         "publisher": _either(_by_word(PUBLISHERS, "source_key"), "source_key"), **_same("year", "model"),
+        "month": _either("month", _match(r"\b\d\d\.0?(\d+)(?:\.\d+)? container", "source")),  # NVIDIA names them so
         "params": Scaled("params_total_b", 1e9), "active_params": Scaled("params_active_b", 1e9),
         "num_layers": "n_layers", "hidden": "d_model", "num_heads": "n_heads", "num_kv_heads": "n_kv_heads",
+        **_same("head_dim", "power_limit_w"),
         "inter": "d_ff", "gated": _respelt(YES_NO, "gated_mlp"), **_same("vocab", "seq_len", "task"),
         **_LORA, "packed_data": _by_word({"packed.*squad|squad.*packed": "squad"}, "notes"),
         "gpu": "gpu", "gpus": "n_gpus", "node_bytes_per_s": _node_network, **_same("tp", "pp", "cp", "ep"),
@@ -379,7 +381,8 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         **_same("engine", "engine_version"),
         "eager": "enforce_eager", "max_batch": "max_num_seqs", "step_tokens": "max_num_batched_tokens",
         "memory_frac": "gpu_memory_utilization", "prefix_cache": "prefix_caching",
-        "recv_interval": "scheduler_recv_interval", **_same("speculation", "stream_interval", "power_limit_w", "mode"),
+        "recv_interval": "scheduler_recv_interval", "batch_wait": "batch_wait_timeout_iters",
+        **_same("speculation", "stream_interval", "power_limit_w", "mode"),
         "input_tokens": "input_len", "output_tokens": "output_len", "lengths": _lengths,
         **_same("concurrency", "batch"), "arrivals": "arrivals", "arrivals_per_s": "request_rate",
         "requests": _requests, "output_tokens_per_s": _output_tokens_per_s,

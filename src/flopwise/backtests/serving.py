@@ -223,6 +223,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         requests=requests,
         max_batch=_row_max_batch(row, software, layout),
         recv_interval=_row_interval(row, "recv_interval"),
+        batch_wait=_row_interval(row, "batch_wait"),
         stream_interval=_row_interval(row, "stream_interval"),
         eager=flag(row, "eager", default=False),
         arrivals_per_s=None if rate is None else rate / replicas,

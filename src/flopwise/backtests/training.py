@@ -19,6 +19,7 @@ from flopwise.backtests.prediction import (
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.precisions import TRAINING_PRECISIONS
+from flopwise.cost.spec import with_power_limit
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
@@ -42,8 +43,9 @@ TUNED = "nvidia"
 selection guide); Megatron's own default is a plain all-to-all, so that others say it where they do."""
 BUCKETED = ("1", "2")
 """ZeRO stages that people run DeepSpeed for in transformers' Trainer."""
-MIXTURE_KERNELS_YEAR = 2026
-"""From then on releases of Megatron and PyTorch have the stacks `megatron-2026` and `fsdp-compile-2026`."""
+MIXTURE_KERNELS = 2026, 6
+"""Year and month from which on releases of Megatron and PyTorch have the stacks `megatron-2026` and
+`fsdp-compile-2026`: Megatron-Bridge 0.5. A row of that year without a month is of before."""
 FLASH_2_YEAR = 2024
 """The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
 DOCUMENT_TOKENS = {"squad": 190.0}
@@ -53,18 +55,18 @@ DOCUMENT_SPREAD = 0.4
 """Standard deviation of their lengths over the mean (assumed)."""
 LORA_RANK, LORA_TARGETS = 16, "attention"
 """Adapters of a row that does not state them."""
-SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "inter", "vocab", "seq_len")
+SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "inter", "vocab", "seq_len", "head_dim")
 
 
 @lru_cache(maxsize=512)
 def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool) -> Model:
     """A dense model of a shape in the order of `SHAPE`: Llama-like when gated, GPT-like otherwise."""
-    layers, width, heads, kv_heads, inner, vocab, longest = shape
+    layers, width, heads, kv_heads, inner, vocab, longest, head_dim = shape
     if gated:
         config: dict[str, object] = {
             "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
             "num_key_value_heads": kv_heads, "intermediate_size": inner, "vocab_size": vocab,
-            "max_position_embeddings": longest, "tie_word_embeddings": False,
+            "max_position_embeddings": longest, "tie_word_embeddings": False, "head_dim": head_dim,
         }  # fmt: skip
     else:
         config = {
@@ -83,7 +85,8 @@ def row_model(row: Row, facts: Facts) -> Model:
     total, active = number(row, "params"), number(row, "active_params")
     mixture = total is not None and active is not None and active < 0.9 * total
     heads = whole(row, "num_heads", 0)
-    shape = tuple(whole(row, column, heads if column == "num_kv_heads" else 0) for column in SHAPE)
+    usual = {"num_kv_heads": heads, "head_dim": whole(row, "hidden", 0) // max(heads, 1)}
+    shape = tuple(whole(row, column, usual.get(column, 0)) for column in SHAPE)
     if mixture or not all(shape) or row.get("config"):
         return stated_model(row, facts)
     return _dense_model(row.get("model", ""), shape, gated=flag(row, "gated", default=True))
@@ -102,7 +105,7 @@ def row_layout(row: Row) -> Layout:
     if software.startswith("megatron-te"):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
         zero = max(zero, 1)
     return Layout(
-        dp=dp, tp=tp, pp=pp, cp=cp, ep=min(ep, dp * cp), zero=zero if dp * cp > 1 else 0, shard=whole(row, "shard", 0),
+        dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero if dp * cp > 1 else 0, shard=whole(row, "shard", 0),
         micro_batch=whole(row, "micro_batch", 1),
         interleave=whole(row, "interleave", 1) if pp > 1 else 1,
         recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith("torchtune") else 0),
@@ -125,6 +128,8 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
     seq, stack = whole(row, "seq_len", 2048), facts.stack(row_stack(row))
     if stack.name.startswith("megatron") and row.get("publisher") != TUNED and row.get("dispatch") != "node":
         stack = replace(stack, node_dispatch=False)
+    if row.get("dispatch") == "node":
+        stack = replace(stack, node_dispatch=True)
     return Recipe(
         seq_len=seq,
         documents=None if row.get("task") in {"pretrain", "", None} else packed_documents(row, seq),
@@ -150,9 +155,10 @@ def packed_documents(row: Row, seq: int) -> Documents | None:
 
 
 def row_stack(row: Row) -> str:
-    """The row of data/stacks.csv: the software of that year, compiled or not."""
+    """The row of data/stacks.json: the software of that month, compiled or not."""
     name, compiled = row.get("software") or defaults.STACKS[0], flag(row, "compiled", default=False)
-    if name == "megatron-te" and whole(row, "year", MIXTURE_KERNELS_YEAR - 1) >= MIXTURE_KERNELS_YEAR:
+    fused = (whole(row, "year", 0), whole(row, "month", 0)) >= MIXTURE_KERNELS
+    if name == "megatron-te" and fused:
         return "megatron-2026"
     if name == "fsdp-eager" and whole(row, "year", FLASH_2_YEAR) < FLASH_2_YEAR:
         return "fsdp-2023"
@@ -160,7 +166,7 @@ def row_stack(row: Row) -> str:
         return "deepspeed-zero2"
     if compiled and name in {"fsdp-eager", "torchtune-eager"}:
         name = name.replace("eager", "compile")
-    if name == "fsdp-compile" and whole(row, "year", 0) >= MIXTURE_KERNELS_YEAR:
+    if name == "fsdp-compile" and fused:
         return "fsdp-compile-2026"
     overlapped = name == "fsdp-compile" and flag(row, "async_tp", default=False)
     return "fsdp-compile-async-tp" if overlapped else name
@@ -173,11 +179,13 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
         FlopwiseError: the row names what is not known, or a layout that cannot be.
     """
     gpu, network, layout = facts.resolve(row.get("gpu", "")), number(row, "node_bytes_per_s"), row_layout(row)
+    limit_w = number(row, "power_limit_w")
+    chip = gpu.accelerator if limit_w is None else with_power_limit(gpu.accelerator, limit_w)[0]
     return TrainJob(
         model=row_model(row, facts),
         recipe=row_recipe(row, layout, facts),
         layout=layout,
-        cluster=cluster(gpu.accelerator, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
+        cluster=cluster(chip, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 from flopwise.cli.app import app
 from flopwise.cli.options import SET_COMMANDS
+from flopwise.cli.output import FOR_PROGRAMS
 from flopwise.cli.progress import LISTENER
 from flopwise.cli.run import EXIT_BAD_INPUT, Ending, ending
 from flopwise.cli.settings import FIXED, read_settings
@@ -116,6 +117,7 @@ def main(source: BinaryIO, sink: BinaryIO, places: Sequence[str]) -> None:
         sink.flush()
 
     FIXED.set(read_settings(SET_COMMANDS))
+    FOR_PROGRAMS.set(True)
     guard = FileGuard(places)
     _run(WARM_UP, send)
     send({"ready": True})

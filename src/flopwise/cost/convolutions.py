@@ -30,8 +30,10 @@ write (what is pooled is small). copy (upsampling by a transposed product and jo
 FUSED_PASSES: dict[str, float] = {"relu": 0.0, "add": 2.0}
 """The same of what follows a norm in 16 bits: one kernel with it. The sum still reads its other input and writes that
 one's gradient."""
-UPDATE_PASSES = 5.0
-"""Over fp32 parameters: the optimizer reads weight, gradient and momentum and writes two of them."""
+UPDATE_PASSES, STATE_PASSES = 3.0, 2.0
+"""Over fp32 parameters: weight and gradient are read and the weight is written; each state is read and written."""
+MOMENTUM = 1.0
+"""States of stochastic gradient descent with momentum, with which convolutional networks are trained."""
 ELEM_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
@@ -86,8 +88,15 @@ def convolution_step_s(rates: Rates, layers: Sequence[ConvolutionLayer], batch: 
             passes = fused.get(operation, PASSES[operation])
             if passes:
                 moving = moving + layer.repeats * pointwise_s(rates, passes * output_bytes).seconds
-    weights = sum(layer.inputs * layer.outputs * layer.taps * layer.repeats for layer in layers)
-    return Parts(products, moving, pointwise_s(rates, UPDATE_PASSES * 4.0 * weights).seconds + 0.0 * size)
+    return Parts(products, moving, update_s(rates, sum(layer.weights for layer in layers), MOMENTUM) + 0.0 * size)
+
+
+def update_s(rates: Rates, parameters: Floats, states: Floats) -> Floats:
+    """Seconds in which an optimizer with so many `states` a parameter updates `parameters` of 32 bits; broadcasts.
+
+    Source: `UPDATE_PASSES`. Assumes: nothing else is read or written.
+    """
+    return pointwise_s(rates, (UPDATE_PASSES + STATE_PASSES * states) * 4.0 * parameters).seconds
 
 
 def _products_s(

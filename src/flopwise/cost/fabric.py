@@ -6,9 +6,12 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.calibration import Calibration
+from flopwise.ops.types import Floats, Ints
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class Level:
     pair: float  # factor of `frac` in a group of two
     exchange: float  # factor of `frac` where each pair of ranks has its own data: all-to-all, p2p
     multicast: float  # rate of an all-reduce added up by the switch (NVLS), over `frac`; 0 where it does not
+    axes: int = 1  # of a torus, each with its share of the bandwidth
     shared: bool = False  # all ranks at once share the rate of one: their path leads through the host's memory
 
 
@@ -85,6 +89,24 @@ class Fabric:
     def link_bytes_per_s(self) -> float:
         """Datasheet bandwidth of the innermost link, one direction, per device."""
         return self.levels[0].bytes_per_s
+
+
+def along(fabric: Fabric, *, inner: bool, tp: Ints) -> Fabric:
+    """The fabric as one group of a mesh has it: on a torus, tensor groups (`inner`) have one axis, others the rest.
+
+    Without tensor parallelism all axes are left; shape of `tp`.
+
+    Source: Austin et al. 2025, "How to Scale Your Model" (Google DeepMind), TPU networking: a mesh axis is laid on axes
+    of the torus, whose links carry nothing else.
+    Assumes: tensor groups take one whole axis; where links are no torus, groups have all of them.
+    """
+    axes = fabric.levels[0].axes
+    if axes == 1:
+        return fabric
+    share: Floats = 1.0 / axes if inner else np.where(np.asarray(tp) > 1, 1.0 - 1.0 / axes, 1.0)
+    first, *rest = fabric.levels
+    first = replace(first, bytes_per_s=first.bytes_per_s * share)  # type: ignore[arg-type]  # by candidate
+    return replace(fabric, levels=(first, *rest))
 
 
 def byte_counting(fabric: Fabric, number: int) -> Fabric:
@@ -166,7 +188,7 @@ def fabric(
     joined = fast if fast > per_node and fast >= 32 else min(fast, per_node)  # rack-wide domains span nodes
     if joined > 1:
         level, notes = _level(link, joined, float(accelerator.link_bytes_per_s or 0.0), table, clock_hz)
-        levels.append(level)
+        levels.append(replace(level, axes=accelerator.torus_axes or 1))
         assumptions += notes
     if per_node > max(joined, 1) or not levels:
         pcie = accelerator.pcie_bytes_per_s

@@ -16,7 +16,7 @@ import numpy as np
 
 from flopwise.cost.precisions import Precision
 from flopwise.cost.rates import Rates, precision
-from flopwise.ops.types import Floats, Ints
+from flopwise.ops.types import Floats, Ints, ceil_div
 
 if TYPE_CHECKING:
     from flopwise.ops.shapes import Work
@@ -45,9 +45,13 @@ LATENT_ROWS = 64.0
 PACKING = {"fp32": "packed_bytes_per_s.fp32", "tf32": "packed_bytes_per_s.fp32"}
 """Name of the rate at which a product's weights are packed before it multiplies, by the format that it runs in."""
 PACKED_16 = "packed_bytes_per_s.bf16"
+KEYS = "attention_keys"
+"""Name of how many keys attention over prompts handles at once, where rates are those of an engine's own kernel."""
 
 STREAMS = "grouped_streams"
 """Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
+USUAL_HEAD = 128
+"""Dimension of a head at which attention's rates are measured."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
 
@@ -326,12 +330,30 @@ def flash_dim(dim: Ints) -> Ints:
     return next((size for size in FLASH_DIMS if dim <= size), -(-dim // 64) * 64)
 
 
-def touched_keys(keys: Floats, context: Floats, *, is_host: bool) -> Floats:
-    """Keys that a flash kernel computes for the average query, which sees `keys` of the `context`.
+def score_dims(rates: Rates, qk_dim: Ints, v_dim: Ints) -> Floats:
+    """Dimensions of a head, keys and values together, for which a score takes matrix units' time: padded as they pad.
+
+    A systolic array pads a dimension to its side, and the vector unit's softmax takes as long as the array takes for
+    one side more; counted so that a head of 128 is 128. Other devices pad as their kernels do.
+
+    Source: Cloud TPU documentation: arrays of 128 x 128, from TPU v6e on of 256 x 256; a softmax takes some ten
+    operations a score on 8 x 128 lanes of four units, as many cycles as a side takes an array; checked by published
+    runs of 64k to 16M tokens with heads of 256 (study tpu-v5p-long in benchmarks/truth/training.csv).
+    Assumes: `flash_dim` elsewhere.
+    """
+    side = rates.matrix_unit_dim
+    if side is None:
+        return flash_dim(qk_dim) + flash_dim(v_dim)
+    usual = 2.0 * ceil_div(USUAL_HEAD, side) * side + side
+    return 2.0 * USUAL_HEAD / usual * ((ceil_div(qk_dim, side) + ceil_div(v_dim, side)) * side + side)
+
+
+def touched_keys(keys: Floats, context: Floats, block: float) -> Floats:
+    """Keys that a flash kernel of `block` keys at once computes for the average query, which sees `keys` of `context`.
 
     Source and assumptions: `prefill_attention_s`.
     """
-    return np.minimum(keys + (HOST_KEYS if is_host else QUERY_BLOCK) / 2, context)
+    return np.minimum(keys + block / 2, context)
 
 
 def prefill_attention_s(
@@ -364,12 +386,13 @@ def prefill_attention_s(
     rate = rates.peak_flops_per_s(dtype) * rates.value[frac]
     fixed_s = rates.value["attention_s"]
     block_s = rates.value["attention_block_s"] * (qk_dim + v_dim) / 256.0  # loading queries, storing results
+    keys_at_once = rates.value.get(KEYS, HOST_KEYS if rates.is_host else QUERY_BLOCK)
 
     def formula(pairs: Floats, batch: Ints, query: Ints, heads: Ints, kv_heads: Ints, context: Ints) -> Timing:
         blocks = np.ceil(query / QUERY_BLOCK)
         count = batch * heads * blocks
-        keys = touched_keys(pairs / np.maximum(query, 1), context, is_host=rates.is_host)
-        per_key = 2.0 * QUERY_BLOCK * (flash_dim(qk_dim) + flash_dim(v_dim)) * rates.num_sms / rate
+        keys = touched_keys(pairs / np.maximum(query, 1), context, keys_at_once)
+        per_key = 2.0 * QUERY_BLOCK * score_dims(rates, qk_dim, v_dim) * rates.num_sms / rate
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys
         compute_s = np.maximum(rounds * keys * per_key, longest_s) + block_s * np.ceil(count / rates.num_sms)

@@ -44,6 +44,7 @@ class MemoryAnswer(Result):
     high_bytes: float
     items: tuple[tuple[str, float], ...]
     worst_rank: str
+    stages: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()  # training: items of each pipeline stage
     host_bytes: float = 0.0  # offloaded, per GPU
     accelerator: Accelerator | None
     capacity_bytes: float | None
@@ -108,6 +109,10 @@ class MemoryAnswer(Result):
             **attributes(self, "model=model.name task gpu=accelerator.name per_gpu_bytes low_bytes high_bytes"),
             "items": entries(self.items, "bytes"),
             "worst_rank": self.worst_rank,
+            "stages": [
+                {"name": name, "bytes": sum(size for _, size in items), "items": entries(items, "bytes")}
+                for name, items in self.stages
+            ],
             "moments": entries(self.moments, "bytes"),
             **attributes(self, "host_bytes capacity_bytes usable_bytes margin_bytes fits fits_probability"),
             "remedies": [attributes(remedy, "change saves_bytes fits") for remedy in self.remedies],

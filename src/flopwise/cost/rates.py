@@ -65,12 +65,17 @@ class Rates:
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
     is_host: bool = False  # a CPU: it launches what it computes, one after the other
     compiles: bool = False  # runs compiled graphs alone, whose elementwise operations are fused, whatever the software
+    matrix_unit_dim: int | None = None  # side of the systolic array that multiplies matrices
+    _key: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
 
     @property
     def key(self) -> tuple[object, ...]:
         """The same of devices that compute alike: of those with more memory, too, but not of a share of one."""
-        columns = (getattr(self, each.name) for each in fields(self))
-        return tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
+        if not self._key:
+            columns = (getattr(self, each.name) for each in fields(self) if each.compare)
+            key = tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
+            object.__setattr__(self, "_key", key)
+        return self._key
 
     def peak_dtype(self, dtype: str) -> str:
         """The format whose datasheet rate a `PRECISIONS` entry runs at: fp16 for bf16 on a device without it.
@@ -204,4 +209,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         assumptions=assumptions, tdp_w=accelerator.tdp_w, made_for_w=accelerator.made_for_w,
         clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
         is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
+        matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip

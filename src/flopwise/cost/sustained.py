@@ -30,11 +30,15 @@ FUSED_FORMATS = {
     "fused": frozenset(name for name, row in PRECISIONS.items() if row.grouped == "fused"),
     "fused-fp8": frozenset(name for name, row in PRECISIONS.items() if row.grouped),
     "batched": frozenset(PRECISIONS),
+    "ragged": frozenset[str](),
 }
 """Formats that each kind of grouped kernel multiplies in one piece."""
 SPLIT_STREAMS = 4.0
 """Streams over which Transformer Engine deals out a layer's experts, a product each: its
 `nvte_multi_stream_cublas_gemm`."""
+SCAN_RATE = 0.5
+"""Rate of a state-space scan's kernels over FlashAttention-2's: Mamba-2 (arXiv 2405.21060) figure 10. Both are made of
+Ampere's instructions, and so lag behind on what came later."""
 BACKWARD_RATE = 0.8
 """Rate of flash attention backward over forward: 0.75 to 0.87 in FlashAttention-2 (arXiv 2307.08691) figures 4 to 6 and
 FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
@@ -78,10 +82,14 @@ def limited_rates(rates: Rates) -> Rates:
 def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     """Which of the stack's kernels multiplies experts in `dtype`: "fused" ones serve some formats only, else "split".
 
+    XLA's "ragged" one serves all.
+
     Source: Megatron-Bridge 0.5 release notes and cuDNN frontend documentation (fused grouped products: MXFP8, NVFP4);
     DeepGEMM's README (fp8 with scales of blocks, grouped).
     Assumes: other formats go expert by expert through the plain library; one fused kernel is as good as the other.
     """
+    if software.grouped_kernel == "ragged":
+        return software.grouped_kernel
     return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
 
@@ -104,6 +112,8 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
         "grouped_frac": value[f"train_grouped_frac.{grouped}"],
         "grouped_passes": value[f"train_grouped_passes.{grouped}"],
     }
+    scan = SCAN_RATE * prod(value[name] for name in ATTENTION["fa2"]) / value[FULL_RATE]
+    changed["recurrence_frac"] = min(value["recurrence_frac"], scan)
     if grouped == "split":
         changed[STREAMS] = SPLIT_STREAMS
     return replace(rates, value={**value, **changed})

@@ -72,6 +72,8 @@ class Accelerator:
     link: str | None = None  # the fast link between devices: "nvlink4", "xgmi", "ici", "none" ...
     link_bytes_per_s: BytesPerS | None = None  # one direction, all links of the device together
     max_scaleup: Count | None = None  # devices that the fast link can join
+    torus_axes: Count | None = None  # of the torus that the fast links form, each with its share; None: no torus
+    matrix_unit_dim: Count | None = None  # side of the systolic array that multiplies matrices; None: none
     intra_node: str | None = None  # between devices of a node, as usual: link, pcie, host; None: link, else pcie
     notes: str = ""
     calibration: Calibration = field(default=NOT_CALIBRATED, repr=False, hash=False, metadata={"inner": True})

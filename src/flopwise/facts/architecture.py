@@ -267,6 +267,11 @@ class Model:
     checkpoint_format: str | None = None  # of the published weights, a row of data/weight_formats.csv; None: 16 bits
     notes: tuple[str, ...] = ()  # what was assumed: shown with every answer
 
+    def __hash__(self) -> int:
+        """Of what tells most models apart: tables are looked up by model again and again, and its layers are many."""
+        sizes = tuple((stack.width, stack.num_layers) for stack in self.stacks)
+        return hash((self.name, self.model_type, self.vocab, sizes))
+
     @property
     def has_experts(self) -> bool:
         """Whether any layer is a mixture of experts."""

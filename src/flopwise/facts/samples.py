@@ -50,11 +50,17 @@ class ConvolutionLayer:
     positions: int
     repeats: int
     then: tuple[str, ...] = ()  # of OPERATIONS
+    input_positions: int | None = None  # places of its input, said of a network's first layer; None: as many
+
+    @property
+    def weights(self) -> int:
+        """Of all repeats, without biases and norms."""
+        return self.inputs * self.outputs * self.taps * self.repeats
 
     @property
     def flops(self) -> int:
         """Forward, of one sample and all repeats; two for a multiplication with its addition."""
-        return 2 * self.inputs * self.outputs * self.taps * self.positions * self.repeats
+        return 2 * self.weights * self.positions
 
 
 def _operations(cell: str) -> tuple[str, ...]:
@@ -78,6 +84,6 @@ CONVOLUTIONS = FactTable(
     key=("network", "layer"), dated=(), group=("network",),
     readers={
         "inputs": _whole, "outputs": _whole, "taps": _whole, "positions": _whole, "repeats": _whole,
-        "then": _operations,
+        "input_positions": _whole, "then": _operations,
     },
 )  # fmt: skip

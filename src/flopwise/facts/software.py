@@ -154,6 +154,7 @@ class TrainingStack(Software):
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
     node_dispatch: bool  # a token crosses the network once for each node that wants it (DeepEP, HybridEP), not once for
     # each of its experts
+    whole_experts: bool = False  # beside tp, `ep` spreads whole experts over tp x dp x cp; else tp cuts them, too
     context_messages: Literal[
         "ring", "gather", "all-to-all"
     ]  # of context parallelism: keys and values in a ring beside
@@ -171,9 +172,9 @@ class TrainingStack(Software):
     flash: bool  # has flash attention; else its attention writes scores unless it is told otherwise
     attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
     grouped_kernel: Literal[
-        "split", "fused", "fused-fp8", "batched"
+        "split", "fused", "fused-fp8", "batched", "ragged"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
-    # in every format as one batched product
+    # in every format as one batched product; ragged: XLA's kernel over uneven groups of rows
     expert_kernels: tuple[str, ...] = ()  # "bias", "clamp": what runs beside experts' products in kernels of its own
     cast_passes: float = _by_fit(
         "Passes over operands and results of a product in low precision, to cast and transpose them."
@@ -271,8 +272,6 @@ class Engine(Software):
     hidden_frac: float = _by_fit("Share of a kernel's fixed time that passes while the kernel before it ends.")
     sequence_s: float = _by_fit("Host time a sequence and step that the device waits for.")
     request_s: float = _by_fit("Host time of one request before its first step.")
-    synchrony: float = _by_fit("Share of the prompts of the other users in a closed loop that stands before a new one.")
-    steps_ahead: float = _by_fit("Steps of the engine that a new request waits for before its prompt is in one.")
     host_source: str = ""  # of what its scheduler and its front end do, which handles requests one by one
     host_date: str = ""
     plans_ahead: bool = False  # decides about a step when the one before it begins
@@ -281,8 +280,10 @@ class Engine(Software):
     stream_s: float = 0.0  # for each token of an answer
     one_process: bool = False  # the front end hands out tokens while no step runs
     graphs: bool = True  # steps are captured, and launched whole; else the host launches each operation
+    prompt_graphs: bool = True  # so are those that read prompts; else only those that decode alone
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
+    batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
     stream_interval: int = 1  # tokens that are handed out together, after the first
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")
@@ -290,6 +291,10 @@ class Engine(Software):
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
+    cpu_source: str = ""  # of what differs on processors
+    cpu_date: str = ""
+    cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product
+    cpu_attention_keys: int = 0  # keys that its attention over prompts handles at once there; 0: as PyTorch's
     core_bytes_per_cycle: float = _by_fit(
         "Most that one core draws from memory in the engine's own kernels (0: as the calibrated)."
     )

@@ -17,7 +17,7 @@ from flopwise.backtests.columns import our_columns
 from flopwise.backtests.kinds import KINDS, MeasurementKind
 from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.run import printed_rows
-from flopwise.cost.kernels import touched_keys
+from flopwise.cost.kernels import HOST_KEYS, touched_keys
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
@@ -281,7 +281,7 @@ def _formula_ratio(shape: Mapping[str, int]) -> float:
     They add half a block of keys on the diagonal and run the backward pass at `BACKWARD_RATE` of the forward one's.
     """
     keys = (shape["seq"] + 1) / 2
-    computed = float(touched_keys(keys, shape["seq"], is_host=True))
+    computed = float(touched_keys(keys, shape["seq"], HOST_KEYS))
     return computed / keys * (1 + BACKWARD / BACKWARD_RATE) / (1 + BACKWARD)
 
 

@@ -156,13 +156,20 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         Constant("train_attention_frac.fa2", ("any",), 0.3, 0.05, 0.9),
         Constant("train_attention_frac.cudnn", ("hopper",), 0.5, 0.1, 0.9),
         Constant("train_attention_frac.cudnn", ("blackwell",), 0.4, 0.1, 0.9),
+        # Composable Kernel's flash attention on MI300X: 400 to 500 of 1307 TFLOP/s
+        Constant("train_attention_frac.cudnn", ("amd",), 0.35, 0.1, 0.9),
         # exponentials come twice as fast: what is left of the limit is the matrix units'
         Constant("train_attention_frac.cudnn", ("blackwell-ultra",), 0.5, 0.1, 0.9),
+        # a head of 128 pads no array of that side, half of one of 256; softmax takes as long as a side (`score_dims`)
+        Constant("train_attention_frac.cudnn", ("tpu",), 2 / 3, 0.1, 1.0),
+        Constant("train_attention_frac.cudnn", ("tpu-v6e", "tpu-v7"), 1 / 3, 0.1, 1.0),
         # products of one expert are plain ones: what their size and number cost is priced apart
         Constant("train_grouped_frac.split", ("any",), 0.9, 0.2, 1.0, 0.2),
         Constant("train_grouped_frac.fused", ("any",), 0.9, 0.2, 1.0, 0.2),
+        Constant("train_grouped_frac.ragged", ("any",), 0.8, 0.2, 1.0, 0.3),
         Constant("train_grouped_passes.split", ("any",), 8.0, 1.0, 40.0),
         Constant("train_grouped_passes.fused", ("any",), 4.0, 1.0, 40.0),
+        Constant("train_grouped_passes.ragged", ("any",), 8.0, 1.0, 40.0),
         Constant("train_contention", ("any",), 0.2, 0.01, 1.0),
         stack("pointwise_traffic", fused, 0.8, 0.3, 3.0),
         stack("pointwise_traffic", eager, 0.8, 0.3, 4.0),

@@ -33,7 +33,16 @@ from flopwise.fleet.model import (
     is_rented,
 )
 from flopwise.fleet.prices import volume_bills
-from flopwise.fleet.program import LARGE, MARGIN, AllocationProblem, AllocationProgram, Solution, backup_usd, solve
+from flopwise.fleet.program import (
+    LARGE,
+    MARGIN,
+    AllocationProblem,
+    AllocationProgram,
+    Share,
+    Solution,
+    backup_usd,
+    solve,
+)
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
 from flopwise.fleet.waste import ThriftyProgram, Waste
@@ -310,6 +319,8 @@ OPPOSED_S = 1.0
 ELSEWHERE = 2.0
 """Times the bill without policies: beyond that counts, something has to give."""
 NOTHING = 1e-6
+WORTH_SAYING = 5e-4
+"""Of the bill: by which what is paid differs from what counts towards a share."""
 
 
 class RelaxedProgram:
@@ -459,14 +470,21 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
         return f"{policy} of {format_usd(policy.usd, 0)}: {format_usd(_sum(made.usd_terms(), columns), 0)} are needed"
     if isinstance(policy, SecondProvider):
         return f"{policy}: {_enumeration(_unready(made, columns), 4)} can have too little of it"
-    terms, whole = made.share_terms(policy)
-    part = 100 * _sum(terms, columns) / max(_sum(whole, columns), NOTHING)
-    limit, within = 100 * policy.share, ""
-    if not isinstance(policy, SpotLimit):
-        tolerance = made.rules.share_tolerance
-        within = f" (within {100 * tolerance:g} %)"
-        limit += (100 if part > limit else -100) * tolerance
-    return f"{policy}{within}: {_telling_digits(part, limit)} % is as near as it comes"
+    low, high = made.problem.share_bounds(policy)
+    paid, *counted = (_share(terms, columns) for terms in (made.share_terms(policy), *made.counted_shares(policy)))
+    least, most = counted
+    part, limit = (least, low) if low - least > most - high else (most, high)
+    within = "" if isinstance(policy, SpotLimit) else f" (within {100 * made.rules.share_tolerance:g} %)"
+    text = f"{policy}{within}: {_telling_digits(100 * part, 100 * limit)} % is as near as it comes"
+    if abs(paid - part) < WORTH_SAYING:
+        return text
+    return f"{text} ({100 * paid:.1f} % is paid; money beyond the least that the work costs does not count)"
+
+
+def _share(terms: Share, columns: Array) -> float:
+    """The part of a whole."""
+    part, whole = (_sum(of, columns) for of in terms)
+    return part / max(whole, NOTHING)
 
 
 def _unready(made: AllocationProgram, columns: Array) -> list[str]:

@@ -49,6 +49,9 @@ PATIENCE = 0.4
 """Share of the time for an allocation after which it has to have one."""
 
 
+Share = tuple[dict[int, float], dict[int, float]]
+"""A part and the whole that it is a share of, in USD a month of one unit of each column."""
+
 # A mixed-integer program as columns and rows, and HiGHS that solves it
 
 
@@ -499,14 +502,19 @@ class AllocationProgram:
 
     def _hold_share(self, policy: ProviderShare | SpotLimit) -> None:
         """Rows of the least and the largest share of the bill that a policy allows."""
-        part, whole = self.share_terms(policy)
+        least, most = self.counted_shares(policy)
         low, high = self.problem.share_bounds(policy)
         if low > 0:
-            self.program.row(less_share(part, whole, low), 0.0, np.inf, policy)
+            self.program.row(less_share(*least, low), 0.0, np.inf, policy)
         if high < 1:
-            self.program.at_most(less_share(part, whole, high), 0.0, policy)
+            self.program.at_most(less_share(*most, high), 0.0, policy)
 
-    def share_terms(self, policy: ProviderShare | SpotLimit) -> tuple[dict[int, float], dict[int, float]]:
+    def counted_shares(self, policy: ProviderShare | SpotLimit) -> tuple[Share, Share]:
+        """What a policy's least share and its largest are bounds of."""
+        paid = self.share_terms(policy)
+        return paid, paid
+
+    def share_terms(self, policy: ProviderShare | SpotLimit) -> Share:
         """(the part of the bill that a policy limits, the bill that it is a share of), at agreed prices.
 
         Providers have shares of what is rented, and of whatever else a share names.

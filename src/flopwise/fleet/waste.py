@@ -30,8 +30,8 @@ from flopwise.fleet.program import (
     MARGIN,
     AllocationProgram,
     PaidColumn,
+    Share,
     backup_usd,
-    less_share,
     machine_sharers,
 )
 from flopwise.fleet.spec import API, OWNED, Policies, Quota
@@ -248,20 +248,17 @@ class ThriftyProgram(AllocationProgram):
             more += min((np.ceil(part * o.instances - CENT) * backup_usd(o, self.rules) for o in ready), default=np.inf)
         return (option.usd_each + option.usd_running) * self.scale[index] > more + CENT
 
-    def _hold_share(self, policy: ProviderShare | SpotLimit) -> None:
-        """The rows of the plain program, with what work is worth for what is paid where more of that would help."""
-        (part, whole), (low, high) = self.share_terms(policy), self.problem.share_bounds(policy)
+    def counted_shares(self, policy: ProviderShare | SpotLimit) -> tuple[Share, Share]:
+        """The shares of the plain program, with what work is worth for what is paid where more of that would help."""
+        part, whole = self.share_terms(policy)
         own, others = dict[int, float](), dict[int, float]()
         for (provider, kind), terms in self.worth.items():
             if isinstance(policy, SpotLimit):
                 (own if kind == SPOT else others).update(terms)
             elif provider in self.rules.shares or is_rented(kind):
                 (own if provider == policy.provider else others).update(terms)
-        if low > 0:
-            paid = {column: usd for column, usd in whole.items() if column not in part}
-            self.program.row(less_share(own, paid | own, low), 0.0, np.inf, policy)
-        if high < 1:
-            self.program.at_most(less_share(part, others | part, high), 0.0, policy)
+        paid = {column: usd for column, usd in whole.items() if column not in part}
+        return (own, paid | own), (part, others | part)
 
     def _add_worth(self) -> None:
         """What each seller's work counts for: no more than is paid for it, nor than it costs at least."""

@@ -159,16 +159,20 @@ def _prefix(
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 
 
-def frozen_bytes(model: Model, items: Iterable[Item], fmt: WeightFormat, tp: Ints, ep: Ints, *, most: float) -> Floats:
+def frozen_bytes(
+    model: Model, items: Iterable[Item], fmt: WeightFormat, tp: Ints, ep: Ints, *, expert_tp: Ints, most: float
+) -> Floats:
     """Bytes on one rank of `items` of the first stack in `fmt`, at no more than `most` a parameter; shape of `tp`.
 
-    What is not trained crosses links as it is stored, or as it is computed with where that is narrower.
+    What is not trained crosses links as it is stored, or as it is computed with where that is narrower. `expert_tp`:
+    ranks that share an expert.
 
     Source: as `weight_bytes`, cut as `sharded_parameters` says; FSDP-QLoRA gathers quantised storage.
     Assumes: where types differ from layer to layer, those of the first.
     """
     stack = model.stacks[0]
-    return _items_bytes(items, fmt, _place(model, stack), tp, ep, tied=_is_tied(stack), most=most)
+    place, tied = _place(model, stack), _is_tied(stack)
+    return _items_bytes(items, fmt, place, tp, ep, tied=tied, expert_tp=expert_tp, most=most)
 
 
 def end_bytes(model: Model, fmt: WeightFormat, tp: Array, ep: Array) -> tuple[Floats, Floats, Floats]:

@@ -29,8 +29,12 @@ ROUNDS = 2
 """Times that a whole probe goes through a device's operations: what disturbs one turn may spare the next."""
 MOST_S, QUICK_MOST_S = 73.0, 12.5
 """Time of measuring in all; several devices share it."""
+LIMIT_S, QUICK_LIMIT_S = 110.0, 17.0
+"""Wall time of a probe, loading its library included: kinds that took longer leave less to those that follow."""
 OVERHEAD = 1.5
 """Time of an operation, with what it takes to make its data, over the time that it is measured for."""
+OVERRUN = 1.2
+"""Time of a kind over the time that it is given, as slow operations are repeated a few times all the same."""
 LATEST = 1.6
 """Times its own time after which the rest of a kind is left out."""
 MOST_MEMORY_FRAC = 0.5
@@ -59,16 +63,18 @@ class _Series:
 
 @dataclass(slots=True)
 class ProbeRunner:
-    """Measures devices, one after the other; `clock` in seconds."""
+    """Measures devices, one after the other; `clock` in seconds, of which loading the library took `loading_s`."""
 
     folder: Path
     quick: bool
     progress: Progress
     clock: Callable[[], float] = time.perf_counter
+    loading_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     through_s: float = 0.0
     total_s: float = 0.0
     _scale: float = 1.0
+    _end: float = math.inf  # by the clock
 
     def probe(self, backends: Sequence[Backend], machine: Backend, names: Sequence[str]) -> Probe:
         """Measure the kinds of those `names` on each of `backends`; what the machine has once, on `machine`."""
@@ -77,11 +83,12 @@ class ProbeRunner:
         whole_s = sum(self._seconds(name) for _, name in plan)
         self.total_s = min(whole_s, QUICK_MOST_S if self.quick else MOST_S)
         self._scale = self.total_s / whole_s if plan else 1.0
+        self._end = began - self.loading_s + (QUICK_LIMIT_S if self.quick else LIMIT_S)
         found: dict[str, list[Measurement]] = defaultdict(list)
         unmeasured = dict[str, str]()
-        for backend, name in plan:
+        for number, (backend, name) in enumerate(plan):
             try:
-                found[backend.device.id] += self._measurements(backend, name)
+                found[backend.device.id] += self._measurements(backend, name, self._share_frac(plan[number:]))
                 unmeasured.pop(name, None)
             except NothingToMeasureError as reason:
                 if not any(name == other for _, other in plan[: plan.index((backend, name))]):
@@ -112,26 +119,36 @@ class ProbeRunner:
     def _seconds(self, name: str) -> float:
         return (KINDS[name].quick_s if self.quick else KINDS[name].seconds) * self._scale
 
-    def _measurements(self, backend: Backend, name: str) -> list[Measurement]:
-        """All operations of one kind on one device."""
-        kind, allotted = KINDS[name], self._seconds(name)
+    def _share_frac(self, plan: Sequence[tuple[Backend, str]]) -> float:
+        """The share of their time that there is for the rest of the plan, 0 to 1."""
+        starts_s = sum(KINDS[name].start_s for _, name in plan)
+        left_s = self._end - self.clock() - starts_s
+        return min(max(left_s / (OVERRUN * sum(self._seconds(name) for _, name in plan)), 0.0), 1.0)
+
+    def _measurements(self, backend: Backend, name: str, share_frac: float) -> list[Measurement]:
+        """All operations of one kind on one device, in a share of the kind's time."""
+        kind, usual_s = KINDS[name], self._seconds(name)
+        allotted = share_frac * usual_s
         rounds = 1 if self.quick or kind.scope == "machine" else ROUNDS
         series = dict[Key, _Series]()
-        with kind.tasks(Bench(backend, self.quick, self.folder)) as tasks:
+        left_s = self._end - self.clock()
+        if left_s <= 0:
+            raise NothingToMeasureError("the time of the probe is over")
+        with kind.tasks(Bench(backend, self.quick, self.folder, left_s)) as tasks:
             if not tasks:
                 raise NothingToMeasureError("this device does not have it")
             each_s = allotted / (len(tasks) * rounds * OVERHEAD)
             begun = self.clock()  # the processes of messages have been started
-            watch = Stopwatch(self.clock, backend.wait, each_s)
+            watch = Stopwatch(self.clock, backend.wait, each_s, self._end)
             for number in range(rounds * len(tasks)):
                 task = tasks[number % len(tasks)]
                 one = series.setdefault((task.name, task.dtype, tuple(sorted(task.shape.items()))), _Series(task))
                 share = number / (rounds * len(tasks))
-                self.progress(self.through_s + allotted * share, self.total_s, f"{backend.device.id}: {kind.title}")
-                late = self.clock() - begun > LATEST * allotted
+                self.progress(self.through_s + usual_s * share, self.total_s, f"{backend.device.id}: {kind.title}")
+                late = self.clock() > min(begun + LATEST * allotted, self._end)
                 if one.failure is None and not (late and one.samples):
                     self._add(one, backend, watch, list(series.values()), late=late)
-        self.through_s += allotted
+        self.through_s += usual_s
         return [_measurement(one, backend.device.id) for one in series.values()]
 
     def _add(self, one: _Series, backend: Backend, watch: Stopwatch, others: list[_Series], *, late: bool) -> None:

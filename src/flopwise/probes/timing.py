@@ -36,11 +36,15 @@ class TooLongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Times operations for about `seconds` each; `wait` returns when the device has done all that it was given."""
+    """Times operations for about `seconds` each, and none that would not be through at `end`, by the clock.
+
+    `wait` returns when the device has done all that it was given.
+    """
 
     clock: Callable[[], float]
     wait: Callable[[], object]
     seconds: float
+    end: float = math.inf
 
     def samples(self, run: Run) -> list[float]:
         """Seconds of one repetition, each the mean over as many as the clock needs.
@@ -49,12 +53,15 @@ class Stopwatch:
             TooLongError: a repetition takes more than there is time for.
         """
         if (first := self._took(run, 1)) > SLOWEST * self.seconds:  # it may have loaded what the next one has
-            self.check(min(first, self._took(run, 1)) if first < FIRST * self.seconds else first)
+            repeats = first < FIRST * self.seconds and first < self.end - self.clock()
+            self.check(min(first, self._took(run, 1)) if repeats else first)
         finest = max(FINEST_S, self.seconds / MOST)
         warm, count = self.clock() + WARM_FRAC * self.seconds, 1
         while (took := self._took(run, count)) < finest or self.clock() < warm:
             if took < finest:
                 count *= 2
+        if self.clock() + LEAST * took > self.end:
+            raise TooLongError(math.inf)
         end, found = self.clock() + self.seconds, list[float]()
         while len(found) < LEAST or self.clock() < end:
             found.append(self._took(run, count) / count)

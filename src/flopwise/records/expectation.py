@@ -35,7 +35,15 @@ class ExpectedTraining:
 
     @classmethod
     def of_answer(cls, answer: TrainAnswer, question: str, settings: Mapping[str, object]) -> Self:
-        """The run that an answer of `train` is of; `settings` are the keywords that were asked with."""
+        """The run that an answer of `train` is of; `settings` are the keywords that were asked with.
+
+        Raises:
+            SpecError: the answer is of a network without layers of tokens.
+        """
+        from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - as the rest of training
+
+        if isinstance(answer, SampledTrainAnswer):
+            raise SpecError("expectations of runs are of models with layers of tokens; leave the question out")
         job = answer.estimate.job
         each, gpus = job.cluster.usd_per_gpu_hour, answer.estimate.num_gpus
         return cls(

@@ -241,8 +241,9 @@ def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[
         text += f"; most of it: {worst.name} ({worst.difference_s / sum(t.expected_s for t in terms):+.0%})".replace(
             "%", " %"
         )
-    few = found.trains and main.measured.count < FEW_STEPS
-    return f"{text}. Only {main.measured.count} log lines: too few to be sure" if few else text
+    few, count = found.trains and main.measured.count < FEW_STEPS, main.measured.count
+    lines = f"{count} log line{'s' if count != 1 else ''}"
+    return f"{text}. Only {lines}: too few to be sure" if few else text
 
 
 def _without_plan(found: Measured) -> str:
@@ -264,6 +265,11 @@ def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
     """The rule of the steady state, what was derived, and what is left open."""
     if found.steady is not None:
         yield RULE
+    if found.batch_ratio != 1.0:
+        yield (
+            f"a step has {found.batch_ratio:.3g} times the tokens that were planned for one: what is expected of a "
+            "step is scaled by as much"
+        )
     if found.derived:
         yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(found.derived)}"
     if any("not separated" in term.basis for term in terms):

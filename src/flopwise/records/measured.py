@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.records.metrics import METRICS
-from flopwise.records.model import Event, MetricSummary, Run
+from flopwise.records.model import Event, Expectation, MetricSummary, Run
 from flopwise.records.steady import Statistic, SteadySteps, level, steady
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "used_memory_bytes")
 OF_RUNS = ("eta_s", "plan_deviation_frac", "loss", "eval_loss", "learning_rate", "loss_scale", "grad_norm")
 """What changes on purpose while a run goes on: of it no level is taken, but the last value of the losses."""
 LOSSES = ("loss", "eval_loss")
+SAME_BATCH_FRAC = 0.1
+"""By which the tokens of a step may differ from the planned ones, as padding makes them, and be the same batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A run and its figures."""
+    """A run and its figures; what is expected of a step is that of a step of as many tokens."""
 
     run: Run
     levels: Mapping[str, Statistic]  # by metric
@@ -39,6 +41,7 @@ class Measured:
     series: Mapping[str, SampleColumns]  # of the whole run by metric, for charts
     events: Sequence[Event]
     derived: tuple[str, ...] = ()  # metrics that follow from others
+    batch_ratio: float = 1.0  # tokens of a step over the planned ones, by which the expected step was scaled
 
     @property
     def trains(self) -> bool:
@@ -76,10 +79,34 @@ def run_figures(store: Store, run: Run) -> Measured:
             totals[name] = sum(s.total for s in mine)
         elif (one := _level(name, mine, series.get(name), found, kept, store, run)) is not None:
             levels[name] = one
+    ratio = _batch_ratio(run, {**levels, **_derived_levels(run, levels)})
+    if run.expected is not None and ratio != 1.0:
+        run = replace(run, expected=_of_a_step(run.expected, ratio))
     derived = _derived_levels(run, levels)
     return Measured(
         run=run, levels={**levels, **derived}, totals=totals, highest=highest, steady=found, series=series,
-        events=tuple(events), derived=tuple(derived),
+        events=tuple(events), derived=tuple(derived), batch_ratio=ratio,
+    )  # fmt: skip
+
+
+def _batch_ratio(run: Run, levels: Mapping[str, Statistic]) -> float:
+    """Tokens of a measured step over those of a planned one; 1 where they are about the same, or not known."""
+    figures = {} if run.expected is None else run.expected.figures
+    names = {"step_s", "tokens_per_s"}
+    if run.task == "serve" or not names <= levels.keys() or not names <= figures.keys():
+        return 1.0
+    planned = figures["step_s"].value * figures["tokens_per_s"].value
+    ratio = levels["step_s"].value * levels["tokens_per_s"].value / planned if planned else 0.0
+    return ratio if ratio > 0 and abs(ratio - 1.0) > SAME_BATCH_FRAC else 1.0
+
+
+def _of_a_step(expected: Expectation, ratio: float) -> Expectation:
+    """What is expected of a step of `ratio` times the tokens: as many tokens a second, so as many times the seconds."""
+    step = expected.figures["step_s"]
+    scaled = replace(step, value=ratio * step.value, low=ratio * step.low, high=ratio * step.high)
+    return replace(
+        expected, figures={**expected.figures, "step_s": scaled},
+        terms={name: ratio * seconds for name, seconds in expected.terms.items()},
     )  # fmt: skip
 
 

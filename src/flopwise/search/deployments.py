@@ -56,6 +56,8 @@ MAX_PP = 8
 MAX_REPLICA_GPUS = 64
 KEPT_SIZED = 512
 """Answers of `sized_replicas` that are kept: what services alike are searched on one after another."""
+READ_TOGETHER = 64
+"""Replicas of so many questions are read from their curves at once: their tables fit a cache of a few megabytes."""
 PREFILL_BUSY = 0.85
 """Share of its time that a replica may spend on prompts before queues grow out of hand."""
 
@@ -175,20 +177,52 @@ def deployments(
         MissingFactError: the device lacks a rate that the format needs.
     """
     asked = ReplicaQuestion.of(model, workload, node, weights, kv_dtype, least)
-    sized = sized_replicas(asked)
-    if sized is None or isinstance(sized, Deployments):
-        return sized
-    batch, layout = sized.batch, sized.job.layout
-    if workload.instances is not None:
-        least = _replicas_on(workload.instances, node.count, np.asarray(layout.num_gpus))
-    start_s = sized.start_s if workload.task == "batch" else np.zeros(batch.size)
-    columns = (
-        _one_pass_columns(sized, workload, least, start_s)
-        if sized.steady is None
-        else _decoding_columns(sized, sized.steady, workload, least, start_s)
-    )
-    degrees: dict[str, Any] = {name: getattr(layout, name) for name in DEGREES}
-    return Deployments(**sized.known, **degrees, **columns, num_layouts=sized.num_layouts, batch=batch, start_s=start_s)
+    (found,) = deployments_together([(asked, sized_replicas(asked))])
+    return found
+
+
+def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> list[Deployments | None]:
+    """The deployments of each question with its answer; of one model, and of workloads that differ in their engine.
+
+    Where requests arrive at a rate, what they see is read from the curves of many replicas at once.
+    """
+    columns: dict[int, dict[str, Any]] = {}
+    arriving: dict[str, list[tuple[int, ReplicaQuestion, SizedReplicas, Steady]]] = defaultdict(list)
+    for place, (asked, sized) in enumerate(answers):
+        if not isinstance(sized, SizedReplicas):
+            continue
+        if sized.steady is None:
+            columns[place] = _one_pass_columns(sized, asked)
+        elif asked.workload.requests_per_s is None:
+            columns[place] = _closed_columns(sized, sized.steady, asked)
+        else:
+            arriving[sized.job.engine.name].append((place, asked, sized, sized.steady))
+    for group in arriving.values():
+        alike = not group[0][1].workload.techniques.any  # techniques may differ from device to device
+        for start in range(0, len(group), READ_TOGETHER if alike else 1):
+            places, *members = zip(*group[start : start + (READ_TOGETHER if alike else 1)], strict=True)
+            columns |= zip(places, _arriving_columns(*members), strict=True)
+    found = list[Deployments | None]()
+    for place, (asked, sized) in enumerate(answers):
+        if isinstance(sized, SizedReplicas):
+            degrees: dict[str, Any] = {name: getattr(sized.job.layout, name) for name in DEGREES}
+            known = {**sized.known, **degrees, **columns[place], "start_s": _start_s(sized, asked)}
+            found.append(Deployments(**known, num_layouts=sized.num_layouts, batch=sized.batch))
+        else:
+            found.append(sized)
+    return found
+
+
+def _start_s(sized: SizedReplicas, asked: ReplicaQuestion) -> Floats:
+    """What a batch job pays before its first request; nothing of a service."""
+    return sized.start_s if asked.workload.task == "batch" else np.zeros(sized.batch.size)
+
+
+def _least(sized: SizedReplicas, asked: ReplicaQuestion) -> float | Floats:
+    """Replicas at least, or those that a given number of instances holds."""
+    if asked.workload.instances is None:
+        return asked.least
+    return _replicas_on(asked.workload.instances, asked.node.count, np.asarray(sized.job.layout.num_gpus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +277,11 @@ class SizedReplicas:
     start: tuple[float, Storage]  # seconds until a rented machine runs the image, and what weights are read from
 
     @cached_property
-    def curves(self) -> SteadyCurves:
-        """What arrives at any rate is read from."""
-        return self.curves_of(None)
-
-    def curves_of(self, full_s: Floats | None) -> SteadyCurves:
-        """The curves; `full_s`: the steps with a full prefill budget, where they are at hand."""
+    def full_s(self) -> Floats:
+        """Seconds of a step that uses all of its prefill budget; `size_together` has those of many at once."""
         assert self.steady is not None, "only models that generate are in closed loops"
-        sizes = self.batch.reshape(-1, self.num_layouts)
-        work = request_work(self.job)
-        return SteadyCurves.of(runner(self.job), self.job.layout, sizes, self.steady, *work, full_s)
+        whole = full_step_s(runner(self.job), self.job.layout, self.steady.batch, *request_work(self.job))
+        return np.broadcast_to(whole, self.batch.shape)
 
     @cached_property
     def start_s(self) -> Floats:
@@ -333,18 +362,18 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> None:
             continue
         for asked, answer in answers.items():
             SIZED[asked] = answer
-        _curves_together([answers[asked] for asked in group if asked.workload.requests_per_s is not None])
+        _fill_full_steps([answers[asked] for asked in group if asked.workload.requests_per_s is not None])
 
 
-def _curves_together(answers: Sequence[Answer]) -> None:
-    """Lay the curves of replicas down that have none so far."""
-    members = [(one, one.steady) for one in answers if isinstance(one, SizedReplicas) and "curves" not in vars(one)]
+def _fill_full_steps(answers: Sequence[Answer]) -> None:
+    """Time the steps with a full prefill budget of replicas that have none so far."""
+    members = [(one, one.steady) for one in answers if isinstance(one, SizedReplicas) and "full_s" not in vars(one)]
     some = [(one, np.broadcast_to(steady.batch, one.batch.shape)) for one, steady in members if steady is not None]
     if len(some) < 2:
         return
     full_s = JoinedReplicas([one.job for one, _ in some]).full_steps_s([batch for _, batch in some])
     for (one, _), seconds in zip(some, full_s, strict=True):
-        vars(one)["curves"] = one.curves_of(seconds)
+        vars(one)["full_s"] = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,54 +505,127 @@ def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
     return np.asarray(np.where(packed > 0, instances * packed, instances * per_instance // gpus), dtype=float)
 
 
-def _open_loop(sized: SizedReplicas, arrivals_per_s: Floats) -> tuple[Steady, Callable[[str], Percentile]]:
-    """Replicas with as many sequences in flight as arrive, and what a percentile of requests sees."""
-    loop = sized.curves.at(arrivals_per_s.reshape(-1, sized.num_layouts))
-    return loop.steady, lambda name: Percentile(*map(np.ravel, loop.percentile(name)))
+@dataclass(frozen=True)
+class _TablesTogether:
+    """The curves of several questions side by side in one table, whose columns are their layouts.
+
+    `gather`: of each place of the table the row that stands there; tables with fewer sizes repeat their last one.
+    `place`: of each row its place in the table.
+    """
+
+    curves: SteadyCurves
+    gather: Column
+    place: Column
+
+    @classmethod
+    def of(cls, sized: Sequence[SizedReplicas], steady: Sequence[Steady]) -> _TablesTogether:
+        """Those of replicas on one engine, and of one model."""
+        tall = max(one.batch.size // one.num_layouts for one in sized)
+        wide = sum(one.num_layouts for one in sized)
+        gather, place, first, left = list[Column](), list[Column](), 0, 0
+        for one in sized:
+            layouts, sizes = np.arange(one.num_layouts), one.batch.size // one.num_layouts
+            down = np.arange(tall)[:, None]
+            gather.append(first + np.minimum(down, sizes - 1) * one.num_layouts + layouts)
+            place.append((down[:sizes] * wide + left + layouts).ravel())
+            first, left = first + one.batch.size, left + one.num_layouts
+        rows = np.concatenate(gather, axis=1)
+
+        def table(columns: Iterable[Floats]) -> Floats:
+            flat = [np.broadcast_to(column, one.batch.shape) for column, one in zip(columns, sized, strict=True)]
+            return np.concatenate(flat)[rows]
+
+        unread = np.float64(np.nan)
+        step = StepTime(*(unread for _ in StepTime._fields))
+        mixed = step._replace(seconds=table(one.mixed.seconds for one in steady))
+        decode = step._replace(
+            seconds=table(one.decode.seconds for one in steady), floor_s=table(one.decode.floor_s for one in steady)
+        )
+        loops = Steady(*(unread for _ in Steady._fields[:-2]), decode=decode, mixed=mixed)._replace(
+            batch=table(one.batch for one in steady), added_s=table(one.added_s for one in steady),
+            prefill_share=table(one.prefill_share for one in steady),
+        )  # fmt: skip
+        degrees = {name: table(np.asarray(getattr(one.job.layout, name)) for one in sized)[:1] for name in DEGREES}
+        job = sized[0].job
+        curves = SteadyCurves(
+            runner(job), ServingLayout(**degrees), *request_work(job), table(one.batch for one in sized), loops,
+            table(one.full_s for one in sized),
+        )  # fmt: skip
+        return cls(curves, rows, np.concatenate(place))
+
+    def rows(self, table: Floats) -> Floats:
+        """The rows of a table in their order."""
+        return np.broadcast_to(table, self.gather.shape).ravel()[self.place]
 
 
-def _decoding_columns(
-    sized: SizedReplicas, steady: Steady, workload: Resolved, least: float | Floats, start_s: Floats
-) -> dict[str, Any]:  # fmt: skip
-    """Latency and number of replicas of models that generate.
+def _arriving_columns(
+    asked: Sequence[ReplicaQuestion], sized: Sequence[SizedReplicas], steady: Sequence[Steady]
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Latency and number of replicas of models that generate, where requests arrive at random; of each question.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
     """
-    job, batch, layout, outputs = sized.job, sized.batch, sized.job.layout, workload.output_tokens
-    each = tokens_a_round(job)
-    ranks = np.asarray(layout.dp)  # attention replicas of a replica
+    workload, job = asked[0].workload, sized[0].job
+    assert workload.requests_per_s is not None
+    outputs, each = workload.output_tokens, tokens_a_round(job)
+    ends = np.cumsum([one.batch.size for one in sized]).tolist()
+
+    def column(values: Iterable[Any]) -> Floats:
+        return np.concatenate([np.broadcast_to(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
+
+    batch, ranks = column(one.batch for one in sized), column(np.asarray(one.job.layout.dp) for one in sized)
+    capacity = column(one.requests_per_s for one in steady) * ranks
+    least = column(map(_least, sized, asked))
+    replicas = _replicas(capacity, batch * ranks, workload, least, np.zeros(batch.size))
+    arrivals = workload.requests_per_s / replicas / ranks
+    tables = _TablesTogether.of(sized, steady)
+    there = tables.curves.at(arrivals[tables.gather])
+
+    def at_percentile(name: str) -> Percentile:
+        return Percentile(*map(tables.rows, there.percentile(name)))
+
+    wanted = _percentiles(workload)
+    seen = {p: at_percentile(p) for p in [*_wanted_percentiles(workload), *(["mean"] if each > 1 else [])]}
+    middle = seen.get("mean", seen[wanted["tpot"]])
+    token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
+    behind = np.where(arrivals * ranks < capacity, 0.0, np.inf)  # where the number of instances is given
+    whole = wanted["latency"]
+    further_s = (outputs - 1) * token_s[whole] if outputs > 1 else 0.0  # which may be without end
+    busy = arrivals * ranks / capacity
+    parts = ("seconds", "compute_s", "memory_s", "communication_s", "conversion_s")
+    drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
+    decode = StepTime(overhead_s=0.0, floor_s=0.0, flops=0.0, **drawn)
+    columns = {
+        "replicas": replicas,
+        "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + behind,
+        "tpot_s": np.asarray(token_s[wanted["tpot"]]) + behind,
+        "e2e_s": np.asarray(seen[whole].ttft_s + further_s) + behind,
+        "least_tpot_s": tables.rows(there.steady.decode.floor_s) / each,
+        "requests_per_s": capacity,
+        "tokens_per_s": np.full(batch.size, workload.requests_per_s / workload.peak * outputs),
+        "busy_frac": busy,
+        "watts_frac": _watts_frac(decode, busy / workload.peak),
+    }
+    starts = zip([0, *ends], ends, strict=False)
+    return [{name: values[start:end] for name, values in columns.items()} for start, end in starts]
+
+
+def _closed_columns(sized: SizedReplicas, steady: Steady, asked: ReplicaQuestion) -> dict[str, Any]:
+    """Latency and number of replicas of models that generate, where users or a batch keep them full."""
+    workload, batch, ranks = asked.workload, sized.batch, np.asarray(sized.job.layout.dp)
+    outputs, each = workload.output_tokens, tokens_a_round(sized.job)
     capacity = np.asarray(steady.requests_per_s) * ranks
-    replicas = _replicas(capacity, batch * ranks, workload, least, start_s)
-    least_s = np.broadcast_to(np.asarray(steady.decode.floor_s) / each, batch.shape)
-    if workload.requests_per_s is None:
-        ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
-        e2e = ttft + (outputs - 1) * tpot
-        busy = np.ones(batch.size)
-        total = replicas * capacity * outputs
-    else:
-        arrivals = workload.requests_per_s / replicas / ranks
-        there, at_percentile = _open_loop(sized, arrivals)
-        wanted = _percentiles(workload)
-        seen = {p: at_percentile(p) for p in [*_wanted_percentiles(workload), *(["mean"] if each > 1 else [])]}
-        middle = seen.get("mean", seen[wanted["tpot"]])
-        token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
-        behind = np.where(arrivals * ranks < capacity, 0.0, np.inf)  # where the number of instances is given
-        ttft = np.asarray(seen[wanted["ttft"]].ttft_s) + behind
-        tpot = np.asarray(token_s[wanted["tpot"]]) + behind
-        whole = wanted["latency"]
-        further_s = (outputs - 1) * token_s[whole] if outputs > 1 else 0.0  # which may be without end
-        e2e = np.asarray(seen[whole].ttft_s + further_s) + behind
-        busy = arrivals * ranks / capacity
-        total = np.full(batch.size, workload.requests_per_s / workload.peak * outputs)
-        least_s = np.ravel(there.decode.floor_s) / each
+    replicas = _replicas(capacity, batch * ranks, workload, _least(sized, asked), _start_s(sized, asked))
+    ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
+    busy = np.ones(batch.size)
     return {
         "replicas": replicas,
         "ttft_s": ttft,
         "tpot_s": tpot,
-        "e2e_s": e2e,
-        "least_tpot_s": least_s,
+        "e2e_s": ttft + (outputs - 1) * tpot,
+        "least_tpot_s": np.broadcast_to(np.asarray(steady.decode.floor_s) / each, batch.shape),
         "requests_per_s": capacity,
-        "tokens_per_s": total,
+        "tokens_per_s": replicas * capacity * outputs,
         "busy_frac": busy,
         "watts_frac": _watts_frac(steady.decode, busy / workload.peak),
     }
@@ -570,18 +672,16 @@ def _percentiles(workload: Resolved) -> dict[str, str]:
     return {name: usual if t is None else t.percentile for name, t in targets.items()}
 
 
-def _one_pass_columns(
-    sized: SizedReplicas, workload: Resolved, least: float | Floats, start_s: Floats
-) -> dict[str, Any]:
+def _one_pass_columns(sized: SizedReplicas, asked: ReplicaQuestion) -> dict[str, Any]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
     Source: `one_pass_latency_s`.
     """
-    machine, batch = runner(sized.job), sized.batch
+    workload, machine, batch = asked.workload, runner(sized.job), sized.batch
     step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), sized.job.layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
-    replicas = _replicas(capacity, batch, workload, least, start_s)
+    replicas = _replicas(capacity, batch, workload, _least(sized, asked), _start_s(sized, asked))
     if workload.requests_per_s is None:
         latency, busy = machine.engine.request_s + service, np.ones(batch.size)
         total = replicas * capacity

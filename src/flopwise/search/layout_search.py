@@ -182,7 +182,7 @@ def layout_search(
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
     space = layouts(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes,
-        pipelines=Pipelines.of(recipe.stack, schedule), shard=shard,
+        pipelines=Pipelines.of(recipe.stack, schedule), shard=shard, spans=recipe.expert_span(inner.tp, inner.ep),
     )  # fmt: skip
     table = MemoryTable(model, recipe)
     if inner.tp.size:

@@ -60,7 +60,7 @@ def memory_by_size(facts: Facts, sizes: Iterable[float] = SIZES) -> dict[float, 
         model = facts.model(f"{size / 1e6:.0f}M")
         row = rows[float(parameters(model))] = {}
         for name, spec in TRAINED.items():
-            recipe, layout = spec.recipe(TOKENS, 1, facts), spec.layout(model, TOKENS)
+            recipe, layout = spec.recipe(TOKENS, 1, facts), spec.layout(model)
             row[name] = float(step_memory(model, recipe, layout).total_bytes)
         for name, served in SERVED.items():
             software = served.software(facts)

@@ -18,7 +18,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
-from flopwise.search.deployments import Deployments, ReplicaQuestion, deployments, size_together
+from flopwise.search.deployments import Answer, ReplicaQuestion, deployments_together, size_together, sized_replicas
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
     NEAREST_MISSES,
@@ -40,7 +40,7 @@ from flopwise.search.serving_analysis import (
     tokens_per_decode_step,
     weights_read_s,
 )
-from flopwise.search.serving_option import ServingOption, serving_options
+from flopwise.search.serving_option import ServingOption, cheapest_ways, serving_options
 from flopwise.search.spec import ANY
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.search.workload import Resolved
@@ -155,13 +155,14 @@ def plan_serving(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
-    draft.front = _shown(_front(options, workload, WHOLE))
+    cheapest = cheapest_ways(options)
+    draft.front = _shown(_front(cheapest, workload, WHOLE))
     if not one_pass:
         first = plans[0][1].pick if plans else None
         chosen = None if first is None else (float(first.option.cost_usd[first.row]), first.option, first.row)
-        draft.target_costs = target_costs(options, workload, chosen)
+        draft.target_costs = target_costs(cheapest, workload, chosen)
         if workload.task == "serve":
-            draft.fronts = {name: _shown(_front(options, workload, name)) for name in ("ttft", "tpot")}
+            draft.fronts = {name: _shown(_front(cheapest, workload, name)) for name in ("ttft", "tpot")}
     if plans:
         best, _ = plans[0]
         draft.levers = levers(best.option, best.candidate(), draft.plans)
@@ -288,9 +289,10 @@ def _nodes_for_smaller_caches(
     nodes = {id(option.node): option.node for option in options}
     if workload.objective != "cost" or workload.task == "batch":
         return list(nodes.values())
-    single = {id(o.node) for o in options if (o.instances[o.allowed_rows(o.odds())] <= 1).any()}
+    cheapest = cheapest_ways(options)
+    single = {id(o.node) for o in cheapest if (o.instances[o.allowed_rows(o.odds())] <= 1).any()}
     if fronts:
-        points = (_front(options, workload, name) for name in (WHOLE, "ttft", "tpot"))
+        points = (_front(cheapest, workload, name) for name in (WHOLE, "ttft", "tpot"))
         single -= {id(option.node) for front_points in points for option, _ in front_points}
     draft.ruled_out.add("one machine suffices even with the larger KV cache", len(single), unit="machines")
     return [node for key, node in nodes.items() if key not in single]
@@ -310,20 +312,21 @@ def _options(
         known = _format_there(asked, node, weights, kv_dtype, draft)
         if known is not None:
             groups[node.cluster.rates.key].append((node, asked, (known, kv_dtype)))
-    options, done = list[ServingOption](), 0
+    answers, done = list[tuple[ReplicaQuestion, Answer]](), 0
     for group in groups.values():
         advance(done)
         done += len({id(node) for node, *_ in group})
-        size_together((ReplicaQuestion.of(model, asked, node, *forms) for node, asked, forms in group))
-        for node, asked, forms in group:
-            found = _node_deployments(asked, model, node, *forms, draft)
-            if found is None:
-                continue
-            draft.evaluated += found.considered
-            if found.too_big:
-                draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
-            if found.batch.size:
-                options += serving_options(asked, model, node, found, forms[1], node.priced)
+        questions = [ReplicaQuestion.of(model, asked, node, *forms) for node, asked, forms in group]
+        size_together(questions)
+        answers += [(asked, sized) for asked in questions if (sized := _sized_there(asked, draft)) is not None]
+    options = list[ServingOption]()
+    for (asked, _), found in zip(answers, deployments_together(answers), strict=True):
+        assert found is not None
+        draft.evaluated += found.considered
+        if found.too_big:
+            draft.ruled_out.add("does not fit in memory", found.too_big, f"{asked.node.label}: {found.room_text}")
+        if found.batch.size:
+            options += serving_options(asked.workload, model, asked.node, found, asked.kv_dtype, asked.node.priced)
     return options
 
 
@@ -374,19 +377,17 @@ def _format_there(
         return None
 
 
-def _node_deployments(
-    workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
-) -> Deployments | None:  # fmt: skip
-    """Deployments on one node; None, and counted, where the device lacks a rate, or cannot do a technique."""
+def _sized_there(asked: ReplicaQuestion, draft: PlanDraft) -> Answer:
+    """Replicas on one node; None where none can be, counted where the device lacks a rate or cannot do a technique."""
     try:
-        return deployments(model, workload, node, weights, kv_dtype)
+        return sized_replicas(asked)
     except MissingFactError as error:
         draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None
     except SpecError as error:
-        if not workload.techniques.any:
+        if not asked.workload.techniques.any:
             raise
-        draft.ruled_out.add("a technique cannot be used there", 1, f"{node.name}: {error}", unit="machines")
+        draft.ruled_out.add("a technique cannot be used there", 1, f"{asked.node.name}: {error}", unit="machines")
         return None
 
 

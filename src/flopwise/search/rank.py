@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -103,6 +103,14 @@ class PlanOption(ABC):
     def capacity(self) -> Floats:
         """Work a second that each row could do at most."""
         return self.tokens_per_s
+
+    @property
+    def alike(self) -> Hashable | None:
+        """The same of options whose rows meet the same targets, and in the same order: they differ in price alone.
+
+        None: no other option is known to be alike.
+        """
+        return None
 
     @cached_property
     def num_gpus(self) -> Floats:
@@ -226,16 +234,25 @@ class Pick(NamedTuple, Generic[O]):
 def best_and_missed(
     options: Iterable[O], best: Callable[[O, Index], Iterable[int]]
 ) -> tuple[list[Pick[O]], list[tuple[float, Pick[O]]]]:
-    """The `best` of the rows of each option that meet the targets; (shortfall, nearest row) of options without any."""
+    """The `best` of the rows of each option that meet the targets; (shortfall, nearest row) of options without any.
+
+    Of options that are `alike` one is looked at.
+    """
     picks, missed = list[Pick[O]](), list[tuple[float, Pick[O]]]()
+    seen: dict[Hashable, tuple[list[int], tuple[float, int]]] = {}
     for option in options:
-        odds = option.odds()
-        rows = option.allowed_rows(odds)
-        if rows.size:
-            picks += [Pick(option, int(row), odds) for row in best(option, rows)]
+        odds, key = option.odds(), option.alike
+        if key is None or key not in seen:
+            rows = option.allowed_rows(odds)
+            chosen, nearest = [int(row) for row in best(option, rows)] if rows.size else [], (0.0, 0)
+            nearest = nearest if rows.size else option.nearest_miss()
+            if key is not None:
+                seen[key] = chosen, nearest
         else:
-            short, row = option.nearest_miss()
-            missed.append((short, Pick(option, row, odds)))
+            chosen, nearest = seen[key]
+        picks += [Pick(option, row, odds) for row in chosen]
+        if not chosen:
+            missed.append((nearest[0], Pick(option, nearest[1], odds)))
     return picks, missed
 
 

@@ -66,6 +66,13 @@ class ServingOption(PlanOption):
         """Requests a second that all replicas of each row could answer."""
         return self.found.requests_per_s * self.found.replicas
 
+    @property
+    def alike(self) -> Hashable | None:
+        """The deployments, where no target is about money."""
+        workload = self.workload
+        priced = workload.budget_usd is not None or workload.max_usd_per_hour is not None or workload.task == "batch"
+        return None if priced else id(self.shared)
+
     def estimated_as(
         self, found: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None
     ) -> ServingOption:
@@ -219,6 +226,22 @@ def serving_options(
         for priced in bought
         for hourly in (instances * priced.usd_per_hour,)
     ]  # fmt: skip
+
+
+def cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
+    """Of the ways to buy the same deployments the cheapest, the first of equals; of batch jobs all of them.
+
+    Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
+    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides.
+    """
+    best: dict[int, ServingOption] = {}
+    for option in options:
+        if option.workload.task == "batch":
+            return list(options)
+        kept = best.setdefault(id(option.shared), option)
+        if option.priced.usd_per_hour < kept.priced.usd_per_hour:
+            best[id(option.shared)] = option
+    return [option for option in options if best[id(option.shared)] is option]
 
 
 def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:

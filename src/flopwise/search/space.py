@@ -162,6 +162,7 @@ class Space:
     families: tuple[Family, ...]
     offload: tuple[str, ...] = ()  # what lives in host memory: optimizer, parameters
     ruled_out: Counter[str] = field(default_factory=Counter)
+    _layouts: dict[int, Layout] = field(default_factory=dict, init=False, repr=False, compare=False)  # by row
 
     @property
     def size(self) -> int:
@@ -212,6 +213,11 @@ class Space:
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""
+        if row not in self._layouts:
+            self._layouts[row] = self._layout(row)
+        return self._layouts[row]
+
+    def _layout(self, row: int) -> Layout:
         layout = self.at_rows(np.array([row]))[2].at(0)
         if layout.recomputes_some and int(layout.recompute) != FULL:
             raise IndexError(row)
@@ -235,10 +241,12 @@ def powers_of_two(most: int) -> Column:
 def layouts(
     limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
     recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
+    spans: NDArray[np.float64] | None = None,
 ) -> Space:  # fmt: skip
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
-    Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and
+    Rules: the global batch divides into dp x micro-batch; sets of experts, each of `spans` ranks (None: ep), divide
+    dp x cp; ZeRO only where there are replicas, and
     only its first stage in pipelines; interleaving only where chunks come out alike (`cuts_alike`) and micro-batches
     fill the pipeline. Numbers of GPUs are those that come of it. `pipelines`: the schedules and ZeRO stages that are
     tried; `shard`: only ZeRO 3 over groups of exactly so many ranks, whatever the stack has.
@@ -254,8 +262,9 @@ def layouts(
     i, d, dp, gpus = i[pair], d[pair], replicas[r], gpus[pair, r]
     batch = limits.global_batch % (dp * inner.micro_batch[i]) == 0
     ruled_out["the global batch does not divide into dp x micro-batch"] = int((~batch).sum())
-    experts = (dp * inner.cp[i]) % inner.ep[i] == 0 if limits.experts > 1 else np.ones_like(batch)
-    ruled_out["ep does not divide dp x cp"] = int((batch & ~experts).sum())
+    spans = inner.ep * 1.0 if spans is None else spans
+    experts = (dp * inner.cp[i]) % spans[i] == 0 if limits.experts > 1 else np.ones_like(batch)
+    ruled_out["ep does not divide the ranks that share experts"] = int((batch & ~experts).sum())
     kept = np.flatnonzero(batch & experts)
     micros = max(1, ascending(inner.micro_batch).size)  # the fastest axis of `inner`: side by side on a mesh
     order = (i[kept] // micros * len(degrees) + d[kept]) * (len(replicas) + 1) + r[kept]
@@ -267,7 +276,7 @@ def layouts(
     pipelines = pipelines or Pipelines()
     if pipelines.interleaved:
         _count_uneven(limits, inner, degrees, meshes, ruled_out)
-    families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard))
+    families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, spans))
     return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
 
 
@@ -284,8 +293,9 @@ def _count_uneven(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: F
 
 
 def _families(
-    limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines, only: int | None
-) -> Iterator[Family]:
+    limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines, only: int | None,
+    spans: NDArray[np.float64],
+) -> Iterator[Family]:  # fmt: skip
     """`meshes` by the choices that each leaves open; those of HSDP, once for each size of group, at the end."""
     if pipelines.alone:
         meshes = meshes.take(np.flatnonzero(_possible(limits, inner, degrees, meshes, pipelines.codes[0])))
@@ -312,8 +322,8 @@ def _families(
         yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
     if only is None and pipelines.zero < 3:
         return
-    tp, ep = inner.tp[meshes.inner_index], inner.ep[meshes.inner_index]
-    mesh, shard = sharding_groups(ranks, tp, ep, np.flatnonzero(pp == 1), only)
+    tp, span = inner.tp[meshes.inner_index], np.maximum(spans[meshes.inner_index], 1.0).astype(np.int64)
+    mesh, shard = sharding_groups(ranks, tp, span, np.flatnonzero(pp == 1), only)
     if mesh.size:
         yield replace(meshes.take(mesh), shard=shard, zeros=(3,), turns=(Turns(),))
 
@@ -327,16 +337,17 @@ def _possible(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Famil
 
 
 def sharding_groups(
-    ranks: Column, tp: Column, ep: Column, meshes: Index, only: int | None = None
+    ranks: Column, tp: Column, spans: Column, meshes: Index, only: int | None = None
 ) -> tuple[Index, Column]:
     """(mesh, ranks of a group): every way to shard within groups of the `ranks` of these meshes and replicate beyond.
 
     Groups come out even, are larger than one rank and smaller than all, hold at least `MIN_GROUP_GPUS` devices, and
-    hold whole sets of the experts or lie within one. With `only`, groups of so many ranks, all of them included.
+    hold whole sets of the experts, each of `spans` ranks, or lie within one. With `only`, groups of so many ranks,
+    all of them included.
     """
     gpus = np.concatenate([powers_of_two(int((ranks * tp)[meshes].max(initial=1))), ODD_NODES])
     gpus = np.sort(gpus[gpus >= MIN_GROUP_GPUS])
-    own, tensor, experts = (column[meshes][:, None] for column in (ranks, tp, ep))
+    own, tensor, experts = (column[meshes][:, None] for column in (ranks, tp, spans))
     groups = gpus // tensor
     sensible = (groups * tensor == gpus) & (groups > 1) & (groups < own)
     if only is not None:

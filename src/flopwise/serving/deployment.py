@@ -36,8 +36,8 @@ def replica_of(
     software = spec.software(source.catalog)
     job = ServeJob(
         model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction,
-        max_batch=spec.max_batch, recv_interval=spec.recv_interval, stream_interval=spec.stream_interval,
-        eager=spec.eager,
+        max_batch=spec.max_batch, recv_interval=spec.recv_interval, batch_wait=spec.batch_wait,
+        stream_interval=spec.stream_interval, eager=spec.eager,
     )  # fmt: skip
     return replace(job, techniques=resolve_techniques(techniques, job, source.catalog, source.model)), notes
 

@@ -103,6 +103,24 @@ def request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple
     return tokens, answer, (f"{shape}, because the context of {model.name} is {most:,} tokens", *notes)
 
 
+def default_lengths(
+    model: Model, inputs: int | str | None, outputs: int | str | None, shared: int = 0
+) -> tuple[int | str, int | str, tuple[str, ...]]:
+    """Lengths of prompts and answers, drawn or not, and what was assumed: as given, else as far as the context goes.
+
+    `shared`: tokens that stand before each prompt. Source and assumptions: `request_tokens`.
+    """
+    if inputs and outputs:
+        return inputs, outputs, ()
+    given = {name: mean_tokens(n) for name, n in (("input_tokens", inputs), ("output_tokens", outputs)) if n}
+    tokens, answer, notes = request_tokens(model, RequestSpec(**given), encode=False)
+    if not inputs and shared and model.max_position is not None and tokens > model.max_position - answer - shared:
+        tokens = max(1, model.max_position - answer - shared)
+        before = f"{tokens:,} tokens in behind the {shared:,} that are shared and {answer:,} out"
+        notes = (f"a request of {before}, as {model.name} is made for {model.max_position:,}",)
+    return inputs or tokens, outputs or answer, notes
+
+
 class RunMeans(NamedTuple):
     """What the requests of a run with an end saw on average, and how many of them a replica answered a second."""
 

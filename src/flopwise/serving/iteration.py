@@ -19,7 +19,7 @@ from flopwise.cost.collectives import (
     chain_s,
     reduce_scatter_s,
 )
-from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
+from flopwise.cost.kernels import KEYS, PACKED_16, PACKING, UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import precision
 from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Recurrence, Stack
@@ -131,6 +131,7 @@ class StepTime(NamedTuple):
     flops: Floats
     conversion_s: Floats = 0.0  # of cached elements, in software
     launches: Floats = 0.0  # operations that the host starts: kernels and messages
+    read_bytes: Floats = 0.0  # weights and cached elements
 
     def plus(self, other: StepTime, count: Floats = 1) -> StepTime:
         """This and `count` times the other, one after another."""
@@ -169,7 +170,7 @@ class Runner:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
         Where steps are not captured in graphs the host launches each operation: the device waits where that takes
-        longer than the operations themselves.
+        longer than the operations themselves. Many engines capture those that only decode.
 
         Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`);
         CUDA C++ programming guide, asynchronous execution: launches queue up while the device is busy.
@@ -179,14 +180,18 @@ class Runner:
         stack = self.model.stacks[0]
         total = self._step_of_halves(load, split) if self.overlaps else self._stack(stack, load, split)
         hops = self.pipeline_s(load, split, stack.width)
-        layers_s: Floats = self.engine.layer_s * stack.num_layers + self.engine.sequence_s * load.decode_batch
+        layers: Floats = stack.num_layers
         for tower in self.model.stacks[1:]:
             if runs(self.model, tower) and np.any(load.encoded):
                 total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
-                layers_s = layers_s + self.engine.layer_s * tower.num_layers * np.minimum(load.encoded, 1.0)
-        if not self.engine.graphs:
-            layers_s = layers_s + np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
-        overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
+                layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
+        layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
+        layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
+        captured = self.engine.graphs
+        if not (captured and self.engine.prompt_graphs):
+            waits_s = np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
+            layers_s = layers_s + (waits_s * (np.asarray(load.prefill_tokens) > 0) if captured else waits_s)
+        overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
             seconds=total.seconds + hops + overhead,
             communication_s=total.communication_s + hops,
@@ -257,7 +262,7 @@ class Runner:
     ) -> StepTime:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
-        compute, memory, launch, floor_c, floor_m, flops, converting, launches = (seconds for _ in range(8))
+        compute, memory, launch, floor_c, floor_m, flops, converting, launches, read = (seconds for _ in range(9))
         for kernel in self.kernels_of(items, load, split, inside=inside):
             work, dtype, bits, timing, conversion_s = kernel
             parts = kernel_parts(self.own_rates, work, dtype, timing)
@@ -266,13 +271,13 @@ class Runner:
             compute, memory = compute + parts.compute_s, memory + parts.memory_s
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
-            floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
+            floor_m, read = floor_m + nbytes / self.rates.hbm_bytes_per_s, read + nbytes
             flops, launches = flops + work.causal_flops, launches + 1.0
         launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
         communication = self.messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
             seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops,
-            converting, launches,
+            converting, launches, read,
         )  # fmt: skip
 
     def kernels_of(
@@ -290,7 +295,7 @@ class Runner:
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=act_bytes, kv_bytes=self.kv_bytes
                 )
-                timing = self._overlap(self._fusion(work, timing))
+                timing = self.among_others(self._fusion(work, timing))
                 yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 
     @property
@@ -341,7 +346,7 @@ class Runner:
             return 0.0
         return rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rates.peak["fp32"]
 
-    def _overlap(self, timing: Timing) -> Timing:
+    def among_others(self, timing: Timing) -> Timing:
         """A kernel among others: part of its fixed time passes while the one before it ends.
 
         Source: CUDA programming guide, programmatic dependent launch; the share is the engine's.
@@ -444,12 +449,32 @@ def native(rates: Rates, engine: Engine) -> bool:
     return engine.port_frac == 1.0 or rates.vendor in ("", *NATIVE)
 
 
+def cold_host(rates: Rates, nbytes: Floats) -> Floats:
+    """How much longer the host's own work takes on a processor that has read `nbytes` since it last did the same.
+
+    What is read displaces the host's code and objects from the caches that both share: 1 where nothing was read, 2
+    where all comes from memory again.
+
+    Source: `benchmarks/cold_host.py` (a Xeon, 2026-11-26, three times): an eager layer of PyTorch and pure Python take
+    2 to 3.7 times as long after reading 64 MiB as after 4, twice that of a core's cache; inside vLLM's worker
+    scheduling takes 1.5 times as long between steps of 32 and of 71 MB of weights as between steps of 10.
+    Assumes: half of it is displaced by as many bytes as the last cache has; the fitted times are those of small reads.
+    """
+    if not (rates.is_host and rates.l2_bytes):
+        return 1.0
+    return 1.0 + nbytes / (nbytes + rates.l2_bytes)
+
+
 def _own_rates(rates: Rates, engine: Engine) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 
     Source: columns of data/engines.json. Assumes: all its matrix kernels are written alike.
     """
     value = dict(rates.value)
+    if rates.is_host and engine.cpu_packs_once:
+        value |= dict.fromkeys((*PACKING.values(), PACKED_16), 0.0)
+    if rates.is_host and engine.cpu_attention_keys:
+        value[KEYS] = float(engine.cpu_attention_keys)
     if not native(rates, engine):
         value |= {k: v * engine.port_frac for k, v in value.items() if k == "dram_frac" or k.startswith("matmul_frac.")}
     if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:

@@ -57,6 +57,12 @@ class Techniques:
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
     redundant_experts: int = 0  # copies of popular experts in each layer
     overlap: bool = False  # two micro-batches hide each other's messages
+    adapters: int = 0  # low-rank ones on the model, each sequence with one of them
+    adapter_rank: int = 0
+    images: int = 0  # in each prompt, whose tokens are among its own
+    image_tokens: int = 0  # that one image makes in a prompt
+    structured_frac: float = 0.0  # of answers, those that follow a grammar
+    mask_s: float = 0.0  # of the host, for the tokens that a grammar allows next, a sequence and step
 
 
 PLAIN = Techniques()
@@ -83,6 +89,7 @@ class ServeJob:
     paid_gpus: float | None = None  # those that stand idle in its machines included; None: those that it uses
     prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
     recv_interval: int | None = None  # steps between two looks for new requests; None: as the engine does
+    batch_wait: int | None = None  # steps for which a prompt waits for others at most; None: as the engine does
     stream_interval: int | None = None  # tokens handed out together; None: as the engine does
     eager: bool = False  # operations are launched one by one, although the engine could capture them
     techniques: Techniques = PLAIN
@@ -95,7 +102,8 @@ class ServeJob:
         its turns between steps; who calls the engine for a fixed batch has none.
         """
         row = self.engine
-        set_here = {name: getattr(self, name) for name in ("prefill_tokens", "recv_interval", "stream_interval")}
+        names = ("prefill_tokens", "recv_interval", "batch_wait", "stream_interval")
+        set_here = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}
         if self.eager:
             changed["graphs"] = False

@@ -6,7 +6,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -110,6 +110,7 @@ class Changes:
     away_cache_frac: float = 0.0  # of the cache, what does
     draft: Draft | None = None
     redundant_experts: int = 0  # copies of popular experts in each layer
+    adapter_bytes: Floats = 0.0  # of all adapters on the fullest GPU
 
 
 UNCHANGED = Changes()
@@ -165,6 +166,7 @@ def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: I
     return inner + tokens * 2 * stack.width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
 
 
+@lru_cache(maxsize=512)
 def generates(model: Model) -> bool:
     """Whether the model keeps a cache between steps."""
     items = [i for k in model.stacks[0].kinds for i in k.items]
@@ -227,6 +229,8 @@ def serving_memory(
     besides: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
     if (draft := changes.draft) is not None:
         besides["draft weights"] = weights_per_gpu(draft.model, draft.weights, draft.layout)
+    if np.any(changes.adapter_bytes):
+        besides["adapters"] = changes.adapter_bytes
     if changes.shared_tokens:
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())

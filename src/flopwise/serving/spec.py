@@ -28,6 +28,8 @@ NGRAM_DRAFTS = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
 BLOCK_DRAFTS = frozenset({"eagle", "eagle3", "eagle-3", "mtp", "nextn"})
 DRAFT_TOKENS = 4
 """Tokens that a draft proposes where no number is given."""
+ADAPTER_RANK = 16
+"""Rank of adapters where none is given: vLLM's default of --max-lora-rank."""
 _TECHNIQUES = "Prefixes, drafts, pools, layers on the host"
 
 _format = partial(option, section="Formats and engine")
@@ -96,6 +98,8 @@ class ServingSpec(Spec):
         "Sequences that each attention replica runs at once (default: the engine's limit).")
     recv_interval: int | None = _format("--recv-interval", options.whole(high=10_000),
         "Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).")
+    batch_wait: int | None = _format("--batch-wait", options.whole(low=0, high=10_000),
+        "Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).")
     stream_interval: int | None = _format("--stream-interval", options.whole(high=10_000),
         "Tokens streamed together after the first, as in vLLM and SGLang (default: 1).")
     eager: bool = _format("--eager/--no-eager", options.FLAG,
@@ -208,6 +212,19 @@ class TechniqueRequest(Spec):
     overlap: bool | None = _technique("--overlap/--no-overlap", options.FLAG,
         "Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.")
 
+    adapters: int | None = _technique("--adapters", options.whole(high=100_000),
+        "LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.")
+    adapter_rank: int | None = _technique("--adapter-rank", options.whole(high=4096),
+        f"Rank of the adapters served on one base model (default: {ADAPTER_RANK}).")
+    images: int | None = _technique("--images", options.whole(high=10_000),
+        "Images in each prompt; --input counts their tokens, and the model's image tower encodes them.")
+    image_tokens: int | None = _technique("--image-tokens", options.TOKENS,
+        "Prompt tokens that one image makes (default: those of the model's own resolution).")
+    structured: float | None = _technique("--structured", options.FRACTION_OR_ZERO,
+        "Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.")
+    mask_time: float | None = _technique("--mask-time", options.SECONDS_OR_ZERO,
+        "Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).")
+
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
@@ -226,6 +243,9 @@ class TechniqueRequest(Spec):
         for name in ("draft_tokens", "acceptance", "draft_weights"):
             if getattr(self, name) is not None and self.draft is None:
                 raise OptionError(name, "needs a draft (--draft MODEL, eagle, mtp or ngram)")
+        for name, other in (("adapter_rank", "adapters"), ("image_tokens", "images"), ("mask_time", "structured")):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise OptionError(name, f"needs {other} (--{other})")
         if self.draft is not None and self.acceptance is None:
             raise OptionError(
                 "draft",

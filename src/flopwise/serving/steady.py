@@ -25,6 +25,9 @@ LEAST_S = 1e-30
 """Stands for no time at all where something is divided by it."""
 STEP_IN_PROGRESS = 0.5
 """Of a step, what is left of it on average when a request comes."""
+ROUNDS = 10
+"""Requests of each user in a closed loop of a load generator (SemiAnalysisAI/InferenceX, benchmarks: num-prompts is ten
+times max-concurrency, all sent at once; its times to a first token are means over all of them)."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
 
 
@@ -114,16 +117,15 @@ def closed_loop(
     A step works through the prompts that came during the one before, and at most the engine's budget; where prompts ask
     for more than that, fewer sequences decode and the others wait.
 
-    Load generators start their users together and end after some rounds (InferenceMAX: ten), so that the prompts of the
-    first one stand before each other: of all prompts the engine's `synchrony`, which is what one over the rounds of
-    published runs comes to; half of them stand before another on average. A request comes while a step runs, and
-    engines that schedule ahead of the device have planned the next without it: the engine's `steps_ahead`; those that
-    look for requests every so many steps only leave it for half of these besides. Nobody waits for a prompt or a step
-    of his own: what others cause goes by their share. Attention replicas that share experts step together: where any of
-    them has a prompt, all take as long.
+    Load generators start their users together and end after some rounds, so that the prompts of the first of `ROUNDS`
+    stand before each other; half of them stand before another on average, in steps that use their whole budget while
+    those decode whose prompts are through. A request comes while a step runs, and waits
+    for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt or a step of his own: what
+    others cause goes by their share. Attention replicas that share experts step together: where any of them has a
+    prompt, all take as long.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
-    expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance".
+    expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`.
     Assumes: requests of one length; prompts come to attention replicas independently of each other; decoding sequences
     are on average half way through their answer.
     """
@@ -136,7 +138,8 @@ def closed_loop(
     chunks = np.ceil(prompt_tokens / chunk)
     context = one.own + output_tokens / 2
     others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
-    wanted = in_flight * output_tokens / (output_tokens + chunks + steps_unseen(runner.engine) * others)
+    unseen = steps_unseen(runner.engine, in_flight / output_tokens)
+    wanted = in_flight * output_tokens / (output_tokens + chunks + unseen * others)
     batch = np.maximum(np.minimum(wanted, budget * output_tokens / prompt_tokens), 1.0)
     due = batch * prompt_tokens / output_tokens
     alone = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
@@ -151,8 +154,9 @@ def closed_loop(
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
-    ahead = np.maximum(runner.engine.synchrony * (in_flight - 1.0) / 2, 0.0)
-    waits_s = steps_unseen(runner.engine) * others * mean_s + ahead * chunks * added_s
+    ahead = np.maximum(in_flight - 1.0, 0.0) / (2 * ROUNDS)
+    each_s = chunks * added_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
+    waits_s = unseen * others * mean_s + ahead * each_s
     ttft_s = runner.engine.request_s + waits_s + chunks * (decode.seconds + added_s)
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
@@ -179,13 +183,21 @@ def _carrying_share(due: Floats, least: Floats, in_flight: Floats) -> Floats:
     return np.minimum(np.maximum(share, least), 1.0)
 
 
-def steps_unseen(engine: Engine) -> float:
+def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0) -> Floats:
     """Steps that others take, on average, from a request's arrival to the step that its prompt is in.
 
-    Source: SGLang, scheduler: with `--scheduler-recv-interval n` it looks for requests once in n steps.
-    Assumes: a request comes at any of these steps with equal chances.
+    The rest of the one that runs; the next where it is planned already; half of those until the scheduler looks for
+    requests again; and those for which prompts wait for each other, from the first of them that is there.
+
+    Source: vLLM, async_scheduling, and TensorRT-LLM, overlap scheduler (a step is planned while the one before it
+    runs); SGLang, scheduler: with `--scheduler-recv-interval n` it looks for requests once in n steps; TensorRT-LLM,
+    batch_wait_timeout_iters: prompts are held back for n steps, or until they fill most of the budget.
+    Assumes: a request comes at any of these steps with equal chances; prompts that wait do not fill the budget.
     """
-    return engine.steps_ahead + (engine.recv_interval - 1) / 2.0
+    more = prompts_per_step * engine.batch_wait  # prompts that join the one that waits longest, half as long each
+    held = engine.batch_wait * (1.0 + more / 2.0) / (1.0 + more)
+    steps: Floats = STEP_IN_PROGRESS + engine.plans_ahead + (engine.recv_interval - 1) / 2.0 + held
+    return steps
 
 
 def front_end_s(engine: Engine, prompt_tokens: Floats, requests_per_s: Floats, batch: Floats) -> Floats:
@@ -260,9 +272,16 @@ def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
     Assumes: a larger batch sustains no lower rate.
     """
     rising = np.maximum.accumulate(rates, axis=0)
-    columns = [np.interp(arrivals_per_s[:, c], rising[:, c], sizes[:, c]) for c in range(rising.shape[1])]
-    found: Array = np.stack(columns, axis=1) * np.minimum(arrivals_per_s / rising[:1], 1.0)
-    return found
+    rows, columns = rising.shape
+    below = (rising[:, None, :] <= arrivals_per_s[None]).sum(axis=0) - 1
+    lower = np.clip(below, 0, rows - 1)
+    upper = np.minimum(lower + 1, rows - 1)
+    low, high = lower * columns + np.arange(columns), upper * columns + np.arange(columns)
+    least, start = sizes.ravel()[low], rising.ravel()[low]
+    apart = rising.ravel()[high] - start
+    slope = np.where(apart > 0, (sizes.ravel()[high] - least) / np.where(apart > 0, apart, 1.0), 0.0)
+    found: Array = slope * np.maximum(arrivals_per_s - start, 0.0) + least
+    return found * np.minimum(arrivals_per_s / rising[:1], 1.0)
 
 
 def one_pass_latency_s(
@@ -483,11 +502,11 @@ class OpenLoop(NamedTuple):
         decode_s = steady.decode.seconds
         mean_s = decode_s + steady.prefill_share * (steady.mixed.seconds - decode_s)
         under_way = -np.expm1(-steady.batch)
-        planned = min(STEP_IN_PROGRESS + engine.plans_ahead, steps_unseen(engine))
+        planned = STEP_IN_PROGRESS + engine.plans_ahead
         waits = under_way * (1.0 - np.minimum(self._busy, 0.999)) * planned
         own_s = engine.request_s + front_end_s(engine, one.tokens, per_s, steady.batch / self._parts)
         own_s = own_s + self._pieces * (decode_s + steady.added_s) + waits * decode_s
-        own_s = own_s + under_way * (steps_unseen(engine) - planned) * mean_s
+        own_s = own_s + under_way * (steps_unseen(engine, per_s * mean_s) - planned) * mean_s
         step = _Spread(own_s, under_way * decode_s**2 / 12.0, 0.0)
         longer_s = decode_s**2 + steady.prefill_share * (steady.mixed.seconds**2 - decode_s**2)
         beside = per_s * (waits + under_way) * longer_s / mean_s * alone
@@ -546,6 +565,8 @@ def straight_lines(points: Array, at: Array) -> Callable[[Floats], Array]:
 
     def value_table(values: Floats) -> Array:
         flat = np.ravel(values)
+        if flat.size == 1:
+            return np.broadcast_to(flat, at.shape)
         found: Array = flat[low] + share * (flat[high] - flat[low])
         return found
 

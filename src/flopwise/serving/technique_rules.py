@@ -38,6 +38,7 @@ def check_techniques(job: ServeJob) -> None:
         _check_speculation(job, how.speculation)
     if how.prefill_gpus:
         _check_pools(job)
+    _check_images(job)
     _check_skew(job)
     if how.overlap and not job.engine.overlaps_batches:
         raise SpecError(
@@ -111,6 +112,15 @@ def _check_pools(job: ServeJob) -> None:
         )
 
 
+def _check_images(job: ServeJob) -> None:
+    how = job.techniques
+    if how.images and how.images * how.image_tokens >= job.input_tokens:
+        raise SpecError(
+            f"images ({how.images:,} x {how.image_tokens:,} tokens) leave no room for text in prompts of "
+            f"{job.input_tokens:,} tokens: --input counts the tokens of images; give a higher one, or --image-tokens"
+        )
+
+
 def _check_skew(job: ServeJob) -> None:
     skew = job.techniques.expert_skew
     if skew == 1:
@@ -150,8 +160,19 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
         yield "experts", f"the most popular has {how.expert_skew:g} times the mean"
     if how.redundant_experts:
         yield "redundant", f"{how.redundant_experts:,} copies of popular experts in each layer"
+    yield from _request_settings(how)
     if how.overlap:
         yield "overlap", "two micro-batches, each of which computes while the other communicates"
+
+
+def _request_settings(how: Techniques) -> Iterator[tuple[str, str]]:
+    """Of those that requests bring: adapters, images, grammars."""
+    if how.adapters:
+        yield "adapters", f"{how.adapters:,} LoRA adapters of rank {how.adapter_rank}"
+    if how.images:
+        yield "images", f"{how.images:,} a prompt, {how.image_tokens:,} of its tokens each"
+    if how.structured_frac:
+        yield "grammar", f"{units.format_percent(how.structured_frac)} of answers follow one"
 
 
 def technique_assumptions(job: ServeJob) -> Iterator[str]:
@@ -179,8 +200,16 @@ def technique_assumptions(job: ServeJob) -> Iterator[str]:
             else f"{host.name} computes the offloaded layers and their cache; from {STREAM_TOKENS} tokens per step "
             "the GPU does, which copies their weights"
         )
+    yield from _request_assumptions(how)
     if how.prefill_gpus:
         yield "the KV cache of a prompt is transferred after its prefill, and the first token waits for it"
+
+
+def _request_assumptions(how: Techniques) -> Iterator[str]:
+    if how.adapters:
+        yield "each request uses one of the adapters, all alike often; all are in device memory, experts have none"
+    if how.structured_frac:
+        yield "one core fills the masks of grammars while the device runs the model; each answer brings a new schema"
 
 
 def _speculation_assumptions(how: Speculation) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.kernels import pointwise_s
 from flopwise.cost.rates import rates as rates_of
 from flopwise.cost.sustained import limited_rates
 from flopwise.errors import MissingFactError, SpecError
@@ -21,11 +22,12 @@ from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.weights import layer_prefix_bytes
+from flopwise.serving.adapters import Adapters, adapter_bytes
 from flopwise.serving.iteration import Runner, StepLoad, StepTime
 from flopwise.serving.job import Offload, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import Changes, Draft, ServingLayout
 from flopwise.serving.precision import product_path
-from flopwise.serving.spec import BLOCK_DRAFTS, DRAFT_TOKENS, NGRAM_DRAFTS, TechniqueRequest
+from flopwise.serving.spec import ADAPTER_RANK, BLOCK_DRAFTS, DRAFT_TOKENS, NGRAM_DRAFTS, TechniqueRequest
 from flopwise.serving.steady import PERCENTILES, Steady
 from flopwise.values import dataclass
 
@@ -38,6 +40,11 @@ if TYPE_CHECKING:
 STREAM_TOKENS = 32
 """From so many tokens in a step llama.cpp copies weights to the device instead of computing on the host (GGML_CUDA,
 `min_batch_size` of its pull request 6083)."""
+MASK_S, GRAMMAR_S = 47e-6, 1.6e-3
+"""Host time for the mask of one token, and to compile a schema: means of LLGuidance 0.6.7 over 10,163 JSON schemas
+(guidance-ai/jsonschemabench, maskbench; XGrammar 0.1.10: 292 us with a median of 8 us, and 4.1 s)."""
+LOGIT_BYTES = 2 * 4 + 1 / 8
+"""That setting the tokens aside which a grammar forbids moves for each of the vocabulary: fp32 in and out, one bit."""
 DESKTOP_HOST, SERVER_HOST = "Ryzen 9 7950X", "Xeon Platinum 8480+"
 """Processors that compute offloaded layers where none is named: beside GeForce and Radeon cards, and beside others."""
 
@@ -62,7 +69,37 @@ def resolve_techniques(
         expert_skew=1.0 if request.expert_skew is None else request.expert_skew,
         redundant_experts=request.redundant_experts or 0,
         overlap=bool(request.overlap),
+        adapters=request.adapters or 0,
+        adapter_rank=(request.adapter_rank or ADAPTER_RANK) if request.adapters else 0,
+        images=request.images or 0,
+        image_tokens=_image_tokens(request, job) if request.images else 0,
+        structured_frac=request.structured or 0.0,
+        mask_s=(MASK_S if request.mask_time is None else request.mask_time) if request.structured else 0.0,
     )
+
+
+def _image_tokens(request: TechniqueRequest, job: ServeJob) -> int:
+    """Prompt tokens of one image: as given, else what the model makes of one at its own resolution.
+
+    Raises: SpecError: the model sees no images.
+    """
+    usual = model_image_tokens(job.model)
+    if not usual:
+        raise SpecError(
+            f"{job.model.name} has no image tower in the catalog: leave --images out, or take a model that sees images "
+            "(flopwise models VL)"
+        )
+    return request.image_tokens or usual
+
+
+def model_image_tokens(model: Model) -> int:
+    """Prompt tokens that the model makes of one image; 0 where it sees none.
+
+    Source: `Stack.tokens_per_sample` of the projector, or of the tower where there is none. Assumes: one tile.
+    """
+    if model.kind != "vision-text":
+        return 0
+    return next((tokens for stack in reversed(model.stacks[1:]) if (tokens := stack.tokens_per_sample)), 0)
 
 
 def _speculation(
@@ -272,6 +309,12 @@ class TechniqueRunner(Runner):
     away_frac: float = 0.0  # layers in the host's memory
     away_bytes: Floats = 0.0  # weights of all layers on one GPU
     host: Runner | None = None  # computes the layers that are away
+    adapters: int = 0  # low-rank ones of this rank, each sequence with one of them
+    adapter_rank: int = 0
+    images_per_token: float = 0.0  # of a prompt
+    image_tokens: int = 0  # in a prompt, of one image
+    structured_frac: float = 0.0  # of sequences, those that follow a grammar
+    mask_s: float = 0.0
 
     def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step, or of one round of proposals and their verification.
@@ -289,7 +332,45 @@ class TechniqueRunner(Runner):
         whole = Runner.step(self, seen, split)
         if self.away_frac:
             whole = self._with_offload(whole, seen, split)
+        if self.adapters:
+            whole = whole.plus(Adapters(self.adapters, self.adapter_rank).step(self, seen, split))
+        if self.images_per_token and np.any(load.prefill_tokens):
+            whole = whole.plus(self._image(split, self.images_per_token * load.prefill_tokens))
+        if self.structured_frac and np.any(load.decode_batch):
+            whole = self._with_masks(whole, seen)
         return whole if self.draft is None else self._with_draft(whole, self.draft, load, seen)
+
+    def _image(self, split: ServingLayout, images: Floats) -> StepTime:
+        """The image tower and its projector for so many images; of less than one that share of one.
+
+        Source: the towers' layers, as `Runner.step` has those of an encoder; vLLM, multimodal inputs: an image is
+        encoded once, before the step that reads its tokens. Assumes: patches grow with the tokens of an image; images
+        of a prompt are encoded with its pieces, and those of a cached prefix not again.
+        """
+        usual, whole = model_image_tokens(self.model), np.maximum(images, 1.0)
+        total: StepTime | None = None
+        for tower in self.model.stacks[1:]:
+            tokens = (tower.tokens_per_sample or usual) * self.image_tokens / usual
+            load = StepLoad(prefill_tokens=whole * tokens, prefill_context=tokens, prompts=whole, every=True)
+            one = self._stack(tower, load, split)
+            one = one._replace(seconds=one.seconds + self.engine.layer_s * tower.num_layers)
+            total = one if total is None else total.plus(one)
+        assert total is not None, "a model that sees images has a tower"
+        return StepTime(*(part * np.minimum(images, 1.0) for part in total))
+
+    def _with_masks(self, step: StepTime, load: StepLoad) -> StepTime:
+        """A step whose sampling waits for masks of the tokens that grammars allow, and sets the others aside.
+
+        Source: vLLM, structured outputs: the host fills the masks of all sequences, one after another, while the
+        device runs the model; `MASK_S`, `LOGIT_BYTES`. Assumes: one core fills them; proposals of a draft have a mask
+        each.
+        """
+        masks = self.structured_frac * load.decode_batch * load.decode_tokens
+        applied = self.among_others(pointwise_s(self.own_rates, masks * self.model.vocab * LOGIT_BYTES))
+        waits_s = np.maximum(masks * self.mask_s - step.seconds, 0.0)
+        some = np.asarray(load.decode_batch) > 0
+        added_s = np.where(some, waits_s + applied.seconds, 0.0)
+        return step._replace(seconds=step.seconds + added_s, overhead_s=step.overhead_s + added_s)
 
     def _with_offload(self, step: StepTime, load: StepLoad, split: ServingLayout) -> StepTime:
         """A step of which some layers are in the host's memory: they bring their weights, or the host computes them.
@@ -349,7 +430,16 @@ def runner(job: ServeJob) -> Runner:
     if how == Techniques(prefill_gpus=how.prefill_gpus):
         return plain
     _, rounds = request_work(job)
+    if how.structured_frac:  # a schema is compiled before its first token
+        later_s = plain.engine.request_s + how.structured_frac * GRAMMAR_S
+        plain = replace(plain, engine=replace(plain.engine, request_s=later_s))
     changed: dict[str, Any] = {
+        "adapters": how.adapters,
+        "adapter_rank": how.adapter_rank,
+        "images_per_token": how.images / job.input_tokens,
+        "image_tokens": how.image_tokens,
+        "structured_frac": how.structured_frac,
+        "mask_s": how.mask_s,
         "expert_skew": how.expert_skew,
         "redundant_experts": how.redundant_experts,
         "overlaps": how.overlap,
@@ -399,6 +489,7 @@ def memory_changes(job: ServeJob) -> Changes:
         away_cache_frac=0.0 if away is None or away.host is None else away.frac,
         draft=draft,
         redundant_experts=how.redundant_experts,
+        adapter_bytes=adapter_bytes(job.model, how.adapters, how.adapter_rank, job.layout) if how.adapters else 0.0,
     )
 
 

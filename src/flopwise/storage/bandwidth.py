@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flopwise.cost.cluster import Cluster
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.spec import USUAL_NODE, MachineSpec
 from flopwise.cost.storage import bytes_per_flop, checkpoint_bytes_per_s, hit_frac, kept_up_frac, read_bytes_per_s
 from flopwise.errors import MissingFactError, SpecError
@@ -16,28 +16,27 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.facts.storage import Storage
-from flopwise.ops.tensors import parameters
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, interval
-from flopwise.storage.samples import (
-    DeviceRate,
-    SampledWorkload,
-    device_rate,
-    share_rate,
-    workload_of_model,
-    workload_of_sample,
-)
 from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
+from flopwise.training.samples import (
+    DeviceRate,
+    SampledWorkload,
+    device_rate,
+    num_parameters,
+    rate_band,
+    share_rate,
+    workload_of_model,
+    workload_of_sample,
+)
 from flopwise.training.spec import DataSpec
 from flopwise.units import format_rate
 
 GIVEN = "given"
 """Name of the storage whose bandwidth the user gives."""
-WIDER_BY_SHARE = 2.0
-"""Spread of the interval where the achieved rate is a published share of the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,10 +293,8 @@ def _rate_and_band(
             rate = replace(rate, samples_per_s=sample.achieved_flops_per_s / work.flops_per_sample)
         return rate, None, ()
     rate = device_rate(work, cluster, facts, batch=sample.batch, precision=sample.precision)
-    band = error_band("io", facts.calibration)
-    if rate.origin == "published share":
-        band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
-    return rate, band, (*rate.notes, *(("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)))
+    messages = ("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)
+    return rate, rate_band(rate, facts.calibration), (*rate.notes, *messages)
 
 
 def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
@@ -347,16 +344,6 @@ def _read_bytes(work: SampledWorkload, request: StorageRequest) -> tuple[float, 
     if work.record_bytes is None:
         raise MissingFactError(f"{work.name}: the size of its compressed records is not known; give --record-bytes")
     return work.record_bytes, ()
-
-
-def num_parameters(work: SampledWorkload) -> float | None:
-    """Parameters of the model that is trained; None where they are not known."""
-    model = work.model
-    if model is None:
-        return None
-    if model.stacks:
-        return float(parameters(model))
-    return None if model.published is None or model.published.parameters is None else float(model.published.parameters)
 
 
 def _checkpoint_demand(

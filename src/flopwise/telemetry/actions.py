@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import queue
 import shlex
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError
+from flopwise.files import write_whole
 
 TIMEOUT_S = 5.0
 TRIES = 3
@@ -145,12 +145,9 @@ class KeptState:
     def start(self, at_s: float) -> None:
         """Keep when the job began. Raises SpecError where it cannot be written."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
-            part.write_text(json.dumps({"started_at_s": at_s}) + "\n", encoding="utf-8")
-            part.replace(self.path)
-        except OSError as error:
-            raise SpecError(f"--state: {self.path} cannot be written ({error.strerror or error})") from None
+            write_whole(self.path, (json.dumps({"started_at_s": at_s}) + "\n").encode())
+        except SpecError as fault:
+            raise SpecError(f"--state: {fault}") from None
 
     def claim_run(self) -> bool:
         """Whether the command may run now: once, however many watch. Raises SpecError where it cannot be noted."""

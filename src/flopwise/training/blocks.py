@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
+from flopwise.cost.fabric import along
 from flopwise.cost.kernels import Timing, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
@@ -22,7 +23,7 @@ from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Poi
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
-from flopwise.ops.work import item_work, linear_dims
+from flopwise.ops.work import brought_share, inner_tp, item_work, linear_dims
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
@@ -429,7 +430,8 @@ def _seconds(
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
     if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):
         seconds = seconds + _added_s(work, timing, context)
-    if work.kind == "attention" and work.name.endswith(GRADIENT) and not eager:
+    slower = rates.matrix_unit_dim is None  # a systolic array is as fast backward
+    if work.kind == "attention" and work.name.endswith(GRADIENT) and slower and not eager:
         seconds = seconds + (1.0 / BACKWARD_RATE - 1.0) * timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
     return (
@@ -444,21 +446,28 @@ def tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) 
     """(seconds, seconds at link rate) of the forward collectives of one block.
 
     With sequence parallelism each row-parallel product ends in a reduce-scatter and each column-parallel one begins
-    with an all-gather; without, one all-reduce.
+    with an all-gather; without, one all-reduce. Ranks that share an expert do so for the tokens that they bring to it;
+    an expert that one rank holds whole needs neither.
 
-    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 4.2.2; Shoeybi et al. 2019 (arXiv:1909.08053) section 3.
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 4.2.2; Shoeybi et al. 2019 (arXiv:1909.08053) section 3;
+    Liu et al. 2025 (arXiv:2504.14960) section 3 for experts.
     Assumes: activations of the recipe's precision.
     """
-    rows = sum(1 for i in items if isinstance(i, Linear | Experts) and i.shard == "row")
-    if rows == 0:
-        return 0.0, 0.0
-    tp = context.split.tp
-    nbytes = context.tokens * width * context.act_bytes
-    whole = all_reduce_s(context.fabric, nbytes, tp)
-    parts = all_gather_s(context.fabric, nbytes, tp) + reduce_scatter_s(context.fabric, nbytes, tp)
-    seconds = rows * np.where(context.split.sequence_parallel, parts, whole)
-    wire = rows * 2 * nbytes * (tp - 1) / tp / context.fabric.link_bytes_per_s
-    return np.where(tp > 1, seconds, 0.0), np.where(tp > 1, wire, 0.0)
+    nbytes, split = context.tokens * width * context.act_bytes, context.split
+    links = along(context.fabric, inner=True, tp=split.tp)
+    cuts = (Linear, split.tp, nbytes), (Experts, inner_tp(split), nbytes * brought_share(split))
+    total: Floats = 0.0
+    wires: Floats = 0.0
+    for kind, ranks, shared in cuts:
+        rows = sum(1 for i in items if isinstance(i, kind) and i.shard == "row")
+        if not rows:
+            continue
+        whole = all_reduce_s(links, shared, ranks)
+        parts = all_gather_s(links, shared, ranks) + reduce_scatter_s(links, shared, ranks)
+        seconds = rows * np.where(split.sequence_parallel, parts, whole)
+        wire = rows * 2 * shared * (ranks - 1) / ranks / context.fabric.link_bytes_per_s
+        total, wires = total + np.where(ranks > 1, seconds, 0.0), wires + np.where(ranks > 1, wire, 0.0)
+    return total, wires
 
 
 def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
@@ -468,7 +477,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     and, for tokens sent in 8 bits while results come back in 16, 3.3.3.
     Assumes: the rank that receives most sets the time; a token crosses the network once for each node that wants it
     where the stack's dispatch does so (DeepEP, HybridEP), else once for each of its experts; groups of experts lie on
-    neighbouring ranks.
+    neighbouring ranks; each rank of a tensor-parallel group sends its part of the sequence.
     """
     first = next((i for i in items if isinstance(i, Experts)), None)
     if first is None:
@@ -480,7 +489,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     together = first.top_k if context.software.node_dispatch else 1
     each = {
         w: all_to_all_s(
-            context.fabric, elems * w, ep, context.split.tp, copies=together, pools=first.groups,
+            context.fabric, elems * w, ep, inner_tp(context.split), copies=together, pools=first.groups,
             top_pools=first.top_groups,
         )
         for w in set(widths)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
+from functools import lru_cache
 
 import numpy as np
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.cost.intervals import ErrorBand, device_band
 from flopwise.errors import SpecError
@@ -18,7 +20,7 @@ from flopwise.ops.types import Floats, Ints
 from flopwise.training.alternatives import UnstatedInput
 from flopwise.training.frozen import Frozen, split_model
 from flopwise.training.job import TrainJob
-from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Inner, Layout, Recipe, check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
@@ -33,6 +35,8 @@ from flopwise.training.storage import LINE
 from flopwise.values import dataclass
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
+KEPT_TABLES = 64
+"""Step tables of single layouts that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ def check(job: TrainJob) -> None:
             f"global batch {recipe.global_batch} does not divide into dp {layout.dp} x micro-batch "
             f"{layout.micro_batch} = {replicas}; give a multiple of {replicas}"
         )
-    check_layout(layout, model, int(recipe.seq_len))
+    check_layout(layout, model, recipe)
     micros = int(recipe.global_batch) // replicas
     pipe = Pipe(int(layout.pp), int(layout.interleave), micros)
     _check_schedule(int(layout.schedule), pipe, model.stacks[0].num_layers)
@@ -122,21 +126,30 @@ def single_table(job: TrainJob, like: StepTable | None = None) -> StepTable:
 
     `like`: an earlier table of the same job but for its links and what of its messages is hidden, whose kernels hold.
     """
-    layout = job.layout
+    parts = job.model, job.recipe, job.cluster, job.layout.at(0)  # in plain numbers
+    table = _kept_table(*parts) if like is None else _table(*parts, like)
+    return replace(table, jitter_frac=job.conditions.jitter_frac)
 
+
+@lru_cache(maxsize=KEPT_TABLES)
+def _kept_table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout) -> StepTable:
+    """The table of one layout: its network, its levers and the next question of a person ask for it again."""
+    return _table(model, recipe, cluster, layout, None)
+
+
+def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like: StepTable | None) -> StepTable:
     def one(value: Ints) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.array([int(value)])
 
     inner, degrees = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch)), one(layout.pp)
     table = step_table(
-        job.model, job.recipe, job.cluster.rates, job.cluster.fabric, inner, degrees,
+        model, recipe, cluster.rates, cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
         kernels=None if like is None else like.kernels, like=like,
     )  # fmt: skip
-    table = replace(table, jitter_frac=job.conditions.jitter_frac)
     if not layout.offload_activations:
         return table
-    held = MemoryTable(job.model, job.recipe)
+    held = memory_table(model, recipe)
     return replace(table, moved_bytes=moved_bytes(held, inner, degrees, layout, table.partials))
 
 
@@ -169,7 +182,9 @@ def estimate(job: TrainJob) -> TrainEstimate:
     band = training_band(job)
     low, high = band.interval(per_gpu)
     lower, upper = step_bounds(job, table)
-    memory = step_memory(job.model, recipe, layout, device_kind=job.cluster.accelerator.kind)
+    memory = step_memory(
+        job.model, recipe, layout, table=memory_table(job.model, recipe), device_kind=job.cluster.accelerator.kind
+    )
     mfu, mfu_full, hfu = utilisation(job, table, step_s)
     watts = None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
     notes = (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, *_schedule_notes(layout, recipe.stack))

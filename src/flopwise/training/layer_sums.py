@@ -7,6 +7,7 @@ layers, so that any stage of any pipeline is a difference of two entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -215,7 +216,10 @@ class MemoryTable:
         key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel, some)
         if key not in self._known:
             load = expert_load(self.model, self.recipe, ep)
-            split = Split(tp=tp, ep=ep, cp=cp, sequence_parallel=layout.sequence_parallel, expert_load=load)
+            split = Split(
+                tp=tp, ep=ep, cp=cp, expert_tp=self.recipe.expert_tp(tp, ep),
+                sequence_parallel=layout.sequence_parallel, expert_load=load,
+            )  # fmt: skip
             self._known[key] = self._build(split, some)
         return self._known[key], inverse
 
@@ -297,7 +301,7 @@ class MemoryTable:
             return np.cumsum(rows, axis=0)
 
         def elements(items: Iterable[Item]) -> Floats:
-            return sharded_parameters(items, tp, ep)
+            return sharded_parameters(items, tp, ep, expert_tp=split.expert_tp)
 
         counts = _element_counts(self.split, elements)
         own = len(stack.stored_order)  # weights that all layers share count with the first
@@ -306,7 +310,7 @@ class MemoryTable:
         base, embedding = gathered * 0.0, elements(stack.before)
         ends: tuple[Floats, Floats] = (zero, zero)
         if lora is not None:
-            base = layer_prefix_bytes(self.model, lora.base, tp, ep)
+            base = layer_prefix_bytes(self.model, lora.base, tp, ep, expert_tp=split.expert_tp)
             ends = self._frozen_ends(lora, split)
             extra, none = extra_items(self.model, lora), [zero for _ in stack.kinds]
             counts |= {
@@ -421,3 +425,9 @@ def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes:
         if key not in again:
             total = total + (nbytes / elem_bytes if eight_bits and key in narrow else nbytes)
     return total
+
+
+@lru_cache(maxsize=16)
+def memory_table(model: Model, recipe: Recipe) -> MemoryTable:
+    """The table of a model under a recipe, kept for questions about single layouts that follow one another."""
+    return MemoryTable(model, recipe)

@@ -52,7 +52,8 @@ class Layout:
     """Degrees of parallelism and what each rank keeps; plain numbers, or arrays of candidates.
 
     One GPU holds 1/tp of a layer's width, 1/pp of the layers and 1/cp of the sequence; `dp` replicas share the batch.
-    Experts are spread over `ep` ranks, which lie inside dp * cp (no GPUs of their own): the world is dp * tp * pp * cp.
+    Experts are spread over `ep` ranks, which lie inside dp * cp, or tp * dp * cp where they are whole
+    (`Recipe.expert_tp`); they have no GPUs of their own: the world is dp * tp * pp * cp.
     """
 
     dp: Ints = 1
@@ -159,6 +160,7 @@ class Recipe:
     loss_chunks: int | None = None  # the sequence is cut into this many pieces for logits and loss
     selective: Selective | None = None  # recompute: what it keeps
     grad_sync: GradSync | None = None  # micro-batches at which gradients of ZeRO 2 and 3 are reduced
+    ranks_per_expert: int | None = None  # of a tensor-parallel group; None: as the stack has it
     optimizer_in_backward: bool = False  # each gradient is used and freed at once
     lora: Lora | None = None
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all; 1: balanced
@@ -182,6 +184,23 @@ class Recipe:
     def elem_bytes(self) -> float:
         """Bytes of an element of weights and activations as they are computed with."""
         return 4.0 if self.precision == "fp32" else 2.0
+
+    def expert_tp(self, tp: Ints, ep: Ints) -> Ints:
+        """Ranks that share one expert: as said, one where the stack keeps experts whole, or all of tp; shape of `tp`.
+
+        Source: Liu et al. 2025 (arXiv:2504.14960) section 3: groups of experts need not be those of attention.
+        Assumes: experts that no expert parallelism spreads are cut as everything else is.
+        """
+        if self.ranks_per_expert is not None:
+            return np.minimum(tp, self.ranks_per_expert)
+        return np.where(np.asarray(ep) > 1, 1, tp) if self.stack.whole_experts else tp
+
+    def expert_span(self, tp: Ints, ep: Ints) -> Floats:
+        """Of the dp x cp ranks of a tensor-parallel place, those that one set of all experts takes; below 1: sets.
+
+        Source: as `expert_tp`: ep x expert_tp GPUs hold all experts once. Assumes: nothing further.
+        """
+        return ep * self.expert_tp(tp, ep) / tp
 
     def reduces_once(self, pp: Ints) -> NDArray[np.bool_]:
         """Where ZeRO 2 and 3 keep gradients whole up to the last micro-batch of a step; shape of `pp`."""
@@ -251,14 +270,18 @@ def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
     return np.where(np.asarray(shard) > 0, np.minimum(shard, ranks), ranks)
 
 
-def check_layout(layout: Layout, model: Model, seq_len: int) -> None:
+def check_layout(layout: Layout, model: Model, recipe: Recipe) -> None:
     """Refuse degrees of a single layout that do not divide what they have to, and stages that cannot be.
 
     Raises:
         SpecError: says which degree and what would do.
     """
-    ranks = int(layout.dp) * int(layout.cp)
-    check_expert_ranks(int(layout.ep), ranks, "dp x cp")
+    seq_len, ranks, tp, ep = int(recipe.seq_len), int(layout.dp) * int(layout.cp), int(layout.tp), int(layout.ep)
+    cut = int(recipe.expert_tp(tp, ep))
+    if tp % cut:
+        raise SpecError(f"expert tp {cut} does not divide tp {tp}: so many ranks of a tensor-parallel group share one")
+    named = "dp x cp" if cut == tp else "tp x dp x cp" if cut == 1 else "tp x dp x cp / expert tp"
+    check_expert_ranks(ep, tp * ranks // cut, named)
     shard = int(layout.shard)
     if shard and (ranks % shard or not int(layout.zero)):
         raise SpecError(f"shard {shard} has to divide dp x cp = {ranks} and needs a ZeRO stage")

@@ -244,6 +244,33 @@ def step_memory(
     )  # fmt: skip
 
 
+def stage_memories(
+    model: Model, recipe: Recipe, layout: Layout, *, device_kind: str = "gpu"
+) -> list[tuple[str, dict[str, float]]]:
+    """(name, items) of the GPUs of each pipeline stage of one layout, each at its own fullest moment; empty without.
+
+    The fullest of them is what `step_memory` gives. Stages between the first and the last are there once, and not at
+    all where they hold what the last one holds without its head.
+
+    Source and assumptions: `step_memory`.
+    """
+    table = MemoryTable(model, recipe)
+    run, stages = StageMemory(table, layout), pipeline_stages(table, layout)
+    if len(stages) == 1:
+        return []
+    spare, context = overheads(table.software, device_kind)
+    named = [_STAGES[0], *([_STAGES[1]] if len(stages) == 3 else []), _STAGES[2]]
+    if len(stages) > 3:
+        named = [f"pipeline stage {number}" for number in range(1, len(stages) + 1)]
+    found = []
+    for name, stage in zip(named, stages, strict=True):
+        items, total, _ = _items(run.parts(stage))
+        sizes = {item: float(np.asarray(size).ravel()[0]) for item, size in items.items()}
+        sizes |= {"allocator": float(np.asarray(total).ravel()[0]) * spare, CONTEXT: context}
+        found.append((name, {item: size for item, size in sizes.items() if size}))
+    return found
+
+
 def _plain(value: Floats, shape: tuple[int, ...]) -> Floats:
     """A float for a single candidate, else a column of the candidates' shape."""
     return np.broadcast_to(value, shape) if shape else float(np.asarray(value))

@@ -56,16 +56,19 @@ class Matrices:
         hidden: Sequence[Sequence[Linear | Experts]],
         trained: Sequence[Sequence[Item]],
         inner: Inner,
+        expert_tp: Ints,
         steps: int,
         weights: NDArray[np.float64],
         starts: NDArray[np.intp],
     ) -> Self:
         """The matrices of every pipeline degree: `hidden` ones of each block, and all that is `trained` of it.
 
-        `weights`: how often each block stands on each stage; `starts`: where each pipeline degree begins.
+        `expert_tp`: ranks that share an expert; `weights`: how often each block stands on each stage; `starts`: where
+        each pipeline degree begins.
         """
         pairs = zip(hidden, trained, strict=True)
-        rows = np.stack([_counts(matrices, items, inner.tp, inner.ep, steps) for matrices, items in pairs])
+        cut = inner.tp, inner.ep, expert_tp
+        rows = np.stack([_counts(matrices, items, *cut, steps) for matrices, items in pairs])
         counts = np.stack([heaviest(starts, weights, rows[:, i]) for i in range(rows.shape[1])])
         return cls(counts, *_largest([matrix for matrices in hidden for matrix in matrices], steps))
 
@@ -73,10 +76,11 @@ class Matrices:
         """The same of each candidate: `degree` and `inner` index the axes."""
         return replace(self, counts=self.counts[:, degree, inner])
 
-    def seconds(self, fabric: Fabric, flops_per_s: float, tp: Ints, ep: Ints, group: Ints, zero: Ints) -> Floats:
+    def seconds(self, fabric: Fabric, flops_per_s: float, tp: Ints, span: Floats, group: Ints, zero: Ints) -> Floats:
         """Seconds of a step in which a rank gathers and orthogonalises the matrices that it updates; broadcasts.
 
-        `group`: ranks over which ZeRO shards what experts do not hold. Without ZeRO every replica orthogonalises all
+        `group`: ranks over which ZeRO shards what experts do not hold; `span`: of these, those that hold different
+        experts. Without ZeRO every replica orthogonalises all
         matrices. From ZeRO 1 on a rank's share begins and ends inside a matrix: it gathers that one whole, in 16 bits,
         and orthogonalises it besides its own. FSDP (ZeRO 3) cuts every matrix evenly: slices go to the one rank that
         orthogonalises it, and come back. Ranks of a tensor-parallel group gather their slices and all do the same.
@@ -89,11 +93,12 @@ class Matrices:
         flops: Floats = 0.0
         seconds: Floats = 0.0
         dense, expert, _, dense_flops, expert_flops = self.counts
-        groups = (dense, dense_flops, 1), (expert, expert_flops, ep)
+        groups = (dense, dense_flops, 1), (expert, expert_flops, span)
         for (elements, work, share), one, one_flops in zip(groups, self.largest, self.largest_flops, strict=True):
             if not elements.any():
                 continue
-            ranks, stride = np.where(np.asarray(zero) > 0, np.maximum(group // share, 1), 1), tp * share
+            ranks = np.where(np.asarray(zero) > 0, np.maximum(group // share, 1), 1)
+            stride = np.asarray(tp * share, dtype=np.int64)
             owned, edge = elements / ranks, (ranks > 1) * np.where(even, 0.0, 1.0)  # of one matrix more
             flops = flops + np.minimum(work / ranks + edge * one_flops, work)
             gathered = ACT_BYTES * edge * one
@@ -135,13 +140,13 @@ def _largest(matrices: Sequence[Linear | Experts], steps: int) -> tuple[Pair, Pa
 
 
 def _counts(
-    hidden: Sequence[Linear | Experts], trained: Sequence[Item], tp: Ints, ep: Ints, steps: int
+    hidden: Sequence[Linear | Experts], trained: Sequence[Item], tp: Ints, ep: Ints, expert_tp: Ints, steps: int
 ) -> NDArray[np.float64]:
     """`Matrices.counts` of one block, (5, n)."""
     dense = [i for i in hidden if isinstance(i, Linear)]
     expert = [i for i in hidden if isinstance(i, Experts)]
-    own, routed = sharded_parameters(dense, tp, 1), sharded_parameters(expert, tp, ep)
-    others = sharded_parameters(trained, tp, ep) - own - routed
+    own, routed = sharded_parameters(dense, tp, 1), sharded_parameters(expert, tp, ep, expert_tp=expert_tp)
+    others = sharded_parameters(trained, tp, ep, expert_tp=expert_tp) - own - routed
     dense_flops = sum(newton_schulz_flops(i.inputs, i.outputs, steps) for i in dense)
     expert_flops = sum(i.experts * newton_schulz_flops(i.inputs, i.outputs, steps) for i in expert) / ep
     return np.stack([np.broadcast_to(x, np.shape(tp)) for x in (own, routed, others, dense_flops, expert_flops)])

@@ -9,7 +9,7 @@ from flopwise.cost.energy import facility_joules, start_joules
 from flopwise.cost.money import num_instances, run_cost_usd, run_usd
 from flopwise.errors import InfeasibleError
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
-from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layer_sums import memory_table
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stragglers import STRAGGLERS
 from flopwise.units import HOUR_S, format_seconds
@@ -18,7 +18,8 @@ from flopwise.values import dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flopwise.training.job import TrainJob
+    from flopwise.cost.cluster import Cluster
+    from flopwise.training.job import Conditions, TrainJob
 
 PASSES = ("forward", "backward", "recompute")
 NOT_IN_VALIDATION = ("optimizer", "data_parallel", NEWTON_SCHULZ)
@@ -27,13 +28,12 @@ LEAST_GOODPUT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunEstimate:
-    """The whole run; its time and energy are of the steps and what interrupts them, its cost holds the start as well.
+class StepRun:
+    """A run of steps; its time and energy are of the steps and what interrupts them, its cost holds the start as well.
 
     Money and energy are None where a price or a power limit is not known.
     """
 
-    tokens: float
     steps: float
     seconds: float
     gpu_hours: float
@@ -51,37 +51,37 @@ class RunEstimate:
     interruptions: float  # expected
 
     @classmethod
-    def of(cls, job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Self:
-        """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known.
+    def of_steps(
+        cls, steps: float, one: StepInRun, nbytes: float, cluster: Cluster, gpus: int, conditions: Conditions,
+        watts: float | None, **more: float,
+    ) -> Self:  # fmt: skip
+        """Time, GPU-hours, money and energy of so many steps like `one` on `gpus` devices.
+
+        `nbytes`: of a checkpoint; `watts`: draw of one device, None: not known; `more`: further fields of the class.
 
         Raises:
             InfeasibleError: interruptions leave no time for progress.
         """
-        assert job.tokens is not None
-        gpus, cluster, recipe = int(job.layout.num_gpus), job.cluster, job.recipe
-        one = step_in_run(job, parts)
-        nbytes, good = job_goodput(job)
-        if float(good.frac) < LEAST_GOODPUT:
+        good = Goodput(*(float(value) for value in goodput(gpus, nbytes, conditions.reliability)))
+        if good.frac < LEAST_GOODPUT:
             raise InfeasibleError(_no_progress(good))
-        steps = job.tokens / recipe.useful_tokens
         seconds = steps * one.seconds / float(good.frac)
-        machines = num_instances(gpus, cluster.gpus_per_node) + job.conditions.reliability.spares
-        start_s, cost, start_usd = job.conditions.start_s, None, None
+        machines = num_instances(gpus, cluster.gpus_per_node) + conditions.reliability.spares
+        start_s, cost, start_usd = conditions.start_s, None, None
         if cluster.usd_per_gpu_hour is not None:
             hourly = cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node
-            cost = float(run_cost_usd(seconds, start_s, hourly, job.conditions.terms))
+            cost = float(run_cost_usd(seconds, start_s, hourly, conditions.terms))
             start_usd = float(run_usd(start_s, hourly))
         energy = None if watts is None else float(facility_joules(cluster.accelerator, gpus, watts, seconds))
         idle = 0.0 if energy is None else float(start_joules(cluster.accelerator, gpus, start_s))
-        lines = run_lines(one, steps, good, seconds)
         return cls(
-            tokens=job.tokens, steps=steps, seconds=seconds, gpu_hours=seconds / HOUR_S * gpus,
+            steps=steps, seconds=seconds, gpu_hours=seconds / HOUR_S * gpus,
             goodput_frac=steps * one.step_s / seconds, start_s=start_s, start_usd=start_usd,
             cost_usd=cost, energy_joules=None if energy is None else energy + idle, start_joules=idle,
-            breakdown=lines,
-            checkpoint_bytes=nbytes, checkpoint_write_s=float(good.write_s),
-            checkpoint_interval_s=float(good.interval_s), mtbf_s=float(good.mtbf_s),
-            interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
+            breakdown=run_lines(one, steps, good, seconds), checkpoint_bytes=nbytes,
+            checkpoint_write_s=float(good.write_s), checkpoint_interval_s=float(good.interval_s),
+            mtbf_s=float(good.mtbf_s), interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
+            **more,
         )  # fmt: skip
 
     def ends(self, low: float, high: float) -> dict[str, tuple[float, float] | None]:
@@ -103,6 +103,27 @@ class RunEstimate:
     def checkpoint_bytes_per_s(self) -> float:
         """With which all GPUs together write a checkpoint."""
         return self.checkpoint_bytes / self.checkpoint_write_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEstimate(StepRun):
+    """The run of a job over so many tokens."""
+
+    tokens: float
+
+    @classmethod
+    def of(cls, job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Self:
+        """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known.
+
+        Raises:
+            InfeasibleError: interruptions leave no time for progress.
+        """
+        assert job.tokens is not None
+        nbytes = checkpoint_bytes(MemoryTable(job.model, job.recipe))
+        return cls.of_steps(
+            job.tokens / job.recipe.useful_tokens, step_in_run(job, parts), nbytes, job.cluster,
+            int(job.layout.num_gpus), job.conditions, watts, tokens=job.tokens,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,13 +159,17 @@ def validation_batch_s(parts: Mapping[str, float]) -> float:
 
 def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
     """What the run adds to the step whose lines are `parts`."""
-    conditions, gpus = job.conditions, int(job.layout.num_gpus)
+    return step_among_others(parts, float(job.recipe.global_batch) / int(job.layout.num_gpus), job.conditions)
+
+
+def step_among_others(parts: Mapping[str, float], samples_per_gpu: float, conditions: Conditions) -> StepInRun:
+    """What a run under `conditions` adds to a step of so many samples on each device."""
     rate, every = conditions.loader_samples_per_s, conditions.validate_every
     forward_s = validation_batch_s(parts)
     return StepInRun(
         step_s=sum(parts.values()),
         straggler_s=parts.get(STRAGGLERS, 0.0),
-        loader_s=0.0 if rate is None else float(job.recipe.global_batch) / (rate * gpus),
+        loader_s=0.0 if rate is None else samples_per_gpu / rate,
         validation_batch_s=forward_s,
         validation_s=0.0 if every is None else conditions.validate_batches * forward_s / every,
     )  # fmt: skip
@@ -152,7 +177,7 @@ def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
 
 def job_goodput(job: TrainJob) -> tuple[float, Goodput]:
     """(bytes of a checkpoint, goodput) of a job under its conditions."""
-    nbytes = checkpoint_bytes(MemoryTable(job.model, job.recipe))
+    nbytes = checkpoint_bytes(memory_table(job.model, job.recipe))
     columns = goodput(int(job.layout.num_gpus), nbytes, job.conditions.reliability)
     return nbytes, Goodput(*(float(value) for value in columns))
 

@@ -256,6 +256,9 @@ class TrainingSpec(Spec):
     pp: int | None = same(SharedSpec, "pp")
     cp: int | None = _layout("--cp", options.DEGREE, "Context-parallel degree.")
     ep: int | None = same(SharedSpec, "ep")
+    expert_tp: int | None = _layout(
+        "--expert-tp --expert-tensor-parallel-size", options.DEGREE,
+        "Ranks of a tensor-parallel group that share one expert: 1 where experts are whole (default: the stack's).")
     zero: int | None = _layout("--zero", options.whole(low=0, high=3), "ZeRO stage: 0 to 3.")
     fsdp: bool = _layout("--fsdp", options.FLAG, "Shard everything over the replicas, as ZeRO 3.", default=False)
     shard: int | None = _layout(
@@ -354,7 +357,7 @@ class TrainingSpec(Spec):
             capacity_factor=self.capacity_factor, documents=documents,
             lengths_vary=documents is not None and documents.packing == "padded",
             frozen=None if self.freeze is None else Frozen.of(self.freeze),
-            grad_sync=cast("GradSync | None", self.grad_sync),
+            grad_sync=cast("GradSync | None", self.grad_sync), ranks_per_expert=self.expert_tp,
         )  # fmt: skip
 
     def check_adapters(self) -> None:
@@ -384,15 +387,17 @@ class TrainingSpec(Spec):
         base = BF16 if named is None else facts.weight_format(named)
         return Lora(rank=self.lora or defaults.LORA_RANK, targets=tuple(dict.fromkeys(targets)), base=base)
 
-    def layout(self, model: Model, seq_len: int, num_gpus: int | None = None) -> Layout:
+    def layout(self, model: Model, num_gpus: int | None = None) -> Layout:
         """The layout as said, degrees that are not said being 1; with `num_gpus` replicas fill them.
+
+        `flopwise.training.layout.check_layout` tells whether a recipe can run on it.
 
         Raises:
             SpecError: a degree does not divide what it has to; says which would.
         """
         from flopwise.facts.software import RECOMPUTE
         from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
-        from flopwise.training.layout import Layout, check_layout
+        from flopwise.training.layout import Layout
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
@@ -401,7 +406,7 @@ class TrainingSpec(Spec):
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
-        layout = Layout(
+        return Layout(
             dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
             micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
             recompute=RECOMPUTE.index(self.recompute or ("full" if self.recomputes_some else "none")),
@@ -410,8 +415,6 @@ class TrainingSpec(Spec):
             offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
         )  # fmt: skip
-        check_layout(layout, model, seq_len)
-        return layout
 
     def _schedule(self) -> int:
         """The place of the pipeline schedule among `flopwise.training.schedules.SCHEDULES`."""

@@ -51,18 +51,25 @@ def training_start_s(
     Assumes: nothing is compiled or cached before; each instance brings its share of the data from an object store and
     all of the weights, at that store's rate whatever its own network; what is not in the table takes no time.
     """
-    layers = model.stacks[0].num_layers
+    staged: Floats = before_steps_s(
+        stack, model.stacks[0].num_layers, corpus(model.vocab, tokens).ids_bytes, instances, facts
+    )
+    if pretrained:
+        staged = staged + _published_bytes(model) / facts.engine(defaults.ENGINE).loader_bytes_per_s
+    return staged
+
+
+def before_steps_s(stack: str, layers: int, data_bytes: float, instances: Floats, facts: Facts) -> Floats:
+    """Seconds from a machine that is paid to the first step with software `stack`, weights apart; of `instances`.
+
+    Source: data/run_start.csv. Assumes: as `training_start_s`.
+    """
     fixed = sum(
         record.seconds * (layers if record.per == "layer" else 1)
         for record in facts.start_records
         if {ANY, stack} & set(record.stacks)
     )
-    if pretrained:
-        fixed += _published_bytes(model) / facts.engine(defaults.ENGINE).loader_bytes_per_s
-    staged: Floats = corpus(model.vocab, tokens).ids_bytes / (
-        np.asarray(instances) * facts.storage(OBJECT_STORE).read_bytes_per_s
-    )
-    return fixed + staged
+    return fixed + data_bytes / (np.asarray(instances) * facts.storage(OBJECT_STORE).read_bytes_per_s)
 
 
 @lru_cache(maxsize=64)

@@ -7,13 +7,14 @@ one entry: the same formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
-from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.fabric import along, pcie_bytes_per_s
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
@@ -106,7 +107,8 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
         group = shard_ranks(layout.shard, dp * table.inner.cp[inner])
         rate = table.rates.matmul_flops_per_s("bf16")  # of large products
         tp, ep = table.inner.tp[inner], table.inner.ep[inner]
-        once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, ep, group, layout.zero)
+        span = table.recipe.expert_span(tp, ep)
+        once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, span, group, layout.zero)
         parts[NEWTON_SCHULZ] = once * _copies(table, degree, layout)
     if layout.offloads:
         forward_s, backward_s, rates = stage[0], stage[1] + stage[2], table.rates
@@ -231,22 +233,23 @@ def messages_s(
     grad_bytes = sent_grad_bytes(table.recipe)
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
     group = shard_ranks(shard, ranks)
+    links = along(table.fabric, inner=False, tp=tp)
     whole: Floats = np.zeros(inner.shape)
     reduce_, gather, across = whole, whole, whole
 
     def sent(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
-        seconds = collective(table.fabric, nbytes / pieces, n, stride=stride)
+        seconds = collective(links, nbytes / pieces, n, stride=stride)
         frac: Floats = table.software.message_frac
         if frac != 1.0:
             frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
         return pieces / frac * seconds
 
-    groups: list[tuple[Floats, Ints, Ints]] = [(table.dense_params[degree, inner], 1, tp)]
+    groups: list[tuple[Floats, Ints]] = [(table.dense_params[degree, inner], tp)]
     if table.expert_params.any():
-        groups.append((table.expert_params[degree, inner], ep, tp * ep))
-    for params, share, stride in groups:
+        groups.append((table.expert_params[degree, inner], table.recipe.expert_tp(tp, ep) * ep))
+    for params, stride in groups:
         grads, weights = params * grad_bytes, params * ACT_BYTES
-        members, every = np.maximum(group // share, 1), np.maximum(ranks // share, 1)
+        members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
         if wanted[0]:
             whole = whole + sent(all_reduce_s, grads, every, stride)
         if wanted[1]:
@@ -279,13 +282,10 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     wanted = (replicated, bool(zero.any()), hybrid)
     messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
     whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
-    hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
-    contention = table.rates.value["train_contention"]
-
-    def exposed_s(message: Floats, behind: Floats) -> Floats:
-        open_s = np.maximum(message - hide * behind, message * prologue)
-        return open_s + contention * (message - open_s)
-
+    exposed_s = partial(
+        shown_message_s, hide=table.software.dp_overlap, first=1.0 / table.num_layers,
+        contention=table.rates.value["train_contention"],
+    )  # fmt: skip
     total: Floats = exposed_s(whole, backward) if replicated else 0.0
     if ((zero > 0) & (zero < 3)).any():
         behind = 0.0 * forward if table.software.gathers_after_step else forward
@@ -301,17 +301,31 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     return total * copies(layout.schedule, table.degrees[degree])
 
 
+def shown_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: float, contention: float) -> Floats:
+    """Seconds by which a message lengthens a step behind whose compute of `behind_s` it may hide; broadcasts.
+
+    `hide`: share of that compute that the software overlaps; `first`: share of the message that has nothing before it
+    to hide behind; `contention`: by which hidden messages slow what they hide behind.
+
+    Source: Li et al. 2020 (arXiv:2006.15704) section 3.2.3: buckets are sent as they are full.
+    Assumes: the message is spread evenly over the compute.
+    """
+    open_s = np.maximum(message_s - hide * behind_s, message_s * first)
+    return open_s + contention * (message_s - open_s)
+
+
 def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Trained parameters that a rank updates: sharded over the replicas from ZeRO 1 on.
 
-    Ranks with the same experts are dp * cp / ep: so many, fewer than of everything else, share their states.
+    Ranks with the same experts are dp * cp / `Recipe.expert_span`: so many, fewer than of everything else, share
+    their states.
 
     Source: Megatron-LM, distributed optimizer (expert data-parallel group); Rajbhandari et al. 2022 (arXiv:2201.05596)
     section 4. Assumes: groups of HSDP that hold no two ranks with the same experts shard none of them.
     """
     keys, zero = table.inner, np.asarray(layout.zero)
     group = shard_ranks(layout.shard, layout.dp * keys.cp[inner])
-    of_experts = np.maximum(group / keys.ep[inner], 1.0)
+    of_experts = np.maximum(group / table.recipe.expert_span(keys.tp[inner], keys.ep[inner]), 1.0)
     dense, expert = table.dense_params[degree, inner], table.expert_params[degree, inner]
     owned = dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
     return owned * _copies(table, degree, layout)

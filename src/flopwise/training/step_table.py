@@ -211,7 +211,10 @@ def block_contexts(
 ) -> list[BlockContext]:
     """What all blocks of a table share: the micro-batch and how it is cut; evenly routed, then as the fullest rank."""
     load = expert_load(model, recipe, inner.ep)
-    split = Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel)
+    split = Split(
+        tp=inner.tp, cp=inner.cp, ep=inner.ep, expert_tp=recipe.expert_tp(inner.tp, inner.ep),
+        sequence_parallel=sequence_parallel,
+    )  # fmt: skip
     loads = [np.minimum(load, 1.0), load] if np.any(np.asarray(load) != 1) else [1.0]
     context = BlockContext(recipe, rates, fabric, shape, split)
     return [replace(context, split=replace(split, expert_load=of_rank)) for of_rank in loads]
@@ -382,11 +385,13 @@ def _rank_parameters(
     """(dense, experts' parameters with gradients, bytes of those without) on one rank, of a block; (3, n)."""
     one, lora, trained = np.ones(len(inner.tp)), recipe.lora, _trained_items(model, recipe, items, block)
     dense = sharded_parameters((i for i in trained if not isinstance(i, Experts)), inner.tp, 1)
-    experts = sharded_parameters((i for i in trained if isinstance(i, Experts)), inner.tp, inner.ep)
+    cut = recipe.expert_tp(inner.tp, inner.ep)
+    experts = sharded_parameters((i for i in trained if isinstance(i, Experts)), inner.tp, inner.ep, expert_tp=cut)
     if lora is not None:
         dense = dense + adapter_parameters((i for i in items if not isinstance(i, Experts)), lora, inner.tp)
     base = BF16 if lora is None else lora.base
-    still = frozen_bytes(model, (i for i in items if i not in trained), base, inner.tp, inner.ep, most=ACT_BYTES)
+    rest = (i for i in items if i not in trained)
+    still = frozen_bytes(model, rest, base, inner.tp, inner.ep, expert_tp=cut, most=ACT_BYTES)
     return np.stack([dense * one, experts * one, still * one])
 
 
@@ -458,4 +463,5 @@ def _matrices(
         for items, own in zip(listed[1:-1], trained[1:-1], strict=True)
     )
     hidden = [hidden_matrices(towers), *layers, []]
-    return Matrices.of(hidden, trained, inner, recipe.optimizer.newton_schulz_steps, stored, starts)
+    cut, steps = recipe.expert_tp(inner.tp, inner.ep), recipe.optimizer.newton_schulz_steps
+    return Matrices.of(hidden, trained, inner, cut, steps, stored, starts)

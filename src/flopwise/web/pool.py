@@ -56,6 +56,13 @@ class LostError(Exception):
     """The process ended before it answered: out of memory, or killed."""
 
 
+def process_environment() -> dict[str, str]:
+    """The environment of a process of this very flopwise, without the server's token."""
+    home = str(Path(flopwise.__file__).parents[1])
+    paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {name: text for name, text in os.environ.items() if name != "FLOPWISE_WEB_TOKEN"} | {"PYTHONPATH": paths}
+
+
 class Worker:
     """One process."""
 
@@ -78,13 +85,10 @@ class Worker:
         """Start it where it does not run; returns once it takes questions."""
         if self.process is not None and self.process.returncode is None:
             return
-        home = str(Path(flopwise.__file__).parents[1])
-        paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        env = {name: text for name, text in os.environ.items() if name != "FLOPWISE_WEB_TOKEN"}
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the server
-            env=env | {"PYTHONPATH": paths},
+            env=process_environment(),
         )  # fmt: skip
         while "ready" not in await self._message():
             pass

@@ -37,6 +37,7 @@ from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, docume
 from flopwise.web.pool import BusyError, LostError, Pool, Progress, Reply, TimeLimitError
 from flopwise.web.problems import MEDIA_TYPE, ProblemError
 from flopwise.web.questions import FACTS, LIVE, WRITERS, Noun, Question, nouns
+from flopwise.web.warm_up import SimulatorWarmUp
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("plan", "serve", "fleet", "runs", "catalog")
@@ -93,7 +94,11 @@ class Api:
     def __init__(self, group: click.Group, limits: Limits) -> None:
         """For the commands of `group`."""
         self.limits, self.nouns, self.jobs = limits, nouns(group), Jobs()
-        self.pool, self.answers = Pool(limits.processes, limits.waiting), Answers(limits)
+        self.pool, self.answers, self.warm_up = (
+            Pool(limits.processes, limits.waiting),
+            Answers(limits),
+            SimulatorWarmUp(),
+        )
         self._openapi = json.dumps(document(self.nouns)).encode()
 
     @contextlib.asynccontextmanager
@@ -103,6 +108,7 @@ class Api:
         yield
         starting.cancel()
         await self.jobs.close()
+        await self.warm_up.close()
         await self.pool.close()
 
     def routes(self) -> list[Route]:
@@ -145,6 +151,7 @@ class Api:
         """The response to a question. Raises: ProblemError."""
         reply = self.answers.find(question)
         if reply is None:
+            await self.warm_up.ended(question.noun, progress)
             try:
                 reply = await self.pool.ask(question, limit_s, progress)
             except BusyError:
@@ -196,6 +203,7 @@ def create_app(group: click.Group, access: Access, limits: Limits | None = None)
     api = Api(group, limits or Limits())
 
     async def page(_: Request) -> Response:
+        api.warm_up.begin()
         return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
 
     async def pictures(_: Request) -> Response:

@@ -93,7 +93,7 @@ def test_negative_values_of_what_cannot_be_negative_are_left_out() -> None:
     run = made(rows)
     assert values(run, "tokens_per_s") == [5.0, 7.0]
     assert values(run, "loss") == [-5.0, 1.0, -7.0]  # a log-likelihood may be
-    assert any("1 negative values" in note for note in run.notes)
+    assert any("1 negative value was left out" in note for note in run.notes)
 
 
 def test_values_without_times_stand_in_their_order_and_make_no_step_times() -> None:

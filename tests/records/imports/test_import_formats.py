@@ -159,6 +159,30 @@ def test_trainer_state_that_was_resumed_counts_the_steps_of_its_session(tmp_path
     assert values(run, "step_s") == [pytest.approx(2.0)]
 
 
+@pytest.mark.parametrize(
+    ("samples_per_s", "step", "sequences"),
+    [
+        (4.0, 300, 8),  # 4.0 x 600 s / 300 steps
+        (3.93, 300, 8),  # 7.86: last batches of epochs were not whole
+        (16.0, 300, 32),  # four micro-batches of 8
+        (4.0, 1200, None),  # resumed: the time of 300 steps, of 1,200 in all
+        (0.3, 300, None),  # 0.6 of a sequence
+    ],
+)
+def test_trainer_state_tells_the_sequences_of_a_step(
+    tmp_path: Path, samples_per_s: float, step: int, sequences: int | None
+) -> None:
+    summary = {
+        "step": step, "train_loss": 1.0, "train_runtime": 600.0, "train_steps_per_second": 0.5,
+        "train_samples_per_second": samples_per_s,
+    }  # fmt: skip
+    lines = [{"loss": 1.0, "step": 100}, summary]
+    state = {"log_history": lines, "global_step": step, "max_steps": step, "train_batch_size": 8}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    run = only(tmp_path / "trainer_state.json", "trainer-state")
+    assert run.settings.get("global_batch") == sequences
+
+
 def test_wandb_history_and_chart(tmp_path: Path) -> None:
     history = (
         "_step,_timestamp,_runtime,train/loss,system.gpu.0.powerWatts\n"

@@ -1,10 +1,13 @@
 """Length distributions have the mean and the spread that they are asked for."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flopwise
 from flopwise.errors import SpecError
 from flopwise.serving.sim.lengths import Lengths, lognormal
 from flopwise.serving.sim.traffic import empirical
@@ -57,3 +60,31 @@ def test_lengths_that_cannot_be_are_refused_with_what_is_allowed(text: str) -> N
 def test_an_empirical_distribution_needs_pairs() -> None:
     with pytest.raises(SpecError, match="pairs"):
         empirical(np.array([1]), np.array([1, 2]), 5, rng())
+
+
+def test_default_lengths_fit_a_short_context_and_say_so() -> None:
+    """GPT-2 is made for 1,024 tokens: 1,024 - 256 of a prompt beside an answer of 256; 200 shared ones come off it."""
+    load: dict[str, Any] = {"gpu": "t4", "rate": 5.0, "requests": 20, "seed": 1}
+    plain = flopwise.simulate("gpt2", **load)
+    assert (plain.summary.completed, plain.summary.dropped) == (20, 0)
+    assert set(plain.simulated.trace.prompt) == {768}
+    assert set(plain.simulated.trace.output) == {256}
+    assert "a request of 768 tokens in and 256 out, as GPT-2 small is made for 1,024" in plain.assumptions
+    shared = flopwise.simulate("gpt2", prefixes=2, prefix_tokens=200, **load)
+    assert set(shared.simulated.trace.prompt) == {768}
+    assert any("568 tokens in behind the 200 that are shared" in text for text in shared.assumptions)
+    answers = flopwise.simulate("gpt2", output_tokens=100, **load)
+    assert (set(answers.simulated.trace.prompt), set(answers.simulated.trace.output)) == ({924}, {100})
+    queue = flopwise.batch("gpt2", 100, gpu="t4", provider="aws", trials=20, weights="fp16")
+    assert (queue.job.input_tokens, queue.job.output_tokens) == (768, 256)
+    long = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2.0, requests=5, seed=1)
+    assert set(long.simulated.trace.prompt) == {1024}
+    assert not any("made for" in text for text in long.assumptions)
+
+
+def test_a_run_without_answers_says_why() -> None:
+    found = flopwise.simulate("gpt2", gpu="t4", rate=5.0, requests=20, input_tokens=2000, output_tokens=50)
+    assert found.verdict == (
+        "No request was answered: 20 were longer than the context window (GPT-2 small is made for 1,024 tokens), with "
+        "2,000 tokens in and 50 out on average; give shorter ones (--input, --output)."
+    )

@@ -58,14 +58,19 @@ def command(*, explain: bool, **given: Any) -> None:
     --concurrency sequences of --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and
     `fits` of --json says which.
     """
-    options.answer(
-        question(**given), lines, figure=figure_of if explain else None, further=_further(**given),
-    )  # fmt: skip
+    from flopwise.training.sampled_answer import SampledMemoryAnswer
+
+    answer = question(**given)
+    further = _further(**given, explains=not isinstance(answer, SampledMemoryAnswer))
+    options.answer(answer, lines, figure=figure_of if explain else None, further=further)
 
 
-def _further(*, model: str, task: Literal["train", "serve"] | None, **given: Any) -> dict[str, str]:
-    """The lines that go deeper, by what they answer; without a device nothing can be timed."""
-    lines = {"What each change would do": options.command_line("explain", "memory")}
+def _further(*, model: str, task: Literal["train", "serve"] | None, explains: bool, **given: Any) -> dict[str, str]:
+    """The lines that go deeper, by what they answer; without a device nothing can be timed.
+
+    `explains`: whether `explain` knows the model.
+    """
+    lines = {"What each change would do": options.command_line("explain", "memory")} if explains else {}
     if given["gpu"] is None:
         return lines
     if _task(task) == "train":

@@ -20,7 +20,6 @@ from flopwise.errors import InfeasibleError
 from flopwise.facts.offers import UNDATED, days_old
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
-from flopwise.results import plain
 from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
 
@@ -199,7 +198,7 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exp
     def document(plan: Plan) -> dict[str, Any]:
         compared: dict[str, Any] = {} if other is None else {"compared_with": other}
         compared |= {"exported": [one.document() for one in exports]} if exports else {}
-        return {**plain(plan), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
+        return {**plan.document(), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
     options.answer(answer, text, document)
     options.say_age(stale_notes(answer.price_dates(top)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from math import expm1
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
     from flopwise.search.scaling import ScalingPoint
     from flopwise.training.answer import TrainAnswer
-    from flopwise.training.run import RunEstimate
+    from flopwise.training.run import StepRun
+    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(RunConditionsSpec), "explain")
 """Options that mean nothing to --compare."""
@@ -70,9 +72,12 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: An
     if weak:
         raise options.usage_error("--weak says how --compare scales the batch; give that, too")
     answer = question(model=model, **given)
+    text: Callable[[Any, Screen], Iterator[str]] = lines
     further = {"What each change would do": options.command_line("explain", "train")}
-    options.answer(answer, lines, figure=figure_of if explain else None, further=further)
-    if not answer.fits:
+    if _is_sampled(answer):
+        text, further = sample_lines, {"What it reads": shlex.join(_reads_words(answer, model))}
+    options.answer(answer, text, figure=figure_of if explain else None, further=further)
+    if answer.fits is False:
         click.get_current_context().exit(1)
 
 
@@ -129,42 +134,97 @@ def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
     ]
 
 
+def _is_sampled(answer: Any) -> bool:
+    """Whether the answer is of a network that is known by its samples, not of a model with layers of tokens."""
+    from flopwise.training.sampled_answer import SampledTrainAnswer
+
+    return isinstance(answer, SampledTrainAnswer)
+
+
+def _reads_words(answer: SampledTrainAnswer, model: str) -> list[str]:
+    """The line that says what storage the same training needs."""
+    job = answer.estimate.job
+    return ["flopwise", "io", model, "--gpu", job.cluster.accelerator.name, "--gpus", str(job.num_gpus)]
+
+
+def sample_lines(answer: SampledTrainAnswer, paper: Screen) -> Iterator[str]:
+    """The training estimate of a network that is known by its samples, as people read it."""
+    found, job, seconds = answer.estimate, answer.estimate.job, units.format_seconds
+    yield heading(f"Training {job.recipe.work.name} on {job.num_gpus:,} x {job.cluster.accelerator.name}", paper)
+    if answer.fits is False:
+        yield paper.paint("WARNING: this does not fit the memory; the figures are of a run that would fail.", "red")
+    yield pairs(answer.settings, paper)
+    from flopwise.training.sampled_answer import format_samples as rate
+
+    ends = f"(80 % interval: {rate(found.low)} to {rate(found.high)}; {found.band.evidence})"
+    bounds = f"(bounds: {seconds(found.lower_bound_s)} to {seconds(found.upper_bound_s)})"
+    origin = {"layers": "timed layer by layer", "published share": "the share of the peak of published runs"}
+    rows = [
+        ("step", f"{seconds(found.step_s)} {bounds}"),
+        ("throughput", f"{rate(found.samples_per_s)} samples/s, {origin[found.rate.origin]}"),
+        ("per accelerator", f"{rate(found.samples_per_s_per_gpu)} samples/s {ends}"),
+        ("MFU", None if found.mfu_frac is None else units.format_percent(found.mfu_frac)),
+    ]
+    if job.num_gpus > 1:
+        rows.append(("scaling", f"{units.format_percent(found.efficiency_frac)} of {job.num_gpus:,} by themselves"))
+    yield pairs(rows, paper)
+    bound = f", bound by {found.bound}" if found.bound else ""
+    yield heading(f"One step: {seconds(found.step_s)}{bound}", paper)
+    yield parts.shares(found.breakdown, seconds, paper)
+    if answer.memory is not None:
+        yield heading("Memory per accelerator", paper)
+        yield from memory_items(answer.memory, paper)
+    if found.run is not None:
+        samples = units.format_count(job.samples or 0.0)
+        yield heading(f"The run: {samples} samples in {found.run.steps:,.0f} steps", paper)
+        yield pairs(_run_rows(found.run, answer.run_ends(), answer.unit_usd), paper)
+        yield parts.shares(found.run.breakdown, seconds, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
 def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it; nothing without a length."""
-    run, seconds = answer.estimate.run, units.format_seconds
+    run = answer.estimate.run
     if run is None:
         return
-    ends = answer.run_ends()
     yield heading(f"The run: {units.format_count(run.tokens)} tokens in {run.steps:,.0f} steps", paper)
+    yield pairs(_run_rows(run, answer.run_ends(), answer.unit_usd, _corpus_text(answer)), paper)
+    yield parts.shares(run.breakdown, units.format_seconds, paper)
+    if answer.rules is not None:
+        yield "\n".join(f"  - {note}" for note in answer.rules.notes)
+
+
+def _run_rows(
+    run: StepRun, ends: Mapping[str, float | None], unit_usd: Mapping[str, float], corpus: str | None = None
+) -> list[tuple[str, Any]]:
+    """Time, money and energy of a run, with their intervals, and what interrupts it."""
+    seconds = units.format_seconds
     size, write, every = (
         units.format_bytes(run.checkpoint_bytes), seconds(run.checkpoint_write_s), seconds(run.checkpoint_interval_s)
     )  # fmt: skip
+    saved = f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"
 
     def with_ends(name: str, text: Callable[[Any], str | None]) -> str | None:
         """A figure of the run with its interval; nothing where it is not known."""
         value, low, high = getattr(run, name), ends[f"{name}_low"], ends[f"{name}_high"]
         return None if value is None else f"{text(value)} (80 % interval: {text(low)} to {text(high)})"
 
-    each = "; ".join(f"{units.format_cost(usd)} per {name.replace('_', ' ')}" for name, usd in answer.unit_usd.items())
-    rows = [
+    each = "; ".join(f"{units.format_cost(usd)} per {name.replace('_', ' ')}" for name, usd in unit_usd.items())
+    return [
         ("time", with_ends("seconds", seconds)),
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("interruptions", _interruptions(run)),
-        ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
-        ("corpus", _corpus_text(answer)),
+        ("checkpoint", saved if run.checkpoint_bytes else None),
+        *([("corpus", corpus)] if corpus else []),
         ("cost", with_ends("cost_usd", units.format_cost)),
         *([("unit costs", each)] if each else []),
         ("start", _start(run)),
         ("energy", with_ends("energy_joules", parts.energy)),
     ]
-    yield pairs(rows, paper)
-    yield parts.shares(run.breakdown, seconds, paper)
-    if answer.rules is not None:
-        yield "\n".join(f"  - {note}" for note in answer.rules.notes)
 
 
-def _interruptions(run: RunEstimate) -> str:
+def _interruptions(run: StepRun) -> str:
     """How many are expected, or how likely one is where that is less than one."""
     expected = run.interruptions
     every = f"one every {units.format_seconds(run.mtbf_s)}"
@@ -174,7 +234,7 @@ def _interruptions(run: RunEstimate) -> str:
     return f"{units.format_percent(chance) if chance >= 0.001 else 'under 0.1 %'} chance of one; {every}"
 
 
-def _start(run: RunEstimate) -> str:
+def _start(run: StepRun) -> str:
     """What is paid before the first step."""
     usd = "" if run.start_usd is None else f", {units.format_cost(run.start_usd)} of the cost"
     what = "machines that boot, image, weights, data, compilation"

@@ -143,7 +143,9 @@ def _experts(shape: DecoderShape, job: TrainJob) -> Iterator[str]:
         yield from _flag("moe-router-group-topk", mixture.top_groups)
     if job.recipe.capacity_factor is not None:
         yield from _flag("moe-expert-capacity-factor", job.recipe.capacity_factor)
-    yield from _flag("expert-model-parallel-size", int(job.layout.ep))
+    tp, ep = int(job.layout.tp), int(job.layout.ep)
+    yield from _flag("expert-model-parallel-size", ep)
+    yield from _flag("expert-tensor-parallel-size", int(job.recipe.expert_tp(tp, ep)))
     yield from _flag("moe-token-dispatcher-type", "alltoall")
     yield "--moe-grouped-gemm"
 

@@ -60,6 +60,14 @@ def command(deployment: Deployment) -> Command:
     args += _draft(deployment)
     away = offloaded_gib(deployment)
     args += ["--cpu-offload-gb", str(math.ceil(away))] if away else []
+    if how := job.techniques.adapters:
+        args += [
+            "--enable-lora",
+            "--max-loras-per-batch",
+            str(how),
+            "--max-lora-rank",
+            str(job.techniques.adapter_rank),
+        ]
     args += ["--is-embedding"] if deployment.task == "encode" else []
     args += ["--device", "cpu"] if deployment.accelerator.kind == "cpu" else []
     args += ["--enable-metrics", "--host", "0.0.0.0"]  # noqa: S104 - a container's own

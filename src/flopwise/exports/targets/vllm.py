@@ -42,6 +42,8 @@ ONLINE = {
 """What it makes of 16-bit weights while it loads them."""
 PLUGINS = {"nf4": "vllm-bnb-plugin", "nf4-dq": "vllm-bnb-plugin", "llm-int8": "vllm-bnb-plugin"}
 """Packages beside vLLM that formats need; of GGUF files `vllm-gguf-plugin`."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks of adapters that vLLM 0.32.0 has places for (--max-lora-rank)."""
 CACHE = {"fp8": "fp8", "int8": "int8_per_token_head", "int4": "int4_per_token_head", "nvfp4": "nvfp4"}
 
 
@@ -123,6 +125,10 @@ def _techniques(deployment: Deployment) -> list[str]:
         args += ["--speculative-config", json.dumps(config)]
     if away := offloaded_gib(deployment):
         args += ["--cpu-offload-gb", f"{away:g}"]
+    how_served = None if deployment.serving is None else deployment.serving.techniques
+    if how_served is not None and how_served.adapters:
+        rank = next((r for r in LORA_RANKS if r >= how_served.adapter_rank), LORA_RANKS[-1])
+        args += ["--enable-lora", "--max-loras", str(how_served.adapters), "--max-lora-rank", str(rank)]
     if deployment.task == "encode":
         args += ["--runner", "pooling"]
         args += ["--convert", "embed"] if deployment.model.kind == "decoder" else []

@@ -24,13 +24,17 @@ from flopwise.probes.timing import Task
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is measured of each device, or once of the machine; for how long, in a whole probe and in a quick one."""
+    """What is measured of each device, or once of the machine; for how long, in a whole probe and in a quick one.
+
+    `start_s`: what it takes on a quiet machine to start the processes that it needs.
+    """
 
     title: str
     tasks: Callable[[Bench], AbstractContextManager[list[Task]]]
     seconds: float
     quick_s: float
     scope: Literal["device", "machine"] = "device"
+    start_s: float = 0.0
 
 
 KINDS: dict[str, Kind] = {
@@ -40,7 +44,7 @@ KINDS: dict[str, Kind] = {
     "elementwise": Kind("elementwise operations", elementwise.tasks, 4.0, 0.6),
     "launch": Kind("launch latency", launch.tasks, 2.0, 0.4),
     "transfers": Kind("transfers between host and devices", transfers.tasks, 5.0, 1.0),
-    "collectives": Kind("messages between devices", collectives.tasks, 8.0, 1.2, "machine"),
+    "collectives": Kind("messages between devices", collectives.tasks, 8.0, 1.2, "machine", 2.5),
     "disk": Kind("disk", disk.tasks, 12.0, 1.6, "machine"),
     "loops": Kind("naive loops against the library", loops.tasks, 3.0, 0.8, "machine"),
 }

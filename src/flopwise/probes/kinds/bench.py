@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from flopwise.probes.backend import Backend
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The device through its library, how thorough to be, and the folder whose disk is measured."""
+    """The device through its library, how thorough to be, the folder whose disk is measured, and the seconds left."""
 
     backend: Backend
     quick: bool
     folder: Path
+    left_s: float = math.inf
 
 
 class NothingToMeasureError(Exception):

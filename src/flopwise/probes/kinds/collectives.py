@@ -51,7 +51,8 @@ class Ranks:
         Raises: RuntimeError: the processes could not be started, or one is gone.
         """
         asked = json.dumps({"operation": operation, "bytes": nbytes, "seconds": watch.seconds})
-        found: list[float] = json.loads(self._answer(asked, watch.seconds + ANSWER_S))
+        patience_s = max(min(watch.seconds + ANSWER_S, watch.end - watch.clock()), watch.seconds)
+        found: list[float] = json.loads(self._answer(asked, patience_s))
         return found
 
     def _answer(self, line: str, seconds: float) -> str:
@@ -84,14 +85,14 @@ class Ranks:
         self._processes = []
         self._folder.cleanup()
 
-    def start(self) -> None:
-        """Start the processes and wait until they have met; a fault is told by the first operation."""
+    def start(self, seconds: float) -> None:
+        """Start the processes and wait up to `seconds` until they have met; the first operation says what failed."""
         with suppress(RuntimeError):
             try:
                 self._start()
             except OSError as fault:
                 self._fault = self._reason(str(fault))
-            self._answer("", START_S)
+            self._answer("", seconds)
 
     def _start(self) -> None:
         place = Path(self._folder.name)
@@ -144,7 +145,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
         raise NothingToMeasureError("there is one GPU")
     group = Ranks("nccl" if card else "gloo", ranks)
     sizes = QUICK_SIZES if bench.quick else CARD_SIZES if card else SIZES
-    group.start()
+    group.start(min(START_S, bench.left_s))
     try:
         yield [
             Task(

@@ -29,7 +29,7 @@ BLOCK = 4096
 SIZE, QUICK_SIZE = 1 << 30, 256 << 20
 FREE_FRAC = 0.1
 """Share of the free space that the file may take."""
-FILL_S = 6.0
+FILL_S, QUICK_FILL_S = 6.0, 1.0
 """Time after which a slow disk has written enough of the file."""
 DEPTH = 16
 BATCH = 16
@@ -40,8 +40,9 @@ MOUNTS = Path("/proc/self/mounts")
 class Scratch:
     """A file without a name in a folder, opened past the page cache where possible."""
 
-    def __init__(self, folder: Path, size: int) -> None:
-        """A fault is kept for the first who uses it."""
+    def __init__(self, folder: Path, size: int, fill_s: float = FILL_S) -> None:
+        """A fault is kept for the first who uses it; `fill_s`: time after which enough has been written to be read."""
+        self._fill_s = fill_s
         self._size, self._filled, self._next = size // CHUNK * CHUNK, 0, 0
         self._handle, self._fault, self.note, self._drops = -1, "", "", False
         self._path: Path | None = None
@@ -144,7 +145,7 @@ class Scratch:
     def _fill(self) -> None:
         """Write the file, or as much as there is time for: what was never written is not read from the disk."""
         self._check()
-        write, end = self.row_writer(), time.monotonic() + FILL_S
+        write, end = self.row_writer(), time.monotonic() + self._fill_s
         while self._filled < self._size and (time.monotonic() < end or not self._filled):
             self._next = self._filled
             write()
@@ -190,7 +191,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
     size = int(min(QUICK_SIZE if bench.quick else SIZE, FREE_FRAC * free))
     if size < 2 * CHUNK:
         raise NothingToMeasureError(f"{bench.folder}: only {free >> 20} MiB are free, of which a tenth may be used")
-    scratch = Scratch(bench.folder, size)
+    scratch = Scratch(bench.folder, size, min(QUICK_FILL_S if bench.quick else FILL_S, bench.left_s))
     try:
         found = [
             Task(name="disk_write", unit="B/s", work=CHUNK, shape={"bytes": CHUNK}, prepare=scratch.row_writer),

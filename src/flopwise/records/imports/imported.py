@@ -408,9 +408,11 @@ def _samples(
         previous_finite = math.isfinite(value)
         yield Sample(meaning.metric, point.at_s, value, point.step, meaning.device)
     if dropped:
-        notes.append(f"{name}: {dropped:,} negative values were left out")
+        notes.append(f"{name}: {dropped:,} {'negative value was' if dropped == 1 else 'negative values were'} left out")
     if strange:
-        notes.append(f"{name}: {strange:,} values are no finite numbers")
+        notes.append(
+            f"{name}: {strange:,} {'value is no finite number' if strange == 1 else 'values are no finite numbers'}"
+        )
 
 
 def _step_times(placed: Mapping[str, list[Point]], timed: Mapping[str, Meaning], notes: list[str]) -> list[Sample]:

@@ -12,6 +12,8 @@ from typing import Any
 from flopwise.records.imports.raw import RawRun, Source, mapping_of, number_of, objects_of, step_of
 from flopwise.records.model import Event
 
+PARTIAL_FRAC = 0.1
+"""Of a step's sequences, by which the last batches of epochs may lower their mean."""
 _NOT_METRICS = {"step", "train_runtime", "total_flos", "train_loss"}
 
 
@@ -40,8 +42,25 @@ def read_runs(source: Source) -> list[RawRun]:
     run.finished = step_of(state.get("global_step")) == step_of(state.get("max_steps"))
     if micro := step_of(state.get("train_batch_size")):
         run.settings["micro_batch"] = micro
+    if summary is not None and (sequences := _step_sequences(summary, micro or 1)):
+        run.settings["global_batch"] = sequences
     _whole_run(run, lines, summary, timed=timed)
     return [run]
+
+
+def _step_sequences(summary: Mapping[str, Any], micro: int) -> int | None:
+    """Sequences of an optimizer step, a multiple of the micro-batch; None where the last line does not tell them.
+
+    Source: transformers, `speed_metrics`: samples of the whole training over its time, rounded to 0.001 a second.
+    Assumes: most steps have whole batches. A resumed run counts all samples and its own steps: it tells nothing.
+    """
+    names = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step")
+    seconds, samples, steps, last = (number_of(summary.get(name)) or 0.0 for name in names)
+    if not last or not samples or abs(steps * seconds - last) > 0.02 * last + 0.0005 * seconds + 0.5:
+        return None
+    mean = samples * seconds / last
+    sequences = micro * round(mean / micro)
+    return sequences if sequences and abs(mean / sequences - 1) < PARTIAL_FRAC else None
 
 
 def _whole_run(run: RawRun, lines: list[Mapping[str, Any]], summary: object, *, timed: bool) -> None:

@@ -81,7 +81,7 @@ class SimulateAnswer(Result):
         """The answer in a sentence: what users see, and how many in time."""
         found, second = self.summary, format_seconds
         if not found.completed:
-            return "No request was answered."
+            return self._why_none()
         seen = [
             f"{title} {second(p.p95)}"
             for title, p in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s))
@@ -94,6 +94,17 @@ class SimulateAnswer(Result):
             text += "; the replicas cannot keep up"
         usd = format_cost(self.usd_per_million_output_tokens)
         return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
+
+    def _why_none(self) -> str:
+        """That no request was answered, and what would have to change."""
+        found, text = self.summary, "No request was answered"
+        reasons = [f"{count:,} were {reason}" for reason, count in found.drop_reasons.items() if count]
+        if not reasons:
+            return f"{text}: {found.live:,} were still at work when the run ended; let it run longer."
+        model, trace = self.job.model, self.simulated.trace
+        made = f" ({model.name} is made for {model.max_position:,} tokens)" if model.max_position else ""
+        mean = f"{trace.prompt.mean():,.0f} tokens in and {trace.output.mean():,.0f} out on average"
+        return f"{text}: {' and '.join(reasons)}{made}, with {mean}; give shorter ones (--input, --output)."
 
     def document(self) -> dict[str, Any]:
         """The run as the JSON that scripts rely on."""

@@ -21,7 +21,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.options import OptionError
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, notes
-from flopwise.serving.estimate import estimate
+from flopwise.serving.estimate import default_lengths, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.lengths import Lengths
@@ -416,9 +416,13 @@ class BatchAnswer(Result):
             InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
             MissingFactError: how often machines are taken back is not known.
         """
-        assert request.queue is not None
+        number = request.queue
+        assert number is not None
         if not job.decodes:
             raise SpecError(f"{job.model.name} answers in one pass; queues are simulated for models that generate")
+        if request.lengths_from is None:
+            prompt, answer, length_notes = default_lengths(job.model, request.input_tokens, request.output_tokens)
+            request, notes = replace(request, input_tokens=prompt, output_tokens=answer), (*notes, *length_notes)
         inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
         job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers
         machines = _WorkerMachines(
@@ -429,8 +433,8 @@ class BatchAnswer(Result):
         worker = estimate(job)
         if not worker.max_concurrency:
             raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
-        if request.workers * worker.max_concurrency > request.queue:
-            worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
+        if request.workers * worker.max_concurrency > number:
+            worker = estimate(replace(job, concurrency=-(-number // request.workers)))
         job = worker.job
         interruptions_per_s, spot_notes = _interruptions(request, machines)
         queue = _queue(request, worker, interruptions_per_s, machines)

@@ -41,6 +41,7 @@ def step_ps(
         total += decode_ps[batch] + cached_ps[batch] * cached + window_ps[batch] * windowed
     if chunk > 0:
         total += prefill[0] + prefill[1] * chunk + (prefill[2] * pairs + prefill[3] * window_pairs) // 1000
+        total = max(total, prefill[5] + (prefill[6] if batch > 0 else 0))
     return total
 
 
@@ -59,11 +60,12 @@ class StepCost:
     front_token_ps: int = 0  # and besides, for each token of the prompt
     stream_ps: int = 0  # that it takes to hand out one token; tokens of a step go out one after another
     decode_tokens: int = 1  # of each decoding sequence that go through a step together
+    launch_ps: tuple[int, int] = (0, 0)  # least of a step with prompts, and what is added if sequences decode in it
 
     @property
-    def numbers(self) -> tuple[int, int, int, int, int]:
+    def numbers(self) -> tuple[int, int, int, int, int, int, int]:
         """What `step_ps` takes beside the tables."""
-        return (*self.prefill, self.decode_tokens)
+        return (*self.prefill, self.decode_tokens, *self.launch_ps)
 
     @property
     def front_numbers(self) -> tuple[int, int, int, int]:
@@ -74,7 +76,8 @@ class StepCost:
         """Refuse what the clock cannot count."""
         if len({len(self.decode_ps), len(self.cached_ps), len(self.window_ps)}) != 1:
             raise SpecError("decode_ps, cached_ps and window_ps must be of one length: the largest batch plus one")
-        columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, np.asarray(self.prefill))
+        others = np.asarray(self.prefill + self.launch_ps)
+        columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, others)
         if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, *self.front_numbers) < 0:
             raise SpecError("a step cost is out of range; allowed: 0 up to an hour of picoseconds")
         if self.decode_tokens < 1:

@@ -17,7 +17,7 @@ from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
 from flopwise.serving.memory import default_batch, generates
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
-from flopwise.serving.steady import STEP_IN_PROGRESS, SteadyCurves, closed_loop, steps_unseen
+from flopwise.serving.steady import STEP_IN_PROGRESS, SteadyCurves, closed_loop, micro_batches, steps_unseen
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
 
 if TYPE_CHECKING:
@@ -167,19 +167,23 @@ def unseen_s(job: ServeJob) -> float:
     Assumes: steps are those of as many sequences as the job has users, or as its rate keeps under way; 0 without.
     """
     machine, shape = runner(job), request_work(job)
-    steps = steps_unseen(machine.engine) - STEP_IN_PROGRESS - machine.engine.plans_ahead
-    if steps <= 0 or (job.concurrency is None and job.arrivals_per_s is None):
+    row = machine.engine
+    if (row.recv_interval == 1 and not row.batch_wait) or (job.concurrency is None and job.arrivals_per_s is None):
         return 0.0
     most, ranks = float(max(int(job_memory(job, concurrency=None).max_concurrency), 1)), int(job.layout.dp)
     if job.arrivals_per_s is None:
         users = min(float(-(-(job.concurrency or 1) // ranks)), most)
         steady, others = closed_loop(machine, job.layout, users, *shape), (users - 1.0) / users
+        per_step = users / shape[1]
     else:
         curves = SteadyCurves.up_to(machine, job.layout, most, *shape)
         steady = curves.at(np.array([[min(job.arrivals_per_s / ranks, curves.most_per_s)]])).steady
         others = -math.expm1(-float(np.ravel(steady.batch)[0]))
+        per_step = float(np.ravel(steady.batch)[0]) / shape[1]
+    parts = float(np.ravel(micro_batches(machine, job.layout, steady.batch))[0])
     mean_s = steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
-    return steps * others * float(np.ravel(mean_s)[0])
+    steps = steps_unseen(row, per_step / parts) - STEP_IN_PROGRESS - row.plans_ahead
+    return float(steps) * others * float(np.ravel(mean_s)[0])
 
 
 def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int) -> StepCost:
@@ -205,6 +209,7 @@ def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_to
         prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
+        launch_ps=timed.launch_ps(),
     )  # fmt: skip
 
 
@@ -221,7 +226,9 @@ class _Timed:
     """
 
     def __init__(self, runner: Runner, layout: ServingLayout) -> None:
-        self.layout, self.each, self.whole = layout, 1, None
+        self.layout, self.each, self.whole, self.engine = layout, 1, None, runner.engine
+        if runner.engine.graphs:  # launching is counted apart
+            runner = replace(runner, engine=replace(runner.engine, prompt_graphs=True))
         if isinstance(runner, TechniqueRunner):
             self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
             runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
@@ -261,6 +268,16 @@ class _Timed:
         """A step without its attention."""
         step = self.runner.step(load, self.layout).seconds
         return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
+
+    def launch_ps(self) -> tuple[int, int]:
+        """Least time of a step with prompts, as `StepCost.launch_ps`: what the host takes to launch its operations."""
+        engine, alone = self.engine, StepLoad(prefill_tokens=1, prefill_context=1)
+        if engine.prompt_graphs or not engine.graphs:
+            return 0, 0
+        mixed = replace(alone, decode_batch=1, decode_context=1)
+        counts = (float(np.ravel(self.runner.step(load, self.layout).launches)[0]) for load in (alone, mixed))
+        few_s, many_s = (count * engine.launch_s + engine.step_s for count in counts)
+        return round(few_s * PS), round((many_s - few_s) * PS)
 
     def tokens_s(self, tokens: Array) -> Array:
         """Steps of so many tokens of one prompt."""

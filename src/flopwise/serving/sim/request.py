@@ -20,7 +20,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take, without_none
 from flopwise.serving.deployment import replica_of, spread
 from flopwise.serving.disaggregated import moved_s
-from flopwise.serving.estimate import estimate
+from flopwise.serving.estimate import default_lengths, estimate
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
@@ -255,6 +255,11 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
         more = f"{machines.counted:,}x{machines.gpu} and a replica of {deployment.num_gpus}"
         raise SpecError(f"{more}: give the number of replicas instead (--gpu {machines.gpu} --replicas N)")
     job, notes = replica_of(found, deployment, machines, techniques, source)
+    if generates(found) and traffic.trace is None and traffic.lengths_from is None:
+        inputs, outputs, lengths = default_lengths(
+            found, traffic.input_tokens, traffic.output_tokens, traffic.prefix_tokens or 0
+        )
+        traffic, notes = replace(traffic, input_tokens=inputs, output_tokens=outputs), (*notes, *lengths)
     notes = (*notes, *job.model.notes, *job.cluster.assumptions)
     return request_of(job, traffic, scheduling, source.catalog, notes)
 

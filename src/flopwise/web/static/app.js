@@ -26,6 +26,13 @@ theme.addEventListener("click", () => {
 });
 applyTheme(chosen);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+addEventListener("beforeprint", () => { // paper is light, and says what was asked
+  document.documentElement.dataset.theme = "light";
+  redraw();
+  const asked = [...new URLSearchParams(location.search)].map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
+  main.dataset.asked = `flopwise, ${[here.textContent, ...asked].join(", ")}`;
+});
+addEventListener("afterprint", () => applyTheme(chosen));
 
 const here = document.querySelector(`#pages a[href="/${name}"]`);
 here.setAttribute("aria-current", "page");

@@ -68,18 +68,26 @@ export function redraw() {
 }
 
 /** One bar of parts in the order of the table below it, whose rows name their colours; with a line where the capacity is. */
-export function stack(label, parts, text, limit = null, unit = 1) {
-  const most = Math.max(parts.reduce((sum, part) => sum + part.value, 0), limit?.value ?? 0);
+export const stack = (label, parts, text, limit = null, unit = 1) => stacks(label, [{ name: "", parts }], text, limit, unit);
+
+/** A bar for each of `bars`, {name, parts}; parts of one name have one colour, that of their place in `partNames(bars)`. */
+export function stacks(label, bars, text, limit = null, unit = 1) {
+  const most = Math.max(...bars.map((bar) => bar.parts.reduce((sum, part) => sum + part.value, 0)), 1.04 * (limit?.value ?? 0));
+  const several = bars.length > 1;
   return chart(label, () => ({
     grid: { left: 12, right: 24, top: limit ? 26 : 8, bottom: 8, containLabel: true },
-    tooltip: { formatter: (p) => `${p.seriesName}: ${text(p.value * unit)}` },
+    tooltip: { formatter: (p) => `${p.name ? `${p.name}\n` : ""}${p.seriesName}: ${text(p.value * unit)}` },
     xAxis: { type: "value", max: most / unit, axisLabel: { formatter: (value) => text(value * unit) }, splitNumber: 4 },
-    yAxis: { type: "category", data: [""], axisTick: { show: false }, axisLine: { show: false } },
-    series: parts.map((part, index) => ({
-      name: part.name, type: "bar", stack: "all", data: [part.value / unit], barWidth: 40, itemStyle: { color: palette()[index % 8], borderColor: colour("--paper"), borderWidth: 1 },
+    yAxis: { type: "category", inverse: true, data: bars.map((bar) => bar.name), axisTick: { show: false }, axisLine: { show: false }, axisLabel: { width: 90, overflow: "break" } },
+    series: partNames(bars).map((name, index) => ({
+      name, type: "bar", stack: "all", data: bars.map((bar) => (bar.parts.find((part) => part.name === name)?.value ?? 0) / unit), barWidth: several ? 26 : 40,
+      itemStyle: { color: palette()[index % 8], opacity: index < 8 ? 1 : 0.5, borderColor: colour("--paper"), borderWidth: 1 },
       ...(limit && index === 0
-        ? { markLine: { symbol: "none", lineStyle: { color: colour("--bad"), width: 2 }, label: { formatter: limit.name, color: colour("--ink"), align: "right", distance: [0, 4] }, data: [{ xAxis: limit.value / unit }] } }
+        ? { markLine: { symbol: "none", lineStyle: { color: colour("--bad"), width: 2 }, label: { formatter: limit.name, position: "start", color: colour("--ink"), align: "right", distance: [0, 4] }, data: [{ xAxis: limit.value / unit }] } }
         : {}),
     })),
-  }), { low: true });
+  }), { low: !several });
 }
+
+/** The names of the parts of all bars, each once. */
+export const partNames = (bars) => [...new Set(bars.flatMap((bar) => bar.parts.map((part) => part.name)))];

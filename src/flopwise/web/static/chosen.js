@@ -1,7 +1,7 @@
 // The plan that is chosen: memory, time, roofline, provenance, and its files.
 
 import { ask, facts } from "./api.js";
-import { chart, stack } from "./charts.js";
+import { chart, partNames, stack, stacks } from "./charts.js";
 import { band, el, fill, table, tiles } from "./dom.js";
 import { questionOf } from "./form.js";
 import * as format from "./format.js";
@@ -75,7 +75,7 @@ async function estimate(place, row, question, signal) {
   }
 }
 
-const swatch = (index) => el("i", { class: `swatch s${index % 8}`, "aria-hidden": "true" });
+const swatch = (index) => el("i", { class: `swatch s${index % 8}${index < 8 ? "" : " again"}`, "aria-hidden": "true" });
 
 /** What the estimate knows with its 80 % interval, each as a band. */
 function intervals(found) {
@@ -96,13 +96,21 @@ function intervals(found) {
 
 function memory(found) {
   const held = found.memory;
-  const parts = held.items.map((item) => ({ name: item.name, value: item.bytes })).filter((part) => part.value > 0);
-  const of = held.worst_rank === "every rank" ? "Memory of each GPU" : `Memory of the fullest GPU${held.worst_rank ? ` (${held.worst_rank})` : ""}`;
-  return el("section", { class: "card" }, el("h2", {}, of),
-    stack(`Memory by item, ${format.gib(held.per_gpu_bytes)} in all; the table holds the same figures`, parts, format.gib, held.capacity_bytes && { name: `capacity ${format.gib(held.capacity_bytes)}`, value: held.capacity_bytes }, 2 ** 30),
-    table(`${format.gib(held.per_gpu_bytes)} (80 % interval: ${format.gib(held.low_bytes)} to ${format.gib(held.high_bytes)})${held.capacity_bytes ? ` of ${format.gib(held.capacity_bytes)}` : ""}`, [
-      { title: "item", cell: (p) => [swatch(parts.indexOf(p)), p.name] }, { title: "size", number: true, cell: (p) => format.gib(p.value) },
-    ], parts));
+  const sized = (items) => items.map((item) => ({ name: item.name, value: item.bytes })).filter((part) => part.value > 0);
+  const one = held.worst_rank === "every rank" ? "each GPU" : `the fullest GPU${held.worst_rank ? ` (${held.worst_rank})` : ""}`;
+  const bars = held.stages?.length ? held.stages.map((stage) => ({ name: stage.name.replace("pipeline ", ""), parts: sized(stage.items) })) : [{ name: one, parts: sized(held.items) }];
+  const parts = partNames(bars);
+  const several = bars.length > 1;
+  const of = (bar, name) => bar.parts.find((part) => part.name === name)?.value;
+  const whole = `${format.gib(held.per_gpu_bytes)} (80 % interval: ${format.gib(held.low_bytes)} to ${format.gib(held.high_bytes)})${held.capacity_bytes ? ` of ${format.gib(held.capacity_bytes)}` : ""}`;
+  return el("section", { class: "card" }, el("h2", {}, several ? "Memory of the GPUs of each pipeline stage" : `Memory of ${one}`),
+    stacks(`Memory by item, ${format.gib(held.per_gpu_bytes)} in all${several ? ` on ${held.worst_rank}` : ""}; the table holds the same figures`, bars.map((bar) => ({ ...bar, name: several ? bar.name : "" })), format.gib,
+      held.capacity_bytes && { name: `capacity ${format.gib(held.capacity_bytes)}`, value: held.capacity_bytes }, 2 ** 30),
+    table(several ? `Fullest, on ${held.worst_rank}: ${whole}` : whole, [
+      { title: "item", cell: (name) => [swatch(parts.indexOf(name)), name] },
+      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? format.gib(of(bar, name)) : "-") })),
+    ], parts),
+    several && found.layout.pp > bars.length ? el("p", { class: "note" }, `Of ${found.layout.pp} stages; those between the first and the last are alike.`) : null);
 }
 
 function time(found) {

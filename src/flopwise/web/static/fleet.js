@@ -3,9 +3,12 @@
 import { job } from "./api.js";
 import { questionPage } from "./asked.js";
 import { el, fill, fresh, table, tiles, band } from "./dom.js";
+import { fleetForm } from "./fleet_form.js";
 import * as format from "./format.js";
 
 const FILE = "fleet.yaml";
+/** How long after the last key the form follows the text. */
+const FOLLOWS_MS = 250;
 const FILES_TYPE = "application/vnd.flopwise.files+json";
 const FIELDS = [{ key: "scenarios", label: "Draws of demand, prices and interruptions", placeholder: "1000" }];
 const EXAMPLE = `name: two services and a fine-tuning
@@ -43,26 +46,33 @@ export function show(main) {
   return questionPage(main, {
     title: "Fleet", noun: "assess", fields: FIELDS, start: {}, files, button: "Assess",
     needs: () => Boolean(files[FILE]?.trim()),
-    empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Write or open a fleet file, and assess it; it takes seconds to minutes.")],
+    empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Add workloads and policies, or open a fleet file, and assess it; it takes seconds to minutes.")],
     before: (page) => editor(page),
     run: (noun, question, how) => assess(noun, { ...question, fleet: FILE }, how),
     draw: (found, place, question) => drawFleet(found, place, { ...question, fleet: FILE, files: { ...files } }),
   });
 }
 
-/** The fleet file as text: opened, dropped, or written; it stands in the link. */
+/** The fleet as a form and as text: opened, dropped, or written; it stands in the link. */
 function editor({ files }) {
   const id = fresh("fleet");
-  const text = el("textarea", { id, rows: "18", spellcheck: "false", value: files[FILE] ?? "", oninput: () => keep(text.value) });
-  text.value = files[FILE] ?? "";
   const keep = (value) => {
     files[FILE] = value;
     history.replaceState(null, "", `${location.pathname}${location.search}${value ? `#fleet=${encodeURIComponent(value)}` : ""}`);
   };
-  const open = (value) => { text.value = value; keep(value); };
+  let timer = 0;
+  const text = el("textarea", { id, rows: "18", spellcheck: "false", oninput: () => { keep(text.value); clearTimeout(timer); timer = setTimeout(form.refresh, FOLLOWS_MS); } });
+  text.value = files[FILE] ?? "";
+  const form = fleetForm({ text: () => text.value, write: (value) => { text.value = value; keep(value); } });
+  const open = (value) => { text.value = value; keep(value); form.refresh(); };
   const picker = el("input", { type: "file", accept: ".yaml,.yml,.json", "aria-label": "Open a fleet file", onchange: () => picker.files[0]?.text().then(open) });
-  return el("div", {}, el("div", { class: "field" }, el("label", { for: id }, "Fleet file (YAML)"), text), el("div", { class: "field" }, picker),
-    el("div", { class: "field" }, el("button", { type: "button", class: "quiet", onclick: () => open(EXAMPLE) }, "Write an example")));
+  const drop = el("div", {
+    class: "drop field", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
+    ondrop: (e) => { e.preventDefault(); drop.classList.remove("over"); e.dataTransfer.files[0]?.text().then(open); },
+  }, "Open or drop a fleet file: ", picker);
+  form.refresh();
+  return el("div", {}, drop, el("div", { class: "field" }, el("button", { type: "button", class: "quiet", onclick: () => open(EXAMPLE) }, "Write an example")),
+    form.element, el("details", { open: matchMedia("(min-width: 901px)").matches }, el("summary", {}, "The fleet as a file"), el("div", { class: "field" }, el("label", { for: id }, "Fleet file (YAML)"), text, el("small", {}, "A change here shows in the form, and the other way round; comments stay."))));
 }
 
 function drawFleet(found, place, question) {

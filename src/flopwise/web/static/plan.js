@@ -290,7 +290,7 @@ function ranked(rows, plan, pick, select) {
   return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, "Ranked plans"), search), place);
 }
 
-/** What was ruled out and why; any instance or GPU can be asked for. */
+/** What was ruled out and why; any instance or GPU can be asked for, and every one that is not ranked has its button. */
 function ruledOut(plan, question) {
   const place = el("div", { role: "status", "aria-live": "polite" });
   const known = el("datalist", { id: fresh("offers") });
@@ -298,27 +298,67 @@ function ruledOut(plan, question) {
     if (!known.children.length) Promise.all([names("instances", "instance"), names("gpus", "name")]).then((lists) => fill(known, lists.flat().map((name) => el("option", { value: name }))), () => {});
   };
   const field = el("input", { type: "text", "aria-label": "Instance or GPU", placeholder: "p5.48xlarge, h100 …", list: known.id, onfocus: suggest });
+
+  async function askAbout(name, limits) {
+    fill(place, el("p", { class: "status busy" }, `Asking about ${name} …`));
+    place.scrollIntoView({ block: "nearest" });
+    const rest = Object.fromEntries(Object.entries(question).filter(([key]) => !["gpu", "instance"].includes(key)));
+    const other = [question.gpu ?? []].flat().length ? ` The question is about ${[question.gpu].flat().join(", ")} only.` : "";
+    try {
+      const found = await ask("plan", { ...rest, ...limits, ...(service(plan) ? { simulate: false } : {}) });
+      const best = found.plans[0];
+      fill(place, el("p", {}, `${name} meets the targets: ${best.num_instances} x ${best.provider} ${best.instance} in ${format.seconds(best.seconds)} for ${format.usd(best.cost_usd)}` +
+        `${plan.plans.length ? `, against ${format.usd(plan.plans[0].cost_usd)} of plan 1` : ""}.${other}`));
+    } catch (problem) {
+      fill(place, el("p", {}, `${name}: ${problem.message}`), el("ul", {}, (problem.details?.reasons ?? []).map((reason) => el("li", {}, reason))));
+    }
+  }
+
   async function why() {
     const name = field.value.trim();
     if (!name) return;
-    fill(place, el("p", { class: "status busy" }, `Asking about ${name} …`));
     const gpu = (await names("gpus", "name").catch(() => [])).some((one) => one.toLowerCase().startsWith(name.toLowerCase()));
-    const rest = Object.fromEntries(Object.entries(question).filter(([key]) => !["gpu", "instance"].includes(key)));
-    try {
-      const found = await ask("plan", { ...rest, [gpu ? "gpu" : "instance"]: [name], simulate: false });
-      const best = found.plans[0];
-      fill(place, el("p", {}, `It meets the targets: ${best.num_instances} x ${best.provider} ${best.instance} in ${format.seconds(best.seconds)} for ${format.usd(best.cost_usd)}` +
-        `${plan.plans.length ? `, against ${format.usd(plan.plans[0].cost_usd)} of plan 1` : ""}.`));
-    } catch (problem) {
-      fill(place, el("p", {}, problem.message), el("ul", {}, (problem.details?.reasons ?? []).map((reason) => el("li", {}, reason))));
-    }
+    await askAbout(name, { [gpu ? "gpu" : "instance"]: [name] });
   }
   return el("section", { class: "card" }, el("h2", {}, "Why not …?"),
     el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, known, el("button", {}, "Ask")), place,
     plan.ruled_out.length ? table("Ruled out", [
       { title: "count", number: true, cell: (r) => format.fixed(r.count, 0) }, { title: "of", cell: (r) => r.unit },
       { title: "reason", cell: (r) => r.reason }, { title: "example", cell: (r) => r.example || "-" },
-    ], plan.ruled_out) : null);
+    ], plan.ruled_out) : null,
+    unranked(plan, (row) => {
+      const asked = [question.provider ?? []].flat();
+      if (!asked.length || asked.includes(row.provider)) return askAbout(`${row.provider} ${row.instance}`, { instance: [row.instance], provider: [row.provider] });
+      return fill(place, el("p", {}, `${row.provider} ${row.instance} is left out: the question is about ${asked.join(", ")} only.`));
+    }));
+}
+
+const AT_ONCE = 50;
+
+/** Every instance on offer that has no plan, with a button that asks why; listed once it is opened. */
+function unranked(plan, why) {
+  const place = el("div");
+  const search = el("input", { type: "search", "aria-label": "Filter the instances without a plan", placeholder: "Filter: h100, azure …", oninput: () => draw() });
+  let all = null;
+
+  function draw() {
+    const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = all.filter((row) => wanted.every((word) => `${row.provider} ${row.instance} ${row.accelerator}`.toLowerCase().includes(word)));
+    fill(place, table(`${Math.min(AT_ONCE, found.length)} of ${found.length} instances without a plan`, [
+      { title: "instance", kind: "name", cell: (row) => [row.instance, el("small", {}, row.provider)] },
+      { title: "GPUs", cell: (row) => `${format.plain(row.count)} x ${row.accelerator}` },
+      { title: "", cell: (row) => el("button", { type: "button", class: "quiet", "aria-label": `Why not ${row.provider} ${row.instance}?`, onclick: () => why(row) }, "Why not?") },
+    ], found.slice(0, AT_ONCE)));
+  }
+
+  async function list(event) {
+    if (!event.target.open || all) return;
+    const ranked = new Set(plan.plans.map((one) => `${one.provider} ${one.instance}`));
+    const offers = await facts("instances").catch(() => []);
+    all = [...new Map(offers.map((row) => [`${row.provider} ${row.instance}`, row])).entries()].filter(([key]) => !ranked.has(key)).map(([, row]) => row);
+    draw();
+  }
+  return el("details", { class: "noprint", ontoggle: list }, el("summary", {}, "Every instance without a plan"), search, place);
 }
 
 function assumed(plan) {

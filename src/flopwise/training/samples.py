@@ -11,12 +11,16 @@ from typing import Any
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
+from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
+from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
 from flopwise.facts.samples import ConvolutionLayer, TrainingSample
+from flopwise.facts.spec import SourceSpec
 from flopwise.ops.flops import causal_forward_flops
+from flopwise.ops.tensors import parameters
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
@@ -31,6 +35,10 @@ OF_BENCHMARKS = ("record_bytes", "batch", "precision", "achieved_frac")
 """What a workload has from the row of its benchmark alone."""
 TRAINING_PASSES = 3.0
 """Forward, and backward twice that."""
+WIDER_BY_SHARE = 2.0
+"""Spread of the interval where the achieved rate is a published share of the peak."""
+SHARE = "published share"
+"""Origin of a rate of which nothing but the share of the peak is known that published runs reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +121,21 @@ def workload_of_model(
     )  # fmt: skip
 
 
+def network_of_samples(model: Model | str, source: SourceSpec) -> SampledWorkload | None:
+    """What training `model` does for each sample, where that is known and layers of tokens are not; else None.
+
+    Raises:
+        SpecError: as `SourceSpec.model`.
+    """
+    facts = source.catalog
+    row = facts.sample(model) if isinstance(model, str) else None
+    named = source.model(model if row is None else row.model)
+    known = named.published is not None and named.published.sample_bytes and counted_flops(named, None)
+    if named.stacks or not (known or row):
+        return None
+    return workload_of_model(named, facts) if row is None else workload_of_sample(row, named, facts)
+
+
 def counted_flops(model: Model, tokens: int | None) -> float | None:
     """FLOP of training on one sample, counted or as the catalog has them; None where neither is known."""
     if model.stacks:
@@ -171,6 +194,28 @@ def device_rate(
     return share_rate(work, cluster, dtype)
 
 
+def rate_band(rate: DeviceRate, calibration: Calibration) -> ErrorBand:
+    """The error band of a rate that is no training estimate.
+
+    Source: data/intervals.json, `io`. Assumes: a published share of the peak is as much less certain as
+    `WIDER_BY_SHARE`.
+    """
+    band = error_band("io", calibration)
+    if rate.origin == SHARE:
+        return band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
+    return band
+
+
+def num_parameters(work: SampledWorkload) -> float | None:
+    """Parameters of the model that is trained; None where they are not known."""
+    model = work.model
+    if model is None:
+        return None
+    if model.stacks:
+        return float(parameters(model))
+    return None if model.published is None or model.published.parameters is None else float(model.published.parameters)
+
+
 def _training_rate(
     work: SampledWorkload, model: Model, cluster: Cluster, facts: Facts, batch: int, precision: str
 ) -> DeviceRate:
@@ -202,6 +247,6 @@ def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: f
         notes = (f"{work.name}: no layers are known; {100 * ASSUMED_FRAC:.0f} % of the peak is assumed (--efficiency)",)
     return DeviceRate(
         samples_per_s=taken * peak / work.flops_per_sample, peak_flops_per_s=peak,
-        precision=cluster.rates.peak_dtype(dtype), origin="given" if share is not None else "published share",
+        precision=cluster.rates.peak_dtype(dtype), origin="given" if share is not None else SHARE,
         notes=notes,
     )  # fmt: skip

@@ -1,0 +1,307 @@
+"""One training job of a network that is known by its samples: convolutional layers, or published figures alone.
+
+The step is that of `flopwise.training.samples` with gradients exchanged and weights updated; the run is as of any job.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from flopwise.cost.cluster import Cluster
+from flopwise.cost.collectives import all_reduce_s
+from flopwise.cost.convolutions import update_s, usable_precision
+from flopwise.cost.energy import device_watts
+from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import num_instances
+from flopwise.cost.rates import Rates
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+from flopwise.options import OptionError, Spec, changed_options
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
+from flopwise.training.run import StepRun, step_among_others
+from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory, state_bytes
+from flopwise.training.samples import (
+    REFERENCE_STACK,
+    TRAINING_PASSES,
+    DeviceRate,
+    SampledWorkload,
+    counted_flops,
+    device_rate,
+    num_parameters,
+    rate_band,
+)
+from flopwise.training.start import before_steps_s
+from flopwise.training.step import shown_message_s
+from flopwise.training.stragglers import STRAGGLERS, waiting_frac
+from flopwise.values import dataclass
+
+if TYPE_CHECKING:
+    from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+
+TF32 = "tf32"
+"""What runs in other formats where a device lacks it: `usable_precision`."""
+SAID_OF_SAMPLES = {"samples", "epochs", "global_batch", "micro_batch", "dp", "precision", "optimizer", "stack"}
+"""What can be said of training a network without layers of tokens, beside its machines and its run."""
+BUCKET_BYTES = 25 * 2**20
+"""Of gradients that are sent together: `bucket_cap_mb` of PyTorch's DistributedDataParallel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledJob:
+    """What is estimated: data-parallel steps, each of `micro_steps` passes on every device."""
+
+    recipe: SampledRecipe
+    cluster: Cluster
+    num_gpus: int
+    micro_steps: int = 1  # passes whose gradients are added up before a step
+    samples: float | None = None  # of the whole run; None: a step alone
+    conditions: Conditions = DEFAULT_CONDITIONS
+
+    @property
+    def samples_per_gpu(self) -> int:
+        """Samples of one step on each device."""
+        return self.recipe.batch * self.micro_steps
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step on all devices."""
+        return self.num_gpus * self.samples_per_gpu
+
+    @classmethod
+    def of(
+        cls, work: SampledWorkload, data: DataSpec, spec: TrainingSpec, machines: MachineSpec, run: RunConditionsSpec,
+        facts: Facts, gpus: int | None,
+    ) -> tuple[SampledJob, tuple[str, ...]]:  # fmt: skip
+        """The job that is asked about, and what was assumed of it.
+
+        Raises:
+            SpecError: batches that do not divide, a run without a length, or a choice that does not exist.
+        """
+        number = machines.num_gpus(gpus)
+        cluster = machines.cluster(number, facts)
+        if spec.dp not in (None, number):
+            raise OptionError("dp", f"{spec.dp}; {work.name} has a replica on each of the {number:,} devices")
+        recipe, notes = sampled_recipe(work, spec, facts, cluster.rates)
+        job, batch_note = _with_batches(cls(recipe=recipe, cluster=cluster, num_gpus=number), data, spec)
+        if data.samples is None and (named := [*changed_options(run), *(["epochs"] if data.epochs != 1 else [])]):
+            names = ", ".join(name.replace("_", " ") for name in named)
+            raise SpecError(f"{names}: of a whole run; give its length (--samples)")
+        conditions, run_notes = run.conditions(cluster, facts)
+        if data.samples is not None:
+            conditions = _with_start(conditions, job, data.samples, facts)
+            job, run_notes = replace(job, samples=data.samples * data.epochs), (*run_notes, *run.write_assumptions)
+        return replace(job, conditions=conditions), (*batch_note, *notes, *run_notes, *cluster.assumptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledEstimate:
+    """What a job takes; seconds of one step, samples of all devices per second, fractions to 1. None: not known."""
+
+    job: SampledJob
+    rate: DeviceRate  # of one device by itself
+    step_s: float
+    breakdown: tuple[tuple[str, float], ...]  # the lines add up to step_s
+    samples_per_s: float
+    samples_per_s_per_gpu: float
+    low: float  # of samples_per_s_per_gpu, 10 %
+    high: float  # 90 %
+    lower_bound_s: float
+    upper_bound_s: float
+    mfu_frac: float | None
+    bound: str | None
+    efficiency_frac: float  # of what as many devices by themselves would do
+    band: ErrorBand
+    run: StepRun | None
+    assumptions: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, job: SampledJob, facts: Facts) -> Self:
+        """Estimate one job.
+
+        Source: `device_rate`; gradients of `BUCKET_BYTES` summed by `all_reduce_s` behind the backward pass.
+        Assumes: the backward pass takes twice the forward; the host and the data keep up.
+        Raises: MissingFactError: a fact that the rate needs is not known; SpecError: the precision cannot be.
+        """
+        recipe, cluster, gpus = job.recipe, job.cluster, job.num_gpus
+        work = recipe.work
+        rate = device_rate(work, cluster, facts, batch=recipe.batch, precision=recipe.precision)
+        seconds, count = dict(rate.parts), num_parameters(work)
+        passes_s = job.micro_steps * (recipe.batch / rate.samples_per_s - seconds.get("update", 0.0))
+        forward_s = passes_s / TRAINING_PASSES
+        parts = {"forward": forward_s, "backward": passes_s - forward_s, "recompute": 0.0, "optimizer": 0.0}
+        if rate.parts and count is not None:
+            parts["optimizer"] = float(update_s(cluster.rates, count, recipe.optimizer.states))
+        message_s, notes = _message_s(job, count)
+        hidden_behind_s = parts["backward"] / job.micro_steps
+        parts["data_parallel"] = float(
+            shown_message_s(
+                message_s, hidden_behind_s, hide=recipe.stack.dp_overlap, first=1.0 / _buckets(count or 0.0),
+                contention=cluster.rates.value["train_contention"],
+            )
+        )  # fmt: skip
+        alone_s = passes_s + parts["optimizer"]
+        parts[STRAGGLERS] = float(waiting_frac(gpus, job.conditions.jitter_frac)) * sum(parts.values())
+        step_s, band = sum(parts.values()), rate_band(rate, facts.calibration)
+        per_gpu = job.samples_per_gpu / step_s
+        low, high = band.interval(per_gpu)
+        floor_s = _least_flops(work) * job.samples_per_gpu / rate.peak_flops_per_s
+        counted = counted_flops(work.model, None) if work.model is not None else None
+        mfu = None if counted is None else per_gpu * counted / rate.peak_flops_per_s
+        watts = _watts(job, parts, seconds)
+        return cls(
+            job=job, rate=rate, step_s=step_s, breakdown=tuple(parts.items()), samples_per_s=per_gpu * gpus,
+            samples_per_s_per_gpu=per_gpu, low=float(low), high=float(high), lower_bound_s=floor_s,
+            upper_bound_s=(alone_s + message_s + parts[STRAGGLERS]) / band.low,
+            mfu_frac=mfu, bound=_bound(parts, seconds),
+            efficiency_frac=alone_s / step_s, band=band, run=_run(job, parts, count, watts),
+            assumptions=(*rate.notes, *notes),
+        )  # fmt: skip
+
+
+def _least_flops(work: SampledWorkload) -> float:
+    """Operations that a sample's training has at least: without gradients of inputs, as far as layers are not known."""
+    if work.layers is not None:
+        return TRAINING_PASSES * sum(layer.flops for layer in work.layers) - work.layers[0].flops
+    counted = None if work.model is None else counted_flops(work.model, None)
+    return (TRAINING_PASSES - 1.0) / TRAINING_PASSES * (counted or 0.0)
+
+
+def _buckets(count: float) -> int:
+    return max(1, math.ceil(PARAMETER_BYTES * count / BUCKET_BYTES))
+
+
+def _message_s(job: SampledJob, count: float | None) -> tuple[float, tuple[str, ...]]:
+    """Seconds of summing gradients over all devices once, and what was assumed."""
+    if job.num_gpus == 1:
+        return 0.0, ()
+    if count is None:
+        return 0.0, ("its parameters are not known, so the time of exchanging gradients is not in the step",)
+    pieces = _buckets(count)
+    each = all_reduce_s(job.cluster.fabric, PARAMETER_BYTES * count / pieces, np.array([job.num_gpus]))
+    note = f"gradients in 32 bits, {pieces} messages a step behind the backward pass (DistributedDataParallel)"
+    return pieces * float(np.ravel(each)[0]), (note,)
+
+
+def _bound(parts: dict[str, float], seconds: dict[str, float]) -> str | None:
+    """What most of the step's time goes to; None where only the whole is known."""
+    if not seconds:
+        return None
+    moving = seconds["pointwise"] / (seconds["pointwise"] + seconds["convolutions"])
+    busy = parts["forward"] + parts["backward"]
+    shares = {
+        "compute": (1.0 - moving) * busy, "memory bandwidth": moving * busy + parts["optimizer"],
+        "communication": parts["data_parallel"],
+    }  # fmt: skip
+    return max(shares, key=lambda name: shares[name])
+
+
+def _watts(job: SampledJob, parts: dict[str, float], seconds: dict[str, float]) -> float | None:
+    """Mean draw of one device over the step, in W; None where its limit is not known. Source: `device_watts`."""
+    if job.cluster.accelerator.tdp_w is None:
+        return None
+    step_s, busy = sum(parts.values()), parts["forward"] + parts["backward"]
+    moving = seconds["pointwise"] / (seconds["pointwise"] + seconds["convolutions"]) if seconds else 0.0
+    memory_s = moving * busy + parts["optimizer"]
+    return float(
+        device_watts(
+            float(job.cluster.accelerator.figure("tdp_w")), (1.0 - moving) * busy / step_s, memory_s / step_s,
+            parts["data_parallel"] / step_s,
+        )
+    )  # fmt: skip
+
+
+def _run(job: SampledJob, parts: dict[str, float], count: float | None, watts: float | None) -> StepRun | None:
+    """The whole run, whose checkpoints hold weights and states; None without a length."""
+    if job.samples is None:
+        return None
+    steps = job.samples / job.global_batch
+    if steps < 1:
+        said = f"a run of {job.samples:,.0f} samples is shorter than the {job.global_batch:,} of one step"
+        raise SpecError(f"{said}; give a smaller global batch")
+    nbytes = (count or 0.0) * (PARAMETER_BYTES + state_bytes(job.recipe.optimizer))
+    one = step_among_others(parts, float(job.samples_per_gpu), job.conditions)
+    return StepRun.of_steps(steps, one, nbytes, job.cluster, job.num_gpus, job.conditions, watts)
+
+
+def refuse_options_of_tokens(work: SampledWorkload, *specs: Spec) -> None:
+    """Refuse what is said of a network without layers of tokens and means nothing to it.
+
+    Raises:
+        SpecError: names it.
+    """
+    said = {name for spec in specs for name in changed_options(spec)}
+    if wrong := sorted(said - SAID_OF_SAMPLES):
+        names = ", ".join(name.replace("_", " ") for name in wrong)
+        more = "; what storage it needs `flopwise io` says" if {"storage", "storage_bandwidth"} & said else ""
+        raise SpecError(f"{names}: of models with layers of tokens; {work.name} is trained by whole samples{more}")
+
+
+def sampled_recipe(
+    work: SampledWorkload, spec: TrainingSpec, facts: Facts, rates: Rates | None
+) -> tuple[SampledRecipe, tuple[str, ...]]:
+    """What a device does with one sample, and what was assumed; `rates`: of the device, None where none is named.
+
+    Raises:
+        SpecError: options that mean nothing to such networks, or a choice that does not exist.
+    """
+    precision = spec.precision
+    if "precision" not in changed_options(spec) and work.precision is not None:
+        runs = rates is None or work.precision in rates.peak or work.precision == TF32
+        precision = work.precision if runs else precision
+    recipe = SampledRecipe(
+        work=work, batch=1, precision=precision if rates is None else usable_precision(rates, precision),
+        optimizer=facts.optimizer(spec.optimizer), stack=facts.stack(spec.stack or REFERENCE_STACK),
+    )  # fmt: skip
+    return recipe, work.notes
+
+
+def usual_batch(recipe: SampledRecipe, device: Accelerator | None) -> tuple[SampledRecipe, str]:
+    """The recipe with the batch of the reference, as far as the device's memory goes, and why it is that one."""
+    usual = recipe.work.batch or 1
+    halves = [replace(recipe, batch=usual // 2**times) for times in range(usual.bit_length())]
+    chosen = next((one for one in halves if device is None or _fits(one, device)), halves[-1])
+    why = "as the reference trains it" if chosen.batch == usual else f"the most that fits of the reference's {usual:,}"
+    return chosen, f"batches of {chosen.batch:,} on each device, {why} (--micro-batch)"
+
+
+def _fits(recipe: SampledRecipe, device: Accelerator) -> bool:
+    """Whether a step is not known to need more memory than the device has."""
+    memory = sampled_memory(recipe, device.kind)
+    return memory is None or memory.total_bytes <= device.hbm_bytes
+
+
+def _with_batches(job: SampledJob, data: DataSpec, spec: TrainingSpec) -> tuple[SampledJob, tuple[str, ...]]:
+    """The job with its batches: as given; else the reference's on each device, as far as memory goes."""
+    micro, whole, device = spec.micro_batch, data.global_batch, job.cluster.accelerator
+    if whole is None:
+        if micro is not None:
+            return replace(job, recipe=replace(job.recipe, batch=micro)), ()
+        recipe, note = usual_batch(job.recipe, device)
+        return replace(job, recipe=recipe), (note,)
+    each, rest = divmod(whole, job.num_gpus)
+    if rest or not each:
+        raise OptionError("global_batch", f"{whole:,} does not divide over {job.num_gpus:,} devices")
+    if micro is not None and each % micro:
+        raise OptionError("micro_batch", f"{micro:,} does not divide the {each:,} samples of a device and step")
+    parts = [replace(job.recipe, batch=micro or each // n) for n in range(1, each + 1) if each % n == 0]
+    recipe = next((one for one in parts if micro or _fits(one, device)), parts[-1])
+    return replace(job, recipe=recipe, micro_steps=each // recipe.batch), ()
+
+
+def _with_start(conditions: Conditions, job: SampledJob, samples: float, facts: Facts) -> Conditions:
+    """The conditions with what is paid before the first step, of an epoch of `samples`."""
+    cluster, work, offer = job.cluster, job.recipe.work, job.cluster.offer
+    machines, nbytes = (
+        num_instances(job.num_gpus, max(1, cluster.gpus_per_node)),
+        work.record_bytes or work.sample_bytes,
+    )
+    layers = len(work.layers or ())
+    start_s = before_steps_s(job.recipe.stack.name, layers, samples * nbytes, machines, facts)
+    terms = None if offer is None else facts.terms_of(offer.provider, offer.instance)
+    return replace(conditions, start_s=float(start_s), terms=terms)

@@ -1,0 +1,224 @@
+"""What training answers of a network that is known by its samples, and the memory of its step as an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Any, Self
+
+from flopwise.cost.convolutions import ELEM_BYTES
+from flopwise.cost.intervals import error_band
+from flopwise.cost.memory_answer import MemoryAnswer, Remedy, fit_figures
+from flopwise.cost.money import unit_usd
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+from flopwise.pictures import BarPicture, Picture
+from flopwise.provenance import Kind
+from flopwise.results import Result, attributes, entries, interval, notes
+from flopwise.training.memory import memory_class
+from flopwise.training.sampled import SampledEstimate, SampledJob
+from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory
+from flopwise.units import (
+    HOUR_S,
+    format_count,
+    format_gib,
+    format_interval,
+    format_percent,
+    format_price,
+    format_seconds,
+    format_usd,
+)
+from flopwise.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SampledMemoryAnswer(MemoryAnswer):
+    """The memory of a step; `fits` is None where activations are not counted and the rest would fit."""
+
+    recipe: SampledRecipe
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, or that it is not known whether it does."""
+        if self.fits is not None or self.accelerator is None or self.usable_bytes is None:
+            return MemoryAnswer.verdict.__get__(self)  # type: ignore[no-any-return]  # a slot class has no super()
+        rest = f"{format_gib(self.per_gpu_bytes)} of {format_gib(self.usable_bytes)}"
+        return f"Weights, gradients and states take {rest}; activations are not known, so neither is whether it fits."
+
+
+def sampled_memory_answer(
+    recipe: SampledRecipe,
+    device: Accelerator | None,
+    num_gpus: int,
+    facts: Facts,
+    settings: tuple[tuple[str, str], ...],
+) -> SampledMemoryAnswer | None:  # fmt: skip
+    """The memory of one step against `device`; None where the parameters are not known."""
+    kind = "gpu" if device is None else device.kind
+    memory, model = sampled_memory(recipe, kind), recipe.work.model
+    if memory is None or model is None:
+        return None
+    band = error_band(memory_class(recipe.stack, "full", {}), facts.calibration)
+    capacity, total = None if device is None else float(device.hbm_bytes), memory.total_bytes
+    figures = fit_figures(total, band, device, capacity, memory.assumptions, floor=memory.floor_bytes)
+    fits = None if capacity is None else total <= capacity
+    if fits and not memory.counts_activations:
+        fits, figures["fits_probability"] = None, None
+    remedies = [] if fits is not False or capacity is None else _remedies(recipe, total, capacity, kind)
+    return SampledMemoryAnswer(
+        **figures, model=model, num_gpus=num_gpus, task="train", facts=facts,
+        items=tuple((name, size) for name, size in memory.items.items() if size), worst_rank="every rank", fits=fits,
+        quick=(), settings=settings, recipe=recipe, remedies=tuple(remedies),
+    )  # fmt: skip
+
+
+def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -> list[Remedy]:
+    """The largest smaller batch that fits, and products in 16 bits; where neither does, what saves most."""
+    batches = [recipe.batch // 2**halvings for halvings in range(1, recipe.batch.bit_length())]
+    changes = [(f"a batch of {batch:,} on each device", replace(recipe, batch=batch)) for batch in batches]
+    if ELEM_BYTES.get(recipe.precision) == PARAMETER_BYTES:
+        changes.append(("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
+    found = list[Remedy]()
+    for change, other in changes:
+        memory = sampled_memory(other, kind)
+        if memory is not None and memory.counts_activations:
+            left = memory.total_bytes
+            found.append(Remedy(change=change, saves_bytes=total - left, total_bytes=left, fits=left <= capacity))
+    enough = sorted((one for one in found if one.fits), key=lambda one: one.saves_bytes)
+    return enough[:2] or sorted(found, key=lambda one: -one.saves_bytes)[:1]
+
+
+def recipe_settings(recipe: SampledRecipe, micro_steps: int = 1) -> tuple[tuple[str, str], ...]:
+    """What one device does, as answers show it."""
+    added = f", gradients of {micro_steps} passes added up" if micro_steps > 1 else ""
+    return (
+        ("sample", recipe.work.sample),
+        ("batch", f"{recipe.batch:,} on each device{added}"),
+        ("recipe", f"{recipe.precision}, {recipe.optimizer.name}"),
+    )
+
+
+def job_settings(job: SampledJob) -> tuple[tuple[str, str], ...]:
+    """What an answer holds for."""
+    cluster = job.cluster
+    node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
+    return (
+        ("accelerators", f"{job.num_gpus:,} x {cluster.accelerator.name}, {node}"),
+        ("layout", f"dp {job.num_gpus:,}" if job.num_gpus > 1 else "1 GPU"),
+        *recipe_settings(job.recipe, job.micro_steps),
+        ("global batch", f"{job.global_batch:,} sample{'s' * (job.global_batch > 1)}"),
+        ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
+    )
+
+
+def format_samples(value: float) -> str:
+    """Samples a second: whole ones from a hundred on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SampledTrainAnswer(Result):
+    """The estimate and its memory; `fits` and `memory` are None where activations or parameters are not known."""
+
+    table = "breakdown"
+    estimate: SampledEstimate
+    memory: SampledMemoryAnswer | None
+    fits: bool | None
+    unit_usd: dict[str, float]  # of the run: an hour, a million samples, an epoch, a step
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: SampledJob, facts: Facts, assumptions: tuple[str, ...], epochs: float = 1.0) -> Self:
+        """The answer for one job, which goes `epochs` times through its data. Raises: as `SampledEstimate.of`."""
+        found = SampledEstimate.of(job, facts)
+        shown, run = job_settings(job), found.run
+        memory = sampled_memory_answer(job.recipe, job.cluster.accelerator, job.num_gpus, facts, shown)
+        costs = dict[str, float]()
+        if run is not None:
+            hours, millions = (run.start_s + run.seconds) / HOUR_S, (job.samples or 0.0) / 1e6
+            amounts = {"hour": hours, "million_samples": millions, "epoch": epochs, "step": run.steps}
+            costs = unit_usd(run.cost_usd, amounts)
+        unknown = ("its parameters are not known, and so is not the memory that it takes",)
+        noted = (*assumptions, *found.assumptions, *(unknown if memory is None else memory.assumptions))
+        return cls(
+            estimate=found, memory=memory, fits=None if memory is None else memory.fits, unit_usd=costs,
+            settings=shown, assumptions=tuple(dict.fromkeys(noted)),
+        )  # fmt: skip
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence: speed and what the run takes, or that it does not fit."""
+        found = self.estimate
+        if self.fits is False and self.memory is not None:
+            return self.memory.verdict
+        gpus, run = found.job.num_gpus, found.run
+        where = f"{gpus:,} x {found.job.cluster.accelerator.name}"
+        ends = format_interval(found.low * gpus, found.high * gpus, format_samples)
+        text = f"{where} train{'s' * (gpus == 1)} {format_samples(found.samples_per_s)} samples/s {ends}"
+        text += "" if found.mfu_frac is None else f", MFU {format_percent(found.mfu_frac)}"
+        text += f"{f', bound by {found.bound}' if found.bound else ''}."
+        if run is None:
+            return text
+        bounds, taken = self.run_ends(), list[str]()
+        for name, show in (("seconds", format_seconds), ("cost_usd", format_usd)):
+            value, least, most = getattr(run, name), bounds[f"{name}_low"], bounds[f"{name}_high"]
+            if value is not None and least is not None and most is not None:
+                taken.append(f"{show(value)} ({show(least)} to {show(most)})")
+        return f"{text} {format_count(found.job.samples or 0.0)} samples take {' and '.join(taken)}."
+
+    def run_ends(self) -> dict[str, float | None]:
+        """The ends of the 80 % intervals of time, cost and energy, which go with the throughput."""
+        run, band = self.estimate.run, self.estimate.band
+        found = {} if run is None else run.ends(band.low, band.high)
+        return {
+            f"{name}_{end}": None if ends is None else ends[place]
+            for name, ends in found.items()
+            for place, end in enumerate(("low", "high"))
+        }
+
+    def picture(self) -> Picture:
+        """The parts of a step."""
+        rows = [(name.replace("_", " "), seconds) for name, seconds in self.estimate.breakdown if seconds > 0]
+        return BarPicture(title=self.verdict, unit="seconds of a step", rows=rows)
+
+    def document(self) -> dict[str, Any]:
+        """The training estimate as the JSON that scripts rely on."""
+        found, job = self.estimate, self.estimate.job
+        return {
+            **attributes(
+                found,
+                "model=job.recipe.work.name gpu=job.cluster.accelerator.name job.num_gpus step_s samples_per_s "
+                "samples_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac bound efficiency_frac "
+                "rate_origin=rate.origin rate.precision",
+            ),
+            "breakdown": entries(found.breakdown, "seconds"),
+            "memory": None if self.memory is None else self.memory.document(),
+            "fits": self.fits,
+            "run": self._run_document(),
+            **attributes(
+                job, "recipe.batch micro_steps global_batch optimizer=recipe.optimizer.name cluster.usd_per_gpu_hour"
+            ),
+            "price_source": job.cluster.price_source or None,
+            "interval": interval(found.band),
+            **notes(self),
+        }
+
+    def _run_document(self) -> dict[str, Any] | None:
+        """The run as JSON; nothing without a length."""
+        run = self.estimate.run
+        if run is None:
+            return None
+        return {
+            "samples": self.estimate.job.samples,
+            **attributes(run, "steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
+            **attributes(run, "start_s start_usd start_joules"),
+            "unit_usd": self.unit_usd,
+            **self.run_ends(),
+            "breakdown": entries(run.breakdown, "seconds"),
+            **attributes(
+                run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"
+            ),
+            "interruptions": run.interruptions,
+        }

@@ -1,0 +1,66 @@
+"""The simulator is compiled once after each update, which takes seconds: begun when somebody opens a page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+
+from flopwise.web.pool import Progress, process_environment
+
+LINE = ("simulate", "Llama-3.1-8B", "--gpu", "h100", "--rate", "1", "--duration", "5s", "--json")
+"""A question that compiles what services are played with; the code is kept where processes that answer find it."""
+NEEDS = ("simulate",)
+"""Nouns that wait for it: each process would compile it again."""
+TOLD = "compiling the simulator, once after each update"
+NICE = 10
+BEAT_S = 0.5
+
+
+class SimulatorWarmUp:
+    """A process of low priority that has the simulator compiled; nothing where it is already."""
+
+    def __init__(self) -> None:
+        """Not begun."""
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._begun = 0.0
+
+    def begin(self) -> None:
+        """Begin, the first time that it is asked to."""
+        if self._task is None:
+            self._begun = time.monotonic()
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "flopwise", *LINE, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+            env=process_environment(),
+        )  # fmt: skip
+        with contextlib.suppress(AttributeError, OSError):  # not everywhere, or ended already
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
+        await self._process.wait()
+
+    async def ended(self, noun: str, progress: Progress | None) -> None:
+        """Wait for it where `noun` needs the simulator and it has begun; `progress` is told how long that takes."""
+        if self._task is None or noun not in NEEDS:
+            return
+        while not self._task.done():
+            if progress is not None:
+                waited_s = time.monotonic() - self._begun
+                progress(TOLD, waited_s, None, f"({waited_s:.0f} s)")
+            await asyncio.wait([self._task], timeout=BEAT_S)
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()

@@ -1,0 +1,175 @@
+"""Training of networks that are known by their samples: steps, memory and runs by hand, and published throughput."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import flopwise
+from flopwise.cli import main
+from flopwise.cost.convolutions import convolution_step_s
+from flopwise.cost.rates import rates
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.training.sampled_answer import SampledTrainAnswer
+from flopwise.training.sampled_memory import kept_sample
+from named import FACTS
+
+RESNET_50 = 25_557_032
+"""Parameters of ResNet-50."""
+
+
+def trained(model: str, **asked: Any) -> SampledTrainAnswer:
+    """The answer of `train`, which is of a network that is known by its samples."""
+    found: Any = flopwise.train(model, **asked)
+    assert isinstance(found, SampledTrainAnswer)
+    return found
+
+
+@pytest.mark.parametrize(("gpu", "published", "near"), [
+    ("A100-SXM-80", 2470.0, 0.10), ("V100-SXM2-16", 1200.0, 0.20), ("8xA100-SXM-80", 16621.0, 0.20),
+    ("8xV100-SXM2-16", 8322.0, 0.20), ("V100-SXM2-32", 1156.0, 0.20),
+])  # fmt: skip
+def test_resnet_50_trains_as_fast_as_published(gpu: str, published: float, near: float) -> None:
+    """NVIDIA DeepLearningExamples, PyTorch ResNet-50 v1.5, pytorch-21.03, mixed precision: DGX A100 and DGX-1.
+
+    None of these figures has made a constant.
+    """
+    found = trained("resnet50", gpu=gpu).estimate
+    gpus = found.job.num_gpus
+    assert found.rate.precision == "fp16"
+    assert found.low * gpus < published < found.high * gpus
+    assert found.samples_per_s == pytest.approx(published, rel=near)
+    assert found.lower_bound_s < found.job.global_batch / published < found.upper_bound_s
+
+
+def test_a_step_is_its_layers_twice_an_update_and_messages() -> None:
+    """Two passes of 128 images, one update of 25.6 M weights; a quarter of a gradient of 102 MB is a bucket."""
+    asked = {"gpu": "A100-SXM-80", "gpus": 16, "global_batch": 16 * 256, "micro_batch": 128}
+    found = trained("resnet50", **asked, network=1e8, optimizer="sgd-momentum").estimate
+    layers = FACTS.convolutions("ResNet-50")
+    assert layers is not None
+    device = rates(FACTS.accelerator("A100-SXM-80"))
+    once = convolution_step_s(device, layers, 128, "fp16")
+    passes = 2 * float(once.convolutions_s + once.pointwise_s)
+    parts = dict(found.breakdown)
+    assert parts["forward"] == pytest.approx(passes / 3, rel=1e-9)
+    assert parts["backward"] == pytest.approx(2 * passes / 3, rel=1e-9)
+    stream = device.read_bytes_per_s * device.value["pointwise_frac"]
+    assert parts["optimizer"] == pytest.approx(5 * 4 * RESNET_50 / stream + device.value["kernel_s"], rel=0.02)
+    # two nodes of eight: an eighth of the gradients crosses 0.1 GB/s of each GPU, half of it there, half of it back
+    crossing = 4 * RESNET_50 / 8 / 1e8
+    assert crossing - parts["backward"] / 2 < parts["data_parallel"] < 1.5 * crossing
+    assert found.step_s == pytest.approx(sum(parts.values()))
+    assert found.samples_per_s == pytest.approx(16 * 256 / found.step_s)
+    fast = trained("resnet50", **asked).estimate
+    assert fast.efficiency_frac > 0.95 > found.efficiency_frac
+
+
+def test_memory_is_states_and_what_layers_keep() -> None:
+    """SGD with momentum: 12 bytes a parameter and 2 of the copy in 16 bits; 21.7 M values an image of two bytes."""
+    found = trained("resnet50", gpu="A100-SXM-80", micro_batch=64, optimizer="sgd-momentum")
+    assert found.memory is not None
+    items = dict(found.memory.items)
+    assert items["weights"] == items["gradients"] == items["optimizer states"] == 4.0 * RESNET_50
+    assert items["weights in 16 bits"] == 2.0 * RESNET_50
+    layers = FACTS.convolutions("ResNet-50")
+    assert layers is not None
+    sample = kept_sample(layers)
+    assert items["activations"] == 64 * (2 * sample.elements + 8 * 64 * 56 * 56)
+    assert items["samples"] == 64 * 3 * 224 * 224 * (4 + 2)
+    assert items["gradients of activations"] == 2 * 64 * 64 * 112 * 112 * 2
+    allocated = sum(items.values()) - items["allocator, driver context and communicators"]
+    stack = FACTS.stack("fsdp-eager")
+    assert found.memory.per_gpu_bytes == pytest.approx(
+        allocated * (1 + stack.fragmentation_frac) + stack.context_bytes
+    )  # fmt: skip
+    plain = trained("resnet50", gpu="A100-SXM-80", micro_batch=64, precision="fp32").memory
+    assert plain is not None
+    assert dict(plain.items)["optimizer states"] == 8.0 * RESNET_50
+    assert "weights in 16 bits" not in dict(plain.items)
+    assert dict(plain.items)["activations"] == 64 * (4 * sample.elements + 8 * 64 * 56 * 56)
+    alone = flopwise.memory("resnet50", task="train", gpu="A100-SXM-80", micro_batch=64, optimizer="sgd-momentum")
+    assert alone.per_gpu_bytes == found.memory.per_gpu_bytes
+
+
+def test_batches_go_as_far_as_memory_and_what_does_not_fit_says_what_would() -> None:
+    small = trained("resnet50", gpu="RTX 2080")
+    assert small.fits
+    assert small.estimate.job.recipe.batch < 256
+    assert any("the most that fits of the reference's 256" in text for text in small.assumptions)
+    large = trained("resnet50", gpu="T4", micro_batch=512)
+    assert large.fits is False
+    assert "It would fit with a batch of 256 on each device" in large.verdict
+    added = trained("resnet50", gpu="RTX 2080", global_batch=512).estimate.job
+    assert added.global_batch == 512
+    assert added.micro_steps > 1
+
+
+def test_a_run_takes_its_steps_and_costs_its_hours() -> None:
+    """1,281,167 images, 90 times, at 2,048 a step: 56,301 steps."""
+    found = trained("resnet50", gpu="8xA100-SXM-80", samples=1_281_167, epochs=90, price=2.0)
+    run = found.estimate.run
+    assert run is not None
+    assert run.steps == pytest.approx(1_281_167 * 90 / 2048)
+    assert run.seconds == pytest.approx(run.steps * found.estimate.step_s, rel=1e-3)
+    assert run.cost_usd == pytest.approx(8 * 2.0 * (run.seconds + run.start_s) / 3600, rel=1e-6)
+    assert run.checkpoint_bytes == 12.0 * RESNET_50, "weights and the two states of Adam"
+    assert found.unit_usd["epoch"] == pytest.approx((run.cost_usd or 0.0) / 90)
+    ends = found.run_ends()
+    assert (ends["seconds_low"] or 0.0) < run.seconds < (ends["seconds_high"] or 0.0)
+
+
+@pytest.mark.parametrize(("model", "layers"), [
+    ("unet3d", True), ("cosmoflow", True), ("deepcam", False), ("tiramisu", False), ("sdxl", False), ("flux", False),
+])  # fmt: skip
+def test_what_io_knows_trains(model: str, layers: bool) -> None:
+    found, reads = trained(model, gpu="A100-SXM-80"), flopwise.io(model, gpu="A100-SXM-80", gpus=1)
+    assert (found.estimate.rate.origin == "layers") == layers
+    assert found.estimate.samples_per_s == pytest.approx(reads.rate.samples_per_s, rel=0.02)
+    assert found.estimate.low < found.estimate.samples_per_s_per_gpu < found.estimate.high
+    if not layers:
+        assert found.fits is not True, "activations are not known"
+
+
+def test_options_of_tokens_are_refused_by_name() -> None:
+    for asked in ({"seq": 512}, {"tp": 2, "gpus": 2}, {"lora": 8}, {"zero": 3}, {"tokens": 1e9}):
+        with pytest.raises(SpecError, match="of models with layers of tokens; resnet50 is trained by whole samples"):
+            flopwise.train("resnet50", gpu="h100", **asked)
+    with pytest.raises(SpecError, match="`flopwise io` says"):
+        flopwise.train("resnet50", gpu="h100", storage="s3")
+    with pytest.raises(SpecError, match="does not divide over 8"):
+        flopwise.train("resnet50", gpu="8xh100", global_batch=100)
+    with pytest.raises(SpecError, match="give its length"):
+        flopwise.train("resnet50", gpu="8xh100", mtbf="2h")
+    with pytest.raises(SpecError, match="shorter than the 2,048 of one step"):
+        flopwise.train("resnet50", gpu="8xh100", samples=1000)
+    with pytest.raises(MissingFactError, match="its parameters are not known"):
+        flopwise.memory("tiramisu", task="train", gpu="h100")
+    with pytest.raises(SpecError, match="explanations are of models with layers of tokens"):
+        flopwise.explain("train", "resnet50", gpu="h100")
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["train", "resnet50", "--gpu", "8xv100", "--samples", "1.28M", "--epochs", "90"], 0, "The run: 115 M samples"),
+    (["train", "flux", "--gpu", "h100"], 1, "WARNING: this does not fit the memory"),
+    (["train", "sdxl", "--gpu", "8xh100"], 0, "activations are not counted"),
+    (["memory", "resnet50", "--task", "train", "--gpu", "v100"], 0, "Fits 1 x V100-SXM2-16"),
+    (["train", "resnet50", "--gpu", "h100", "--explain"], 2, "explanations are of models"),
+])  # fmt: skip
+def test_the_command_line_shows_them(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == code
+    shown = "".join(capsys.readouterr())
+    assert said in shown
+    assert "e+0" not in shown
+
+
+def test_the_document_has_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "resnet50", "--gpu", "a100-80gb", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["samples_per_s"] == pytest.approx(found["global_batch"] / found["step_s"])
+    assert sum(part["seconds"] for part in found["breakdown"]) == pytest.approx(found["step_s"])
+    assert found["memory"]["fits"] is found["fits"] is True
