@@ -119,7 +119,7 @@ class RunEstimate(StepRun):
             InfeasibleError: interruptions leave no time for progress.
         """
         assert job.tokens is not None
-        nbytes = checkpoint_bytes(MemoryTable(job.model, job.recipe))
+        nbytes = checkpoint_bytes(memory_table(job.model, job.recipe))
         return cls.of_steps(
             job.tokens / job.recipe.useful_tokens, step_in_run(job, parts), nbytes, job.cluster,
             int(job.layout.num_gpus), job.conditions, watts, tokens=job.tokens,
