@@ -95,7 +95,7 @@ def test_kernels_under_a_power_limit_lose_the_clock_that_training_loses() -> Non
 
 
 def test_scans_run_at_half_the_rate_of_flash_attention_2() -> None:
-    """Mamba-2 (arXiv 2405.21060) figure 10: both kernels are of Ampere's instructions."""
+    """Mamba-2 (arXiv 2405.21060) figure 10; their kernels and FlashAttention-2 use Ampere instructions."""
     for chip in ("H100-SXM-80", "GB200"):
         table = rates(FACTS.accelerator(chip))
         trained = training_rates(table, FACTS.stack("megatron-te"))

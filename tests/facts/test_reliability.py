@@ -66,7 +66,7 @@ def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
     (tmp_path / "spot.csv").write_text(SPOT + "any,,0.5,0.5,hour,logs,2026-01-01\naws,,0.1,0.1,day,logs,2026-01-01\n")
     assert (
         load_facts(tmp_path).spot("vast", "L4").text
-        == "50 to 50 % of instances are taken back an hour (logs, 2026-01-01, medium confidence)"
+        == "50 to 50 % of instances are interrupted per hour (logs, 2026-01-01, medium confidence)"
     )
     assert load_facts(tmp_path).spot("aws", "B200").least_frac == 0.1
     assert load_facts(tmp_path).spot("aws", "L4") == FACTS.spot("aws", "L4"), (

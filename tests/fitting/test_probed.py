@@ -9,7 +9,7 @@ import pytest
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.measured import pooled_probe, probed_facts, read_measurements
+from flopwise.fitting.measured import Measurements, pooled_probe, probed_facts
 from flopwise.fitting.profile import MadeProfile
 from flopwise.probes.file import ProbedDevice
 from probed_cpu import DEVICE, FAMILY, NAME, cpu_probe, measurement
@@ -69,17 +69,17 @@ def test_several_probes_of_a_machine_count_as_their_medians(tmp_path: Path) -> N
         )
         files.append(tmp_path / f"probe-{number}.json")
         replace(cpu_probe(), measurements=slower).write(files[-1])
-    [pooled] = read_measurements(files).probed
+    [pooled] = Measurements.from_files(files).probed
     assert float(pooled.devices[0]["fp32_flops_per_s"]) == pytest.approx(90e9)
     assert float(pooled.devices[0]["hbm_bytes_per_s"]) == 20e9
     replace(cpu_probe(), host="another").write(files[2])
-    first, second = read_measurements(files).probed
+    first, second = Measurements.from_files(files).probed
     assert [float(one.devices[0]["fp32_flops_per_s"]) for one in (first, second)] == pytest.approx([95e9, 100e9])
 
 
 def test_a_probe_is_known_by_what_is_in_it_whatever_its_name_ends_in(tmp_path: Path) -> None:
     cpu_probe().write(tmp_path / "mine.csv")
-    [probed] = read_measurements([tmp_path / "mine.csv"]).probed
+    [probed] = Measurements.from_files([tmp_path / "mine.csv"]).probed
     assert probed.devices
 
 
@@ -88,7 +88,7 @@ def test_a_probe_without_a_product_says_that_no_device_is_made_of_it(tmp_path: P
     without = tuple(one for one in cpu_probe().measurements if one.name != "matmul")
     replace(cpu_probe(), measurements=without).write(tmp_path / "busy.json")
     with pytest.raises(SpecError, match=r"nothing to calibrate with: .*: no product or no copy was measured"):
-        MadeProfile.of(read_measurements([tmp_path / "busy.json"]), load_facts(), "busy", "2026-11-26")
+        MadeProfile.of(Measurements.from_files([tmp_path / "busy.json"]), load_facts(), "busy", "2026-11-26")
 
 
 def test_what_failed_in_one_probe_is_taken_from_the_others() -> None:

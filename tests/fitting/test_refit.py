@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts, read_measurements
+from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts
 from flopwise.fitting.profile import MadeProfile, own_band, own_coverage, predicted_figures, write_profile
 from flopwise.fitting.refit import Refit, no_worse, refits
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
@@ -111,7 +111,7 @@ def test_families_and_links_that_share_nothing_are_fitted_apart() -> None:
 
 def made(facts: Facts, tmp_path: Path, count: int) -> MadeProfile:
     rows = cpu_rows(facts, {"matmul_frac.bf16": 0.8}, count=count, noise=0.05)
-    given = read_measurements([write_rows(tmp_path / "runs.csv", rows)])
+    given = Measurements.from_files([write_rows(tmp_path / "runs.csv", rows)])
     return MadeProfile.of(given, facts, "learned", "2026-11-22")
 
 

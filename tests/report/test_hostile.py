@@ -62,11 +62,11 @@ class Tags(HTMLParser):
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
         self.links |= {value or "" for name, value in attrs if name in {"href", "src"}}
-        if tag not in {"meta", "rect", "path"}:
+        if tag not in {"meta", "rect", "path", "input"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in {"meta", "rect", "path"}:
+        if tag not in {"meta", "rect", "path", "input"}:
             assert self.open.pop() == tag
 
 

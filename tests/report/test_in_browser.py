@@ -56,6 +56,18 @@ def test_rows_are_records_on_a_phone_and_rows_on_a_screen(browser: Browser) -> N
     assert phone.locator("#s2 td").first.evaluate("c => getComputedStyle(c).fontWeight") == "600"
 
 
+def test_a_phone_shows_the_first_rows_of_a_table_until_all_are_wanted(browser: Browser) -> None:
+    rows = [(f"row {number}", "text") for number in range(9)]
+    made = Document("a", "b", [Section("All", (Table(["name", ""], rows, first=9),))])
+    phone, screen = (_page(browser, made, width) for width in (390, 1280))
+    assert screen.get_by_text("row 8").is_visible()
+    assert not screen.get_by_text("all 9 rows").is_visible()
+    assert printed_pages(phone) == 1
+    assert [phone.get_by_text(f"row {number}").is_visible() for number in (3, 4, 8)] == [True, False, False]
+    phone.get_by_text("all 9 rows").click()
+    assert phone.get_by_text("row 8").is_visible()
+
+
 def test_what_is_folded_opens_and_is_not_printed(browser: Browser) -> None:
     rows = [(f"row {number}", "text") for number in range(400)]
     open_table = Document("a", "b", [Section("All", (Table(["name", ""], rows, first=400),))])

@@ -47,7 +47,7 @@ def test_plans_on_spot_take_as_long_as_the_estimate_says() -> None:
         assert found is not None
         assert found.seconds == pytest.approx(chosen.seconds, rel=1e-9)
         assert found.mtbf_s < 150 * 86400  # 264 days without interruptions, on eight GPUs
-    assert any("taken back" in sentence for sentence in made.assumptions)
+    assert any("are interrupted per" in sentence for sentence in made.assumptions)
 
 
 def test_checkpoints_as_a_workload_says_make_spot_runs_longer() -> None:

@@ -61,7 +61,7 @@ def calibrate(
     from flopwise.errors import SpecError
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.profiles import checked_name
-    from flopwise.fitting.measured import read_measurements
+    from flopwise.fitting.measured import Measurements
     from flopwise.fitting.profile import MadeProfile, refuse_taken_name, write_profile
     from flopwise.observations.observation import OBSERVATION_FILE
 
@@ -82,7 +82,7 @@ def calibrate(
             raise SpecError(f"{', '.join(strays)}: say nothing without the model that the deployment serves")
         if seen := next((p for p in paths if p.is_dir() or p.name == OBSERVATION_FILE), None):
             raise SpecError(f"{seen} is an observation of a service: say what it serves (--model) and on what (--gpu)")
-        given = read_measurements(paths)
+        given = Measurements.from_files(paths)
         chosen = free(name or Path(given.files[0]).stem)
         made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:

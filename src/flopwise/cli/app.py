@@ -119,8 +119,8 @@ class LazyGroup(click.Group):
             raise _ReaderGoneError from gone
         except click.NoSuchOption as slip:
             if slip.ctx is not None and slip.ctx is not ctx and (others := self._owners(slip.option_name, ctx)):
-                slip.message = f"No such option {slip.option_name!r}; it is one of {' and '.join(others)}"
-                slip.possibilities = None
+                message = f"No such option {slip.option_name!r}; it is one of {' and '.join(others)}"
+                raise click.NoSuchOption(slip.option_name, message, ctx=slip.ctx) from None
             raise
         except InfeasibleError as failure:
             if ctx.meta.get("flopwise.form") == "json" and not ctx.meta.get("flopwise.emitted"):

@@ -66,8 +66,8 @@ class SpotRecord:
     @property
     def share(self) -> str:
         """What is taken for granted."""
-        each = "an hour" if self.period == "hour" else f"a {self.period}"
-        return f"{100 * self.least_frac:.0f} to {100 * self.most_frac:.0f} % of instances are taken back {each}"
+        low, high = 100 * self.least_frac, 100 * self.most_frac
+        return f"{low:.0f} to {high:.0f} % of instances are interrupted per {self.period}"
 
     @property
     def text(self) -> str:

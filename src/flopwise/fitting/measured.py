@@ -50,34 +50,36 @@ class Measurements:
     probed: tuple[ProbedFacts, ...]
     files: tuple[str, ...]
 
+    @classmethod
+    def from_files(cls, files: Sequence[Path]) -> Measurements:
+        """Read every file; a name without an ending that is no file is that of a recorded run.
 
-def read_measurements(files: Sequence[Path]) -> Measurements:
-    """Read every file; a name without an ending that is no file is that of a recorded run.
-
-    Raises:
-        SpecError: one is broken, or neither a probe nor a measurement file; no file is given.
-        UnknownNameError: no such run.
-    """
-    if not files:
-        raise SpecError("no measurements are given; name a probe's file, or a CSV file as `flopwise backtest` reads it")
-    rows: list[MeasuredRow] = []
-    probes = defaultdict[tuple[object, ...], list[tuple[str, Probe]]](list)
-    for file in files:
-        if not file.suffix and not file.exists():
-            rows += _recorded_rows(str(file))
-        elif file.suffix.lower() == ".json" or _is_json(file):
-            probe = Probe.from_file(file)
-            machine = (probe.host, probe.backend, *((one.id, one.name, one.threads) for one in probe.devices))
-            probes[machine].append((str(file), probe))
-        else:
-            kind, own = _csv_rows(file)
-            rows += (MeasuredRow(kind.name, row, str(file)) for row in own)
-    probed: list[ProbedFacts] = []
-    for same in probes.values():
-        found = probed_facts(pooled_probe([probe for _, probe in same]))
-        probed.append(found)
-        rows += (MeasuredRow("kernels", row, ", ".join(name for name, _ in same)) for row in found.rows)
-    return Measurements(rows=tuple(rows), probed=tuple(probed), files=tuple(map(str, files)))
+        Raises:
+            SpecError: one is broken, or neither a probe nor a measurement file; no file is given.
+            UnknownNameError: no such run.
+        """
+        if not files:
+            raise SpecError(
+                "no measurements are given; name a probe's file, or a CSV file as `flopwise backtest` reads it"
+            )
+        rows: list[MeasuredRow] = []
+        probes = defaultdict[tuple[object, ...], list[tuple[str, Probe]]](list)
+        for file in files:
+            if not file.suffix and not file.exists():
+                rows += _recorded_rows(str(file))
+            elif file.suffix.lower() == ".json" or _is_json(file):
+                probe = Probe.from_file(file)
+                machine = (probe.host, probe.backend, *((one.id, one.name, one.threads) for one in probe.devices))
+                probes[machine].append((str(file), probe))
+            else:
+                kind, own = _csv_rows(file)
+                rows += (MeasuredRow(kind.name, row, str(file)) for row in own)
+        probed: list[ProbedFacts] = []
+        for same in probes.values():
+            found = probed_facts(pooled_probe([probe for _, probe in same]))
+            probed.append(found)
+            rows += (MeasuredRow("kernels", row, ", ".join(name for name, _ in same)) for row in found.rows)
+        return Measurements(rows=tuple(rows), probed=tuple(probed), files=tuple(map(str, files)))
 
 
 def _is_json(file: Path) -> bool:

@@ -164,10 +164,11 @@ def _spot_and_api_risks(row: Allotment, chosen: ChosenWorkload, fleet: SolvedFle
         record, hours = fleet.facts.spot(row.provider, row.gpu), row.count * min(row.hours_per_month, HOURS_PER_MONTH)
         expected, rework = record.interruptions_per_s * HOUR_S * hours, fleet.platform.rules.scenarios.rework_hours
         each = max(chosen.option.candidate.seconds / HOUR_S, 1e-9)
+        many = f"{expected:.2g} interruption{'s'[: f'{expected:.2g}' != '1']}"
         yield Risk(
             kind="interruption", workload=row.workload, probability=-math.expm1(-expected),
             impact=min(1.0, rework / each) if chosen.job.trains else 1 / row.count,
-            evidence=f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {record.share}, "
+            evidence=f"{many} expected in {hours:,.1f} instance hours a month: {record.share}, "
             f"{record.confidence} confidence",
             mitigation="checkpoints; on demand as the fallback when spot capacity is gone",
         )  # fmt: skip

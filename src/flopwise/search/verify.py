@@ -194,7 +194,7 @@ class Simulator:
         """A batch job, as `flopwise serve --requests` simulates it; its means are kept in `means`."""
         workload, replicas = self.workload, int(option.found.replicas[row])
         assert workload.requests is not None
-        traffic = batch_traffic(workload, workload.requests, self.seed)
+        traffic = batch_traffic(workload, int(workload.requests), self.seed)
         means, run = finite_run(option.job(row), traffic, replicas, workload.facts)
         self.means[_run_key(option, row)] = means
         simulated = min(replicas, len(run.totals.busy_ps))
@@ -431,7 +431,7 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
 def _with_means(found: Deployments, row: int, means: RunMeans, output_tokens: float) -> Deployments:
     """Deployments whose `row` has the pace and the mean latencies that a simulated batch job gave."""
     names = ("ttft_s", "tpot_s", "e2e_s", "requests_per_s", "tokens_per_s")
-    columns = {name: np.array(getattr(found, name)) for name in names}
+    columns: dict[str, Any] = {name: np.array(getattr(found, name)) for name in names}
     columns["tokens_per_s"][row] *= means.requests_per_s / float(columns["requests_per_s"][row])
     columns["requests_per_s"][row] = means.requests_per_s
     columns["ttft_s"][row], columns["tpot_s"][row] = means.ttft_s, means.tpot_s
