@@ -531,19 +531,20 @@ class _TablesTogether:
             first, left = first + one.batch.size, left + one.num_layouts
         rows = np.concatenate(gather, axis=1)
 
-        def table(columns: Iterable[Floats]) -> Floats:
+        def table(columns: Iterable[Any]) -> Floats:
             flat = [np.broadcast_to(column, one.batch.shape) for column, one in zip(columns, sized, strict=True)]
             return np.concatenate(flat)[rows]
 
         unread = np.float64(np.nan)
         step = StepTime(*(unread for _ in StepTime._fields))
-        mixed = step._replace(seconds=table(one.mixed.seconds for one in steady))
-        decode = step._replace(
-            seconds=table(one.decode.seconds for one in steady), floor_s=table(one.decode.floor_s for one in steady)
-        )
-        loops = Steady(*(unread for _ in Steady._fields[:-2]), decode=decode, mixed=mixed)._replace(
+        loops = Steady(
+            ttft_s=unread, tpot_s=unread, requests_per_s=unread, output_tokens_per_s=unread,
             batch=table(one.batch for one in steady), added_s=table(one.added_s for one in steady),
             prefill_share=table(one.prefill_share for one in steady),
+            decode=step._replace(
+                seconds=table(one.decode.seconds for one in steady), floor_s=table(one.decode.floor_s for one in steady)
+            ),
+            mixed=step._replace(seconds=table(one.mixed.seconds for one in steady)),
         )  # fmt: skip
         degrees = {name: table(np.asarray(getattr(one.job.layout, name)) for one in sized)[:1] for name in DEGREES}
         job = sized[0].job
@@ -553,9 +554,10 @@ class _TablesTogether:
         )  # fmt: skip
         return cls(curves, rows, np.concatenate(place))
 
-    def rows(self, table: Floats) -> Floats:
+    def rows(self, table: Any) -> Floats:
         """The rows of a table in their order."""
-        return np.broadcast_to(table, self.gather.shape).ravel()[self.place]
+        found: Floats = np.broadcast_to(table, self.gather.shape).ravel()[self.place]
+        return found
 
 
 def _arriving_columns(

@@ -228,22 +228,6 @@ def serving_options(
     ]  # fmt: skip
 
 
-def cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
-    """Of the ways to buy the same deployments the cheapest, the first of equals; of batch jobs all of them.
-
-    Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
-    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides.
-    """
-    best: dict[int, ServingOption] = {}
-    for option in options:
-        if option.workload.task == "batch":
-            return list(options)
-        kept = best.setdefault(id(option.shared), option)
-        if option.priced.usd_per_hour < kept.priced.usd_per_hour:
-            best[id(option.shared)] = option
-    return [option for option in options if best[id(option.shared)] is option]
-
-
 def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:
     """How the machines are billed."""
     terms: PurchaseTerms | None = workload.facts.terms_of(priced.offer.provider, priced.offer.instance)
