@@ -45,7 +45,10 @@ class SimulatorWarmUp:
         await self._process.wait()
 
     async def ready(self, noun: str, progress: Progress | None) -> None:
-        """Return once `noun` may be asked: after it, where that needs the simulator and it has begun; `progress` is told how long that takes."""
+        """Return once `noun` may be asked: after it, where that needs the simulator and it has begun.
+
+        `progress` is told how long that takes.
+        """
         if self._task is None or noun not in NEEDS:
             return
         while not self._task.done():
