@@ -44,7 +44,6 @@ class SharedEstimates:
     """What does not depend on how machines are bought: one for all ways to buy the same deployments."""
 
     odds: dict[Hashable, ByTarget] = field(default_factory=dict)  # by targets
-    bands: dict[str, ErrorBand] = field(default_factory=dict)  # by quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ class ServingOption(PlanOption):
     @property
     def bands(self) -> dict[str, ErrorBand]:
         """The error bands of the first token, of each further one, and of the throughput."""
-        bands = self.shared.bands
+        bands = self.found.bands
         if not bands:
             job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
             bands["ttft"], bands["throughput"] = serving_band(job, "ttft"), serving_band(job, "throughput")
