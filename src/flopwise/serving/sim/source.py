@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
 from flopwise.serving.sim.profiles import PROFILE
-from flopwise.serving.spec import LENGTH, DrawnLengthsSpec, RequestSpec
+from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec, SessionsSpec
 from flopwise.values import dataclass
 
 DEFAULT_ARRIVALS = "poisson"
@@ -54,15 +54,10 @@ class Traffic(Spec):
         "hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.")
     users: int | None = _traffic("--users", options.BATCH,
         "A closed loop of this many users, who ask again after each answer.")
-    think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Of users: the pause before they ask again; of sessions: on average.",
-        default=0.0)
-    turns: int | str | None = _traffic("--turns", LENGTH,
-        "Turns of a session, as --input; the prompt of each contains all turns before it.")
-    tool_share: float | None = _traffic("--tool-share", options.FRACTION_OR_ZERO,
-        "Share of later turns that follow a tool call, not a person (default: none).")
-    tool_pause: float | None = _traffic(
-        "--tool-pause", options.SECONDS_OR_ZERO, "How long a tool takes on average.")
+    think_s: float = same(SessionsSpec, "think_s", default=0.0)
+    turns: int | str | None = same(SessionsSpec, "turns")
+    tool_share: float | None = same(SessionsSpec, "tool_share")
+    tool_pause: float | None = same(SessionsSpec, "tool_pause")
     together: bool = _traffic(
         "--together", options.FLAG,
         "All users begin at the same instant, even if their requests are alike.", default=False)
