@@ -242,7 +242,7 @@ MIXTRAL = load_model("Mixtral-8x22B")
 """56 layers, 8 experts of 3 x 6,144 x 16,384, two of them for a token; 48 heads and 8 key-value heads of 128."""
 
 
-def one_layer(stack: str, tokens: int, *, ranks_per_expert: int | None = None, **degrees: int) -> dict[str, float]:
+def one_layer(stack: str, tokens: int, *, ranks_per_expert: int | None = None, **degrees: Any) -> dict[str, float]:
     """Seconds of the step's lines, of one micro-batch of `tokens` without a pipeline, on one node."""
     recipe = recipe_with(seq_len=tokens, global_batch=degrees.get("dp", 1), stack=stack)
     recipe = replace(recipe, ranks_per_expert=ranks_per_expert)

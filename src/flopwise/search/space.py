@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
+from flopwise.ops.types import Floats
 from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
 from flopwise.training.stages import FULL, cuts_alike
@@ -241,7 +242,7 @@ def powers_of_two(most: int) -> Column:
 def layouts(
     limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
     recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
-    spans: NDArray[np.float64] | None = None,
+    spans: Floats | None = None,
 ) -> Space:  # fmt: skip
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
@@ -262,8 +263,8 @@ def layouts(
     i, d, dp, gpus = i[pair], d[pair], replicas[r], gpus[pair, r]
     batch = limits.global_batch % (dp * inner.micro_batch[i]) == 0
     ruled_out["the global batch does not divide into dp x micro-batch"] = int((~batch).sum())
-    spans = inner.ep * 1.0 if spans is None else spans
-    experts = (dp * inner.cp[i]) % spans[i] == 0 if limits.experts > 1 else np.ones_like(batch)
+    span = np.broadcast_to(np.asarray(inner.ep if spans is None else spans, dtype=float), inner.ep.shape)
+    experts = (dp * inner.cp[i]) % span[i] == 0 if limits.experts > 1 else np.ones_like(batch)
     ruled_out["ep does not divide the ranks that share experts"] = int((batch & ~experts).sum())
     kept = np.flatnonzero(batch & experts)
     micros = max(1, ascending(inner.micro_batch).size)  # the fastest axis of `inner`: side by side on a mesh
@@ -276,7 +277,7 @@ def layouts(
     pipelines = pipelines or Pipelines()
     if pipelines.interleaved:
         _count_uneven(limits, inner, degrees, meshes, ruled_out)
-    families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, spans))
+    families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, span))
     return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
 
 

@@ -267,9 +267,9 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             sinks = isinstance(group[0], Attend) and group[0].sinks
             eager = sinks and not context.software.fused_sinks
             passes = 1.0 if context.fuses else eager_passes(group[0])[part is not work]
-            seconds, memory_s, *floors = _seconds(part, dtype, context, eager=eager, passes=passes)
-            whole_s = seconds + unpack_s, memory_s + unpack_s
-            yield BlockKernel(part, dtype, part is work, attends, *whole_s, *floors, recomputed_modules(group))
+            seconds, memory_s, peak_s, traffic_s = _seconds(part, dtype, context, eager=eager, passes=passes)
+            modules, seconds, memory_s = recomputed_modules(group), seconds + unpack_s, memory_s + unpack_s
+            yield BlockKernel(part, dtype, part is work, attends, seconds, memory_s, peak_s, traffic_s, modules)
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
 
@@ -309,9 +309,18 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 work = Work(
                     name=f"{item.name}/{what}{suffix}", kind="gather", in_elems=read * elems, out_elems=written * elems
                 )
-                seconds, memory_s, *floors = _seconds(work, "bf16", context)
-                moe = frozenset({"moe"})
-                yield BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, *floors, moe)  # noqa: FBT003
+                seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context)
+                yield BlockKernel(
+                    work,
+                    "bf16",
+                    not suffix,
+                    False,
+                    seconds,
+                    memory_s,
+                    peak_s,
+                    traffic_s,
+                    frozenset({"moe"}),  # noqa: FBT003
+                )
 
 
 EAGER_BYTES = {
@@ -433,8 +442,8 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
     elems = context.tokens * words * context.software.loss_bytes / 2.0 / context.act_bytes
     for name in ("loss", f"loss{GRADIENT}"):
         work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
-        seconds, memory_s, *floors = _seconds(work, "bf16", context)
-        yield BlockKernel(work, "bf16", name == "loss", False, seconds, memory_s, *floors)  # noqa: FBT003
+        seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context)
+        yield BlockKernel(work, "bf16", name == "loss", False, seconds, memory_s, peak_s, traffic_s)  # noqa: FBT003
 
 
 def _seconds(

@@ -318,7 +318,8 @@ class MemoryTable:
         base, embedding = gathered * 0.0, elements(stack.before)
         ends: tuple[Floats, Floats] = (zero, zero)
         if lora is not None:
-            base = layer_prefix_bytes(self.model, lora.base, tp, ep, expert_tp=split.expert_tp)
+            cut = np.broadcast_to(np.asarray(self.recipe.expert_tp(tp, ep)), n)
+            base = layer_prefix_bytes(self.model, lora.base, tp, ep, expert_tp=cut)
             ends = self._frozen_ends(lora, split)
             extra, none = extra_items(self.model, lora), [zero for _ in stack.kinds]
             counts |= {
