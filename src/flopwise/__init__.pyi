@@ -42,7 +42,7 @@ from flopwise.serving.sim.elasticity import AutoscaleAnswer
 from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.source import Traffic, Traffic as Traffic
-from flopwise.serving.spec import BatchRequest, RequestSpec, Scheduling, ServingSpec, StartSpec, TechniqueRequest
+from flopwise.serving.spec import BatchRequest, RequestSpec, Scheduling, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
 from flopwise.shapes.answer import ShapeAnswer
 from flopwise.storage.bandwidth import StorageAnswer
 from flopwise.storage.spec import SampleSpec, StorageRequest
@@ -843,6 +843,11 @@ def serve(
     rate: float | None | str = ...,
     concurrency: int | None | str = ...,
     requests: int | None | str = ...,
+    turns: int | str | None = ...,
+    think_s: float | str = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
+    kv_stores: str | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -897,7 +902,8 @@ def serve(
     calibration: str | None = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
-    **specs: RequestSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
+    think: float | str = ...,
+    **specs: RequestSpec | SessionsSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeAnswer:
     """Latency, throughput, memory, energy and price of serving a model.
 
@@ -914,6 +920,11 @@ def serve(
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
         requests: Total number of requests, of a batch job or instead of a duration.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -989,6 +1000,11 @@ def serve_sweep(
     rate: float | None | str = ...,
     concurrency: int | None | str = ...,
     requests: int | None | str = ...,
+    turns: int | str | None = ...,
+    think_s: float | str = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
+    kv_stores: str | None = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1043,7 +1059,8 @@ def serve_sweep(
     calibration: str | None = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
-    **specs: RequestSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
+    think: float | str = ...,
+    **specs: RequestSpec | SessionsSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeSweep:
     """Estimates of serving along an axis, with the point from which more load only waits.
 
@@ -1056,6 +1073,11 @@ def serve_sweep(
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
         requests: Total number of requests, of a batch job or instead of a duration.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.

@@ -74,3 +74,9 @@ def test_a_judgement_is_written_as_a_report(tmp_path: Path, capsys: pytest.Captu
     assert workload["reasons"][0].split(",")[0][:30] in text.replace("\\", "")
     assert cli.main(["check", str(file), "-o", str(file)]) == 2
     assert "is a file" in capsys.readouterr().err
+
+
+def test_a_table_alone_is_refused_with_where_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "have.csv").write_text("name,instance,count,hours\napi,g4dn.xlarge,3,730\n", encoding="utf-8")
+    assert cli.main(["check", str(tmp_path / "have.csv")]) == 2
+    assert "a table of machines goes with --existing" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts
 from flopwise.fitting.profile import MadeProfile, own_band, own_coverage, predicted_figures, write_profile
 from flopwise.fitting.refit import Refit, no_worse, refits
+from flopwise.training.estimate import training_band
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
 
@@ -134,6 +135,25 @@ def test_errors_left_out_become_the_interval_of_that_device_alone(learned: MadeP
     assert bands[f"training@{FAMILY}"].high == pytest.approx(errors.interval)
     assert bands[f"training@{FAMILY}"].rows == 12
     assert bands["training.dense"] == load_facts().calibration.errors["training.dense"]
+
+
+@pytest.mark.usefixtures("facts")
+def test_an_interval_of_own_runs_is_as_wide_as_measured_on_their_stack_and_wider_on_others(
+    learned: MadeProfile,
+) -> None:
+    [errors] = learned.profile.errors
+    assert errors.interval is not None
+    write_profile(learned, force=True)
+    facts = load_facts(None, "learned")
+    row = cpu_rows(facts, {}, count=1)[0]
+    assert errors.stacks == (row["software"],)
+    factors = {}
+    for software in (row["software"], "unsloth"):
+        [figure], _ = predicted_figures([MeasuredRow("training", row | {"software": software}, "r.csv")], facts)
+        assert figure.job is not None
+        factors[software] = training_band(figure.job).high
+    assert factors[row["software"]] == pytest.approx(errors.interval)
+    assert factors["unsloth"] > errors.interval * 1.01
 
 
 def test_with_few_rows_the_wide_interval_stays(facts: Facts, tmp_path: Path) -> None:

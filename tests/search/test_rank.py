@@ -293,7 +293,7 @@ def test_ways_to_buy_share_what_prices_do_not_change(targets: dict[str, Any], mo
     }
     shared = planned(workload)
     monkeypatch.setattr(serving_option.ServingOption, "alike", None)
-    monkeypatch.setattr(plan_serving, "cheapest_ways", list)
+    monkeypatch.setattr(plan_serving, "_cheapest_ways", list)
     apart = planned(workload)
     for name in ("plans", "front", "fronts", "misses", "target_costs", "ruled_out", "levers"):
         assert getattr(shared, name) == getattr(apart, name), name

@@ -118,10 +118,10 @@ def test_a_run_that_turns_bad_is_told_once_it_lasts(recorded: str) -> None:
     assert 1800 + 120 < turned < 1800 + 600
 
 
-def _window(job: dict[str, float] | None = None, **device: float) -> Window:
+def _window(**device: float) -> Window:
     """Two devices that do the same for five minutes."""
     devices = {"0": device, "1": device}
-    return Window([WatchReading(at_s=10.0 * n, devices=devices, job=job or {}) for n in range(31)])
+    return Window([WatchReading(at_s=10.0 * n, devices=devices) for n in range(31)])
 
 
 def test_a_power_limit_is_no_throttling_and_heat_is() -> None:

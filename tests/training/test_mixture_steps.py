@@ -21,13 +21,15 @@ from flopwise.ops.backward import backward_works
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
+from flopwise.options import OptionError
 from flopwise.training.blocks import added_grad_bytes
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
-from flopwise.training.layer_sums import fine_bytes
+from flopwise.training.layer_sums import FINE, kept_bytes
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.schedules import schedule_code
+from flopwise.training.spec import TrainingSpec
 from named import FACTS, recipe_with
 
 H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
@@ -143,10 +145,10 @@ def test_fine_recompute_keeps_what_its_report_says() -> None:
         for k, v in trace_items(layer.items, Setting(shape=Shape(batch=1, query=1, context=1)), width).kept.items()
     }
     shape = Shape(batch=1, query=1, context=1)
-    kept = float(fine_bytes(layer, width, shape, Split(), 2.0, eight_bits=False))
+    kept = float(kept_bytes(layer, width, shape, Split(), 2.0, modules=FINE))
     gone = sum(whole[f"attention/attend/{x}"] for x in "qkv") + whole["experts/act"] + whole["experts/down_proj"]
     assert kept < sum(whole.values()) - gone
-    narrow = float(fine_bytes(layer, width, shape, Split(), 2.0, eight_bits=True))
+    narrow = float(kept_bytes(layer, width, shape, Split(), 2.0, modules=FINE, eight_bits=True))
     experts = whole["experts/gate_up_proj/permuted"] + whole["experts/gate_up_proj"]
     assert kept - narrow == pytest.approx(experts / 2)
     options: dict[str, Any] = {**V3, "schedule": "1f1b"}
@@ -299,3 +301,40 @@ def test_ranks_with_the_same_experts_share_their_states() -> None:
     states = [dict(items)["optimizer states"] for items in sizes]
     assert states[0] == pytest.approx(states[1], rel=1e-6)
     assert states[2] == pytest.approx(states[0], rel=1e-6)  # twice the experts, two ranks for each
+
+
+def test_named_modules_run_again_alone() -> None:
+    """Megatron-Core's `recompute_modules`: a whole layer of experts runs and sends its tokens once more.
+
+    By hand: forward, backward and the messages of two passes become three of each experts' part; attention, whose
+    kernels and results stay, adds nothing.
+    """
+    layer, width = MIXTRAL.stacks[0].kinds[0], 6144
+    plain = recipe_with(seq_len=4096, global_batch=8, stack="megatron-te")
+    layout = Layout(dp=8, ep=8, zero=1)
+    none, attention, moe = (
+        estimate(TrainJob(model=MIXTRAL, recipe=replace(plain, modules=modules), cluster=H800,
+                          layout=replace(layout, recompute=1 if modules else 0)))
+        for modules in ((), ("core_attn",), ("moe",))
+    )  # fmt: skip
+    lines = [dict(found.breakdown) for found in (none, attention, moe)]
+    assert lines[0]["recompute"] == 0
+    assert lines[2]["expert_parallel"] == pytest.approx(1.5 * lines[0]["expert_parallel"], rel=1e-9)
+    assert lines[1]["expert_parallel"] == pytest.approx(lines[0]["expert_parallel"], rel=1e-9)
+    again = [line["recompute"] for line in lines]
+    assert 0 < again[1] < again[2] < lines[0]["forward"]
+    shape = Shape(batch=1, query=4096, context=4096)
+    whole, without = (float(kept_bytes(layer, width, shape, Split(), 2.0, modules=m)) for m in ((), ("moe",)))
+    kept = {key for item in layer.items if item.name.startswith(("router", "experts/")) for key in [item.name]}
+    trace = trace_items(layer.items, Setting(shape=shape, split=Split(), elem_bytes=2.0), width)
+    experts = sum(float(n) for key, n in trace.kept.items() if key.startswith(tuple(kept)))
+    assert experts > 0.5 * whole
+    assert whole - without == pytest.approx(experts, rel=1e-12)
+
+
+def test_modules_go_with_selective_recompute() -> None:
+    spec = TrainingSpec(recompute_modules=("moe",))
+    assert int(spec.layout(MIXTRAL).recompute) == 1
+    assert spec.recipe(4096, 8, load_facts()).modules == ("moe",)
+    with pytest.raises(OptionError, match="selective recompute only"):
+        TrainingSpec(recompute_modules=("moe",), recompute="full").layout(MIXTRAL)

@@ -319,3 +319,25 @@ def test_devices_without_a_driver_context_hold_tensors_only() -> None:
     gpu, tpu = (step_memory(load_model("Llama-3.2-1B"), recipe, Layout(), device_kind=kind) for kind in ("gpu", "tpu"))
     assert tpu.total_bytes == tpu.allocated_bytes == gpu.allocated_bytes
     assert gpu.total_bytes > gpu.allocated_bytes
+
+
+@pytest.mark.parametrize(("pp", "kinds"), [(1, 0), (2, 2), (5, 3)])
+def test_the_fullest_of_the_stages_is_what_a_step_needs(pp: int, kinds: int) -> None:
+    """Five stages of 32 layers: six in each, and seven in those of the middle, which are left over."""
+    model, recipe = load_model("Llama-3.1-8B"), recipe_with(seq_len=4096, global_batch=64)
+    found = step_memory(model, recipe, Layout(pp=pp, dp=2, micro_batch=1))
+    assert len(found.stages) == kinds
+    if not kinds:
+        return
+    totals = [sum(items.values()) for _, items in found.stages]
+    assert max(totals) == pytest.approx(float(found.total_bytes), rel=1e-12)
+    name, items = found.stages[int(np.argmax(totals))]
+    assert name == found.worst_rank
+    assert items == pytest.approx({name: float(size) for name, size in found.items.items() if size})
+    head = model.vocab * model.stacks[0].width
+    weights = [items["weights"] / 4 for _, items in found.stages]  # fp32 master copies
+    layer = (parameters(model) - 2 * head) / 32
+    layers = {2: [16, 16], 5: [6, 7, 6]}[pp]
+    ends = [head, *([0] if kinds == 3 else []), head]
+    for count, end, own in zip(layers, ends, weights, strict=True):
+        assert own == pytest.approx(count * layer + end, rel=1e-3)

@@ -15,7 +15,7 @@ async def _waits(warm_up: SimulatorWarmUp, noun: str) -> tuple[float, list[tuple
     """Seconds that a noun waits, and what its progress is told."""
     told: list[tuple[str, float]] = []
     begun = time.monotonic()
-    await warm_up.ended(noun, lambda what, done, *_: told.append((what, done)))
+    await warm_up.ready(noun, lambda what, done, *_: told.append((what, done)))
     return time.monotonic() - begun, told
 
 

@@ -10,7 +10,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, defaults_of, take
-from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
+from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flopwise.serving.job import ServeEstimate
     from flopwise.serving.load_curve import ServeSweep
 
-SERVED = (RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec)
+SERVED = (RequestSpec, SessionsSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec)
 
 
 @takes(*SERVED, gpus=DEGREE)
@@ -54,10 +54,9 @@ def serve(
     from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.explain import SETTINGS
 
-    request, machines, deployment, techniques, start, source = take(
-        options, RequestSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec
-    )
+    request, sessions, machines, deployment, techniques, start, source = take(options, *SERVED)
     start.check()
+    sessions.check()
     found = source.model_with_layers(model)
     deployment = spread(deployment, found, machines, source.catalog)
     if machines.counted is not None:
@@ -65,6 +64,7 @@ def serve(
     job, notes = replica_of(found, deployment, machines, techniques, source)
     answer = ServeAnswer.of(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
+        sessions=sessions,
     )  # fmt: skip
     said = [name for part in (request, deployment, techniques) for name in changed_options(part)]
     kinds = unsaid_kinds(SETTINGS, said if gpus is None else [*said, "gpus"], "default")

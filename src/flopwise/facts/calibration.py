@@ -35,7 +35,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorQuantiles:
-    """Measured / predicted of one class of prediction: 10th percentile, median, 90th percentile over `rows` of them."""
+    """Measured / predicted of one class of prediction: 10th percentile, median, 90th percentile over `rows` of them.
+
+    `stacks`: of training, what a user's own rows ran on.
+    """
 
     name: str
     low: float
@@ -44,6 +47,7 @@ class ErrorQuantiles:
     rows: int
     source: str
     date: str
+    stacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +242,12 @@ def read_errors(path: Path) -> dict[str, ErrorQuantiles]:
     found = {}
     for name, band in bands.items():
         fields = ("low", "median", "high", "rows")
+        stacks = band.pop("stacks", []) if isinstance(band, dict) else []
         numbers = isinstance(band, dict) and all(isinstance(v, int | float) for v in band.values())
         if not numbers or set(band) != set(fields) or not 0 < band["low"] <= band["median"] <= band["high"]:
             raise SpecError(f"{path}, {name}: numbers above 0 are needed, low <= median <= high, and how many rows")
-        found[name] = ErrorQuantiles(name=name, source=document["source"], date=document["date"], **band)
+        if not isinstance(stacks, list) or not all(isinstance(stack, str) for stack in stacks):
+            raise SpecError(f"{path}, {name}: stacks is a list of names")
+        origin = {"source": document["source"], "date": document["date"]}
+        found[name] = ErrorQuantiles(name=name, stacks=tuple(stacks), **origin, **band)
     return found

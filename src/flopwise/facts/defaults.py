@@ -27,3 +27,7 @@ LORA_RANK = 16
 WEIGHTS = "bf16"
 CACHE = "bf16"
 """Formats of weights and of the key-value cache."""
+
+RECOMPUTE_MODULES = ("core_attn", "layernorm", "activation", "mla_up_proj", "moe")
+"""Modules that selective recompute can run again alone, as Megatron-Core names them (`activation`: its moe_act, and
+that of dense layers)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 from collections import Counter
@@ -85,6 +86,7 @@ class KindErrors:
     p90_left_out: float | None = None
     interval: float | None = None
     coverage_left_out: float | None = None
+    stacks: tuple[str, ...] = ()  # of training, what the rows ran on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +223,7 @@ def _errors(found: Refit) -> Iterator[KindErrors]:
             kind=kind, family=family, rows=int(own.sum()), median_before=float(np.median(before)),
             p90_before=float(np.quantile(before, 0.9)), median_after=float(np.median(after)),
             p90_after=float(np.quantile(after, 0.9)),
+            stacks=tuple(sorted({f.job.recipe.stack.name for f in itertools.compress(figures, own) if f.job})),
         )  # fmt: skip
         groups = np.array([f.group if found.groups == "model" else str(id(f.row)) for f in figures])
         yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups, groups[own])
@@ -241,7 +244,13 @@ def own_band(unseen: Array) -> float | None:
 def _bands(errors: Sequence[KindErrors], date: str) -> dict[str, Any]:
     """The bands that estimates then have, as intervals.json holds them; nothing where there are too few figures."""
     bands = {
-        f"{one.kind}@{one.family}": {"low": 1 / one.interval, "median": 1.0, "high": one.interval, "rows": one.rows}
+        f"{one.kind}@{one.family}": {
+            "low": 1 / one.interval,
+            "median": 1.0,
+            "high": one.interval,
+            "rows": one.rows,
+            **({"stacks": list(one.stacks)} if one.stacks else {}),
+        }
         for one in errors
         if one.interval is not None and one.interval > 1 and one.family and one.kind.partition(".")[0] in BANDED
     }

@@ -48,7 +48,9 @@ def parse_fleet(text: str, where: str = "fleet", existing: Path | str | None = N
     """The platform of the text of a fleet file; `where` names it in messages. Raises as `load_fleet`."""
     node, data = document(text, where)
     if not isinstance(data, dict):
-        raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {kind_of(data)}")
+        table = "; a table of machines goes with --existing, beside the fleet whose workloads it names"
+        more = table if Path(where).suffix == ".csv" else ""
+        raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {kind_of(data)}{more}")
     return fleet_from(data, where, node, existing)
 
 

@@ -83,6 +83,14 @@ def inner_tp(split: Split) -> Ints:
     return split.tp if split.expert_tp is None else split.expert_tp
 
 
+def of_experts(item: Item) -> bool:
+    """Whether an item is part of a layer of experts: its router, the experts, those that all tokens share.
+
+    Source: names of the items (`flopwise.facts.models.blocks`). Assumes: nothing further.
+    """
+    return isinstance(item, Experts) or item.name.startswith(("router", "experts/", "shared/"))
+
+
 def brought_share(split: Split) -> Floats:
     """Share of a micro-batch's tokens that one rank brings to its experts: all, or its part of the tp group's.
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flopwise import values
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
+from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Item, Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
@@ -56,6 +57,8 @@ MAX_PP = 8
 MAX_REPLICA_GPUS = 64
 KEPT_SIZED = 512
 """Answers of `sized_replicas` that are kept: what services alike are searched on one after another."""
+KEPT_TOGETHER = 32
+"""Joined replicas that are kept: those of a question that differs from the last one in rate, targets or prices."""
 READ_TOGETHER = 64
 """Replicas of so many questions are read from their curves at once: their tables fit a cache of a few megabytes."""
 PREFILL_BUSY = 0.85
@@ -92,6 +95,7 @@ class Deployments:
     considered: int
     too_big: int
     room_text: str  # what takes the room in the smallest layout that is too big; empty where all fit
+    bands: dict[str, ErrorBand] = field(default_factory=dict, compare=False)  # by quantity, filled in by who needs them
 
 
 @lru_cache(maxsize=64)
@@ -187,7 +191,7 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
     Where requests arrive at a rate, what they see is read from the curves of many replicas at once.
     """
     columns: dict[int, dict[str, Any]] = {}
-    arriving: dict[str, list[tuple[int, ReplicaQuestion, SizedReplicas, Steady]]] = defaultdict(list)
+    arriving: dict[str, list[tuple[int, ReplicaQuestion, SizedReplicas]]] = defaultdict(list)
     for place, (asked, sized) in enumerate(answers):
         if not isinstance(sized, SizedReplicas):
             continue
@@ -196,7 +200,7 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
         elif asked.workload.requests_per_s is None:
             columns[place] = _closed_columns(sized, sized.steady, asked)
         else:
-            arriving[sized.job.engine.name].append((place, asked, sized, sized.steady))
+            arriving[sized.job.engine.name].append((place, asked, sized))
     for group in arriving.values():
         alike = not group[0][1].workload.techniques.any  # techniques may differ from device to device
         for start in range(0, len(group), READ_TOGETHER if alike else 1):
@@ -206,7 +210,8 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
     for place, (asked, sized) in enumerate(answers):
         if isinstance(sized, SizedReplicas):
             degrees: dict[str, Any] = {name: getattr(sized.job.layout, name) for name in DEGREES}
-            known = {**sized.known, **degrees, **columns[place], "start_s": _start_s(sized, asked)}
+            bands = {} if asked.workload.techniques.any else sized.bands[asked.workload.requests_per_s is not None]
+            known = {**sized.known, **degrees, **columns[place], "start_s": _start_s(sized, asked), "bands": bands}
             found.append(Deployments(**known, num_layouts=sized.num_layouts, batch=sized.batch))
         else:
             found.append(sized)
@@ -231,6 +236,7 @@ class ReplicaQuestion:
 
     key: tuple[object, ...]
     start: tuple[float, Storage]
+    hashed: int  # of both
     model: Model = field(compare=False)
     workload: Resolved = field(compare=False)
     node: NodeKind = field(compare=False)
@@ -249,7 +255,11 @@ class ReplicaQuestion:
             workload.input_tokens, workload.output_tokens, workload.max_gpus,
         )  # fmt: skip
         start = (workload.facts.start_s("machine", "image"), workload.facts.storage(OBJECT_STORE))
-        return cls(key, start, model, workload, node, weights, kv_dtype, least)
+        return cls(key, start, hash((key, start)), model, workload, node, weights, kv_dtype, least)
+
+    def __hash__(self) -> int:
+        """Taken once: a question is looked up several times, and its key is long."""
+        return self.hashed
 
     @property
     def is_kept(self) -> bool:
@@ -265,7 +275,7 @@ class ReplicaQuestion:
         return model, cluster.rates.key, *others
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # itself alone is the same
 class SizedReplicas:
     """Replicas at every batch, whatever comes at what rate; `known`: columns and figures of `Deployments` by name."""
 
@@ -275,6 +285,8 @@ class SizedReplicas:
     steady: Steady | None  # None: answers in one pass
     known: dict[str, Any]
     start: tuple[float, Storage]  # seconds until a rented machine runs the image, and what weights are read from
+    bands: dict[bool, dict[str, ErrorBand]] = field(default_factory=lambda: {False: {}, True: {}}, compare=False)
+    """`Deployments.bands` of closed loops, and of requests that arrive at a rate."""
 
     @cached_property
     def full_s(self) -> Floats:
@@ -506,83 +518,91 @@ def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
 
 
 @dataclass(frozen=True)
-class _TablesTogether:
-    """The curves of several questions side by side in one table, whose columns are their layouts.
+class _ReplicasTogether:
+    """Replicas of several questions in one column, and their curves side by side in one table.
 
-    `gather`: of each place of the table the row that stands there; tables with fewer sizes repeat their last one.
-    `place`: of each row its place in the table.
+    `gather`: of each place of the table the row of the column that stands there; the table has a column for each
+    layout, and those with fewer sizes repeat their last one. `place`: of each row its place in the table.
     """
 
+    batch: Floats
+    ranks: Floats  # attention replicas of a replica
+    capacity: Floats  # requests a second
+    decode: StepTime  # what its draw of power is made of
+    ends: list[int]  # of each question's rows
     curves: SteadyCurves
     gather: Column
     place: Column
 
-    @classmethod
-    def of(cls, sized: Sequence[SizedReplicas], steady: Sequence[Steady]) -> _TablesTogether:
-        """Those of replicas on one engine, and of one model."""
-        tall = max(one.batch.size // one.num_layouts for one in sized)
-        wide = sum(one.num_layouts for one in sized)
-        gather, place, first, left = list[Column](), list[Column](), 0, 0
-        for one in sized:
-            layouts, sizes = np.arange(one.num_layouts), one.batch.size // one.num_layouts
-            down = np.arange(tall)[:, None]
-            gather.append(first + np.minimum(down, sizes - 1) * one.num_layouts + layouts)
-            place.append((down[:sizes] * wide + left + layouts).ravel())
-            first, left = first + one.batch.size, left + one.num_layouts
-        rows = np.concatenate(gather, axis=1)
-
-        def table(columns: Iterable[Floats]) -> Floats:
-            flat = [np.broadcast_to(column, one.batch.shape) for column, one in zip(columns, sized, strict=True)]
-            return np.concatenate(flat)[rows]
-
-        unread = np.float64(np.nan)
-        step = StepTime(*(unread for _ in StepTime._fields))
-        mixed = step._replace(seconds=table(one.mixed.seconds for one in steady))
-        decode = step._replace(
-            seconds=table(one.decode.seconds for one in steady), floor_s=table(one.decode.floor_s for one in steady)
-        )
-        loops = Steady(*(unread for _ in Steady._fields[:-2]), decode=decode, mixed=mixed)._replace(
-            batch=table(one.batch for one in steady), added_s=table(one.added_s for one in steady),
-            prefill_share=table(one.prefill_share for one in steady),
-        )  # fmt: skip
-        degrees = {name: table(np.asarray(getattr(one.job.layout, name)) for one in sized)[:1] for name in DEGREES}
-        job = sized[0].job
-        curves = SteadyCurves(
-            runner(job), ServingLayout(**degrees), *request_work(job), table(one.batch for one in sized), loops,
-            table(one.full_s for one in sized),
-        )  # fmt: skip
-        return cls(curves, rows, np.concatenate(place))
-
-    def rows(self, table: Floats) -> Floats:
+    def rows(self, table: Any) -> Floats:
         """The rows of a table in their order."""
-        return np.broadcast_to(table, self.gather.shape).ravel()[self.place]
+        found: Floats = np.broadcast_to(table, self.gather.shape).ravel()[self.place]
+        return found
 
 
-def _arriving_columns(
-    asked: Sequence[ReplicaQuestion], sized: Sequence[SizedReplicas], steady: Sequence[Steady]
-) -> list[dict[str, Any]]:  # fmt: skip
+@lru_cache(maxsize=KEPT_TOGETHER)
+def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
+    """Those of replicas on one engine, and of one model, that generate."""
+    steady = [one.steady for one in sized if one.steady is not None]
+    assert len(steady) == len(sized)
+    tall, wide = max(one.batch.size // one.num_layouts for one in sized), sum(one.num_layouts for one in sized)
+    gather, place, first, left = list[Column](), list[Column](), 0, 0
+    for one in sized:
+        layouts, sizes = np.arange(one.num_layouts), one.batch.size // one.num_layouts
+        down = np.arange(tall)[:, None]
+        gather.append(first + np.minimum(down, sizes - 1) * one.num_layouts + layouts)
+        place.append((down[:sizes] * wide + left + layouts).ravel())
+        first, left = first + one.batch.size, left + one.num_layouts
+    rows = np.concatenate(gather, axis=1)
+
+    def column(values: Iterable[Any]) -> Floats:
+        return _column(values, sized)
+
+    seconds, floor_s = column(one.decode.seconds for one in steady), column(one.decode.floor_s for one in steady)
+    unread = np.float64(np.nan)
+    step = StepTime(*(unread for _ in StepTime._fields))
+    loops = Steady(
+        ttft_s=unread, tpot_s=unread, requests_per_s=unread, output_tokens_per_s=unread,
+        batch=column(one.batch for one in steady)[rows], added_s=column(one.added_s for one in steady)[rows],
+        prefill_share=column(one.prefill_share for one in steady)[rows],
+        decode=step._replace(seconds=seconds[rows], floor_s=floor_s[rows]),
+        mixed=step._replace(seconds=column(one.mixed.seconds for one in steady)[rows]),
+    )  # fmt: skip
+    degrees = {name: column(np.asarray(getattr(one.job.layout, name)) for one in sized) for name in DEGREES}
+    batch, job = column(one.batch for one in sized), sized[0].job
+    layout = ServingLayout(**{name: degree[rows][:1] for name, degree in degrees.items()})
+    full_s = column(one.full_s for one in sized)[rows]
+    parts = ("compute_s", "memory_s", "communication_s", "conversion_s")
+    drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
+    return _ReplicasTogether(
+        batch=batch, ranks=degrees["dp"], capacity=column(one.requests_per_s for one in steady) * degrees["dp"],
+        decode=step._replace(seconds=seconds, **drawn), ends=np.cumsum([one.batch.size for one in sized]).tolist(),
+        curves=SteadyCurves(runner(job), layout, *request_work(job), batch[rows], loops, full_s), gather=rows,
+        place=np.concatenate(place),
+    )  # fmt: skip
+
+
+def _column(values: Iterable[Any], sized: Sequence[SizedReplicas]) -> Floats:
+    """Values of several questions, each a column or a number, in one column."""
+    return np.concatenate([np.broadcast_to(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
+
+
+def _arriving_columns(asked: Sequence[ReplicaQuestion], sized: Sequence[SizedReplicas]) -> list[dict[str, Any]]:
     """Latency and number of replicas of models that generate, where requests arrive at random; of each question.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
     """
     workload, job = asked[0].workload, sized[0].job
     assert workload.requests_per_s is not None
-    outputs, each = workload.output_tokens, tokens_a_round(job)
-    ends = np.cumsum([one.batch.size for one in sized]).tolist()
-
-    def column(values: Iterable[Any]) -> Floats:
-        return np.concatenate([np.broadcast_to(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
-
-    batch, ranks = column(one.batch for one in sized), column(np.asarray(one.job.layout.dp) for one in sized)
-    capacity = column(one.requests_per_s for one in steady) * ranks
-    least = column(map(_least, sized, asked))
+    outputs, each, all_of = workload.output_tokens, tokens_a_round(job), _together(tuple(sized))
+    batch, ranks, capacity = all_of.batch, all_of.ranks, all_of.capacity
+    least = _column(map(_least, sized, asked), sized)
     replicas = _replicas(capacity, batch * ranks, workload, least, np.zeros(batch.size))
     arrivals = workload.requests_per_s / replicas / ranks
-    tables = _TablesTogether.of(sized, steady)
-    there = tables.curves.at(arrivals[tables.gather])
+    there = all_of.curves.at(arrivals[all_of.gather])
 
     def at_percentile(name: str) -> Percentile:
-        return Percentile(*map(tables.rows, there.percentile(name)))
+        return Percentile(*map(all_of.rows, there.percentile(name)))
 
     wanted = _percentiles(workload)
     seen = {p: at_percentile(p) for p in [*_wanted_percentiles(workload), *(["mean"] if each > 1 else [])]}
@@ -592,21 +612,18 @@ def _arriving_columns(
     whole = wanted["latency"]
     further_s = (outputs - 1) * token_s[whole] if outputs > 1 else 0.0  # which may be without end
     busy = arrivals * ranks / capacity
-    parts = ("seconds", "compute_s", "memory_s", "communication_s", "conversion_s")
-    drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
-    decode = StepTime(overhead_s=0.0, floor_s=0.0, flops=0.0, **drawn)
     columns = {
         "replicas": replicas,
         "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + behind,
         "tpot_s": np.asarray(token_s[wanted["tpot"]]) + behind,
         "e2e_s": np.asarray(seen[whole].ttft_s + further_s) + behind,
-        "least_tpot_s": tables.rows(there.steady.decode.floor_s) / each,
+        "least_tpot_s": all_of.rows(there.steady.decode.floor_s) / each,
         "requests_per_s": capacity,
         "tokens_per_s": np.full(batch.size, workload.requests_per_s / workload.peak * outputs),
         "busy_frac": busy,
-        "watts_frac": _watts_frac(decode, busy / workload.peak),
+        "watts_frac": _watts_frac(all_of.decode, busy / workload.peak),
     }
-    starts = zip([0, *ends], ends, strict=False)
+    starts = zip([0, *all_of.ends], all_of.ends, strict=False)
     return [{name: values[start:end] for name, values in columns.items()} for start, end in starts]
 
 

@@ -40,7 +40,7 @@ from flopwise.search.serving_analysis import (
     tokens_per_decode_step,
     weights_read_s,
 )
-from flopwise.search.serving_option import ServingOption, cheapest_ways, serving_options
+from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.spec import ANY
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.search.workload import Resolved
@@ -155,7 +155,7 @@ def plan_serving(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
-    cheapest = cheapest_ways(options)
+    cheapest = _cheapest_ways(options)
     draft.front = _shown(_front(cheapest, workload, WHOLE))
     if not one_pass:
         first = plans[0][1].pick if plans else None
@@ -176,6 +176,22 @@ def plan_serving(
     if not one_pass:
         draft.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
     return draft
+
+
+def _cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
+    """Of the ways to buy the same deployments the cheapest, the first of equals; of batch jobs all of them.
+
+    Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
+    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides.
+    """
+    best: dict[int, ServingOption] = {}
+    for option in options:
+        if option.workload.task == "batch":
+            return list(options)
+        kept = best.setdefault(id(option.shared), option)
+        if option.priced.usd_per_hour < kept.priced.usd_per_hour:
+            best[id(option.shared)] = option
+    return [option for option in options if best[id(option.shared)] is option]
 
 
 def _front(options: Sequence[ServingOption], workload: Resolved, latency: str) -> list[tuple[ServingOption, int]]:
@@ -289,7 +305,7 @@ def _nodes_for_smaller_caches(
     nodes = {id(option.node): option.node for option in options}
     if workload.objective != "cost" or workload.task == "batch":
         return list(nodes.values())
-    cheapest = cheapest_ways(options)
+    cheapest = _cheapest_ways(options)
     single = {id(o.node) for o in cheapest if (o.instances[o.allowed_rows(o.odds())] <= 1).any()}
     if fronts:
         points = (_front(cheapest, workload, name) for name in (WHOLE, "ttft", "tpot"))
@@ -318,15 +334,16 @@ def _options(
         done += len({id(node) for node, *_ in group})
         questions = [ReplicaQuestion.of(model, asked, node, *forms) for node, asked, forms in group]
         size_together(questions)
-        answers += [(asked, sized) for asked in questions if (sized := _sized_there(asked, draft)) is not None]
+        answers += [(one, sized) for one in questions if (sized := _sized_there(one, draft)) is not None]
     options = list[ServingOption]()
-    for (asked, _), found in zip(answers, deployments_together(answers), strict=True):
+    for (one, _), found in zip(answers, deployments_together(answers), strict=True):
         assert found is not None
+        node = one.node
         draft.evaluated += found.considered
         if found.too_big:
-            draft.ruled_out.add("does not fit in memory", found.too_big, f"{asked.node.label}: {found.room_text}")
+            draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
         if found.batch.size:
-            options += serving_options(asked.workload, model, asked.node, found, asked.kv_dtype, asked.node.priced)
+            options += serving_options(one.workload, model, node, found, one.kv_dtype, node.priced)
     return options
 
 

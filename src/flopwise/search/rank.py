@@ -304,16 +304,19 @@ def front(
 ) -> list[tuple[O, int]]:
     """(option, row) of those among `rows` that no other beats in all objectives at once, the least of the first first.
 
-    Every option's own front comes first, so that few rows are compared over all options.
+    Of more than two objectives every option's own front comes first, so that few rows are compared over all options; of
+    two one sort over all of them is less work.
     """
     points, owners, places = [], [], []
     for index, option in enumerate(options):
         kept = rows(option)
         columns = np.stack([column[kept] for column in objectives(option)])
-        own = pareto_front(*columns)
-        points.append(columns[:, own])
-        places.append(kept[own])
-        owners.append(np.full(own.size, index))
+        if len(columns) > 2:
+            own = pareto_front(*columns)
+            columns, kept = columns[:, own], kept[own]
+        points.append(columns)
+        places.append(kept)
+        owners.append(np.full(kept.size, index))
     if not points:
         return []
     unbeaten = pareto_front(*np.concatenate(points, axis=1))

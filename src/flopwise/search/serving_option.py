@@ -44,7 +44,6 @@ class SharedEstimates:
     """What does not depend on how machines are bought: one for all ways to buy the same deployments."""
 
     odds: dict[Hashable, ByTarget] = field(default_factory=dict)  # by targets
-    bands: dict[str, ErrorBand] = field(default_factory=dict)  # by quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ class ServingOption(PlanOption):
     @property
     def bands(self) -> dict[str, ErrorBand]:
         """The error bands of the first token, of each further one, and of the throughput."""
-        bands = self.shared.bands
+        bands = self.found.bands
         if not bands:
             job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
             bands["ttft"], bands["throughput"] = serving_band(job, "ttft"), serving_band(job, "throughput")
@@ -226,22 +225,6 @@ def serving_options(
         for priced in bought
         for hourly in (instances * priced.usd_per_hour,)
     ]  # fmt: skip
-
-
-def cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
-    """Of the ways to buy the same deployments the cheapest, the first of equals; of batch jobs all of them.
-
-    Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
-    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides.
-    """
-    best: dict[int, ServingOption] = {}
-    for option in options:
-        if option.workload.task == "batch":
-            return list(options)
-        kept = best.setdefault(id(option.shared), option)
-        if option.priced.usd_per_hour < kept.priced.usd_per_hour:
-            best[id(option.shared)] = option
-    return [option for option in options if best[id(option.shared)] is option]
 
 
 def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from flopwise.serving.estimate import estimate, job_memory, request_tokens
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
-from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec
+from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, StartSpec
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import (
     Percentile,
@@ -37,7 +38,13 @@ from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_w
 from flopwise.units import format_cost, format_interval, format_percent, format_price, format_seconds
 from flopwise.values import dataclass
 
+if TYPE_CHECKING:
+    from flopwise.serving.sim.finite import SessionRun
+    from flopwise.serving.sim.sessions import SessionReport
+
 PERCENTILES = ("p50", "p90", "p95", "p99")
+OVERLOAD = 1.15
+"""Sessions that come over those answered, from which on they wait for each other; below it is chance."""
 LARGEST_BATCH = 4096
 """Up to which it is looked up where speculation stops paying."""
 
@@ -81,13 +88,14 @@ class ServeAnswer(Result):
     speculation: DraftGain | None
     host_bytes: float  # weights in the host's memory, of one replica
     assumptions: tuple[str, ...]
+    sessions: SessionReport | None = None  # where requests are turns of sessions
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
     @classmethod
     def of(
         cls, job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec,
         facts: Facts, *, gpus: int | None = None, static: bool = False, encode: bool = False,
-        notes: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (), sessions: SessionsSpec | None = None,
     ) -> ServeAnswer:  # fmt: skip
         """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
 
@@ -96,14 +104,22 @@ class ServeAnswer(Result):
         """
         job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
         rate, cluster = request.rate, job.cluster
-        result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
+        talks = None
+        if sessions is not None and sessions.turns is not None:
+            talks = _session_run(job, replicas, request, sessions, facts)
+            result, job = talks.estimate, talks.estimate.job
+        else:
+            result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
         at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
         memory = memory_answer(
             job.model, replace(deployment, weights=job.weights.name),
             job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
             context=job.context, concurrency=at_once,
         )  # fmt: skip
-        waits = None if rate is None or request.requests is not None else _under_load(job, result, rate)
+        alone = request.requests is None and talks is None
+        waits = _under_load(job, result, rate) if rate is not None and alone else None
+        if talks is not None and rate is not None:
+            waits = _overload(talks, rate, replicas)
         ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
         notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
         return ServeAnswer(
@@ -121,7 +137,9 @@ class ServeAnswer(Result):
                 ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
                 ("engine", job.engine.name + (", fixed batch" if job.static else "")),
                 *technique_settings(job),
-                ("requests", f"{_request_text(job)}; {_load_text(request)}"),
+                ("requests", f"{_request_text(job)}; {_load_text(request)}" if talks is None or sessions is None
+                 else _session_text(job, request, sessions)),
+                *(() if talks is None else _session_settings(talks.report)),
                 ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
             ),
             cold_start=cold_start(
@@ -130,6 +148,7 @@ class ServeAnswer(Result):
             ),
             speculation=_draft_gain(job, result),
             host_bytes=host_bytes(job),
+            sessions=None if talks is None else talks.report,
             assumptions=tuple(dict.fromkeys(notes)),
         )  # fmt: skip
 
@@ -211,6 +230,7 @@ class ServeAnswer(Result):
             },
             "prefill_gpus": job.techniques.prefill_gpus * replicas,
             "host_bytes": self.host_bytes,
+            **({} if self.sessions is None else {"sessions": self.sessions.document()}),
             "quick": [rule.document() for rule in self.quick],
             **notes(self),
         }
@@ -323,6 +343,56 @@ def _batch_at_rate(job: ServeJob) -> int:
     latency_s = one_pass_latency_s(step_s, machine.engine.request_s, sizes, job.arrivals_per_s / ranks, "mean")
     quickest = int(np.argmin(latency_s)) if np.isfinite(latency_s).any() else -1
     return int(sizes[quickest]) * ranks
+
+
+def _session_run(
+    job: ServeJob, replicas: int, request: RequestSpec, sessions: SessionsSpec, facts: Facts
+) -> SessionRun:
+    """Sessions at the rate that is asked for, simulated.
+
+    Raises: SpecError, InfeasibleError: as `SessionRun.of`; what says something else about the load.
+    """
+    from flopwise.serving.sim.finite import SessionRun  # noqa: PLC0415 - the simulator starts where one runs
+    from flopwise.serving.sim.source import Traffic  # noqa: PLC0415 - same
+
+    for name in ("requests", "concurrency"):
+        if getattr(request, name) is not None:
+            raise OptionError(name, "sessions come at a rate (--rate, of sessions); leave it out with --turns")
+    if request.rate is None:
+        raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
+    traffic = Traffic(
+        rate=request.rate, turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share,
+        tool_pause=sessions.tool_pause, input_tokens=request.input_tokens or job.input_tokens,
+        output_tokens=request.output_tokens or job.output_tokens,
+    )  # fmt: skip
+    traffic.check()
+    return SessionRun.of(job, traffic, sessions.kv_stores, replicas, facts)
+
+
+def _overload(talks: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
+    """What is said of sessions that come faster than they are answered; None where the replicas keep up."""
+    asked, answered = sessions_per_s * talks.report.turns_per_session, talks.estimate.requests_per_s * replicas
+    if asked < OVERLOAD * answered:
+        return None
+    endless = dict.fromkeys(PERCENTILES, math.inf)
+    return UnderLoad(
+        requests_per_s=asked, utilisation_frac=asked / answered,
+        replicas_needed=math.ceil(replicas * asked / answered), ttft_s=endless, tpot_s=endless,
+    )  # fmt: skip
+
+
+def _session_text(job: ServeJob, request: RequestSpec, sessions: SessionsSpec) -> str:
+    """What sessions ask for, in words."""
+    pauses = f", {format_seconds(sessions.think_s)} between them" if sessions.think_s else ""
+    return f"{request.rate:g} sessions/s of {sessions.turns} turns{pauses}; {_request_text(job)} on average"
+
+
+def _session_settings(report: SessionReport) -> Iterator[tuple[str, str]]:
+    """Where histories came from, and what a session costs."""
+    held = {"the device": report.device_frac, **report.store_fracs, "computed": report.computed_frac}
+    yield "prompts", ", ".join(f"{format_percent(share)} {name}" for name, share in held.items())
+    if report.usd_per_session is not None:
+        yield "session", f"{format_cost(report.usd_per_session)} each"
 
 
 def _run_estimate(job: ServeJob, replicas: int, request: RequestSpec, facts: Facts) -> ServeEstimate:

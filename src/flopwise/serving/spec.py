@@ -173,6 +173,33 @@ class RequestSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsSpec(Spec):
+    """Sessions of several requests, each of which contains all before it; None: requests that stand alone."""
+
+    turns: int | str | None = _traffic("--turns", LENGTH,
+        "Turns of a session, as --input; the prompt of each contains all turns before it.")
+    think_s: float = _traffic(
+        "--think", options.SECONDS_OR_ZERO, "Of users: the pause before they ask again; of sessions: on average.",
+        default=0.0)
+    tool_share: float | None = _traffic("--tool-share", options.FRACTION_OR_ZERO,
+        "Share of later turns that follow a tool call, not a person (default: none).")
+    tool_pause: float | None = _traffic(
+        "--tool-pause", options.SECONDS_OR_ZERO, "How long a tool takes on average.")
+    kv_stores: str | None = _scheduling("--kv-stores", options.name("stores"),
+        "Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: "
+        "host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).")
+
+    def check(self) -> None:
+        """Refuse what means nothing without turns.
+
+        Raises: SpecError: says what is missing.
+        """
+        for name in ("think_s", "tool_share", "tool_pause", "kv_stores"):
+            if self.turns is None and getattr(self, name):
+                raise OptionError(name, "given, but no turns of sessions (--turns)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLengthsSpec(Spec):
     """Lengths that are drawn from what was measured."""
 
@@ -276,9 +303,7 @@ class Scheduling(Spec):
         "How a sequence is preempted when the KV cache is full.", default="recompute")
     prefix_cache: bool | None = _scheduling(
         "--prefix-cache/--no-prefix-cache", options.FLAG, "Cache shared prefixes (default: where there are any).")
-    kv_stores: str | None = _scheduling("--kv-stores", options.name("stores"),
-        "Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: "
-        "host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).")
+    kv_stores: str | None = same(SessionsSpec, "kv_stores")
     prefill_replicas: int = _scheduling("--prefill-replicas", options.WHOLE_OR_ZERO,
         "Additional replicas that run only prefill and transfer the cache.", default=0)
     prefill_gpus: int = 0  # the same as accelerators beside those of each other replica

@@ -505,7 +505,8 @@ class OpenLoop(NamedTuple):
         planned = STEP_IN_PROGRESS + engine.plans_ahead
         waits = under_way * (1.0 - np.minimum(self._busy, 0.999)) * planned
         own_s = engine.request_s + front_end_s(engine, one.tokens, per_s, steady.batch / self._parts)
-        own_s = own_s + self._pieces * (decode_s + steady.added_s) + waits * decode_s
+        lone_s = np.minimum(np.asarray(curves.steady.added_s)[:1], steady.added_s)  # a prompt that shares no step
+        own_s = own_s + self._pieces * (decode_s + lone_s) + waits * decode_s
         own_s = own_s + under_way * (steps_unseen(engine, per_s * mean_s) - planned) * mean_s
         step = _Spread(own_s, under_way * decode_s**2 / 12.0, 0.0)
         longer_s = decode_s**2 + steady.prefill_share * (steady.mixed.seconds**2 - decode_s**2)

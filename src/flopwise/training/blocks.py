@@ -23,7 +23,7 @@ from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Poi
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
-from flopwise.ops.work import brought_share, inner_tp, item_work, linear_dims
+from flopwise.ops.work import brought_share, inner_tp, item_work, linear_dims, of_experts
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
@@ -55,6 +55,7 @@ class Kernels:
     attention_s: Floats  # part of forward_s that selective recompute runs again
     light_s: Floats  # part of forward_s in norms and elementwise operations
     raised_s: Floats  # part of forward_s in up-projections of latent attention
+    named_s: Floats  # part of forward_s in the modules that the recipe names for recompute
     weight_s: Floats  # part of backward_s in gradients of weights
     attention_back_s: Floats  # part of backward_s in attention
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
@@ -62,6 +63,7 @@ class Kernels:
     attention_flops: Floats  # part of forward_flops in attention
     light_flops: Floats  # part of forward_flops in norms and elementwise operations
     raised_flops: Floats  # part of forward_flops in up-projections of latent attention
+    named_flops: Floats  # part of forward_flops in the modules that the recipe names for recompute
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
 
@@ -70,7 +72,7 @@ class Kernels:
 
         Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
         other layer ("alternate"); or norms, elementwise operations and up-projections of latent attention ("fine"); or
-        all.
+        the modules that the recipe names ("modules"); or all.
 
         Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2;
         DeepSeek-V3 report (arXiv:2412.19437) section 3.2.3.
@@ -83,6 +85,7 @@ class Kernels:
             "operations": light + 0.5 * (forward - attention - light),
             "alternate": 0.5 * forward,
             "fine": light + raised,
+            "modules": getattr(self, f"named_{unit}"),
             "full": forward,
         }
         return modes[selective]
@@ -114,7 +117,7 @@ class BlockTimes:
         wire_s = (2 if backward else 1) * (tp_wire + ep_wire + cp_wire) + zero
         return cls(kernels, tp_s + zero, cp_s + zero, cp_back_s + zero, ep_s + zero, wire_s, backward)
 
-    def lines(self, mode: int, software: TrainingStack, selective: str, contention: float) -> NDArray[np.float64]:
+    def lines(self, mode: int, recipe: Recipe, contention: float) -> NDArray[np.float64]:
         """Seconds of the block's part of a step under one recompute mode, shape (6 + 3, n).
 
         Forward, backward, recompute, messages of tp, cp and ep. Then, beside them: seconds of the backward pass in
@@ -123,18 +126,20 @@ class BlockTimes:
 
         Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; messages of a forward pass come again with it;
         DeepSeek-V3 report (arXiv:2412.19437) section 3.2.1 for passes side by side.
-        Assumes: selective recompute repeats no message; side by side, all that takes no longer than the layer's passes
-        hides, and slows them by `contention` of its own length.
+        Assumes: selective recompute repeats no message but those of experts that run again; side by side, all that
+        takes no longer than the layer's passes hides, and slows them by `contention` of its own length.
         """
-        kernels = self.kernels
+        kernels, software = self.kernels, recipe.stack
+        selective = "modules" if recipe.modules else recipe.selective or software.selective
         again_s = (0.0 * kernels.forward_s, kernels.recomputed_part("s", selective), kernels.forward_s)[mode]
         flops = (0.0 * kernels.forward_flops, kernels.recomputed_part("flops", selective), kernels.forward_flops)[mode]
         passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
+        sendings = 3.0 if mode == 1 and "moe" in recipe.modules else passes
         if not self.backward:
-            again_s, flops, passes = 0.0 * kernels.forward_s, 0.0 * kernels.forward_flops, 1.0
-        routed = passes * _exposed_s(self.ep_s, software.ep_overlap, kernels.forward_s)
-        hidden = np.minimum(passes * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
-        beside = passes * self.ep_s - (1.0 - contention) * hidden
+            again_s, flops, passes, sendings = 0.0 * kernels.forward_s, 0.0 * kernels.forward_flops, 1.0, 1.0
+        routed = sendings * _exposed_s(self.ep_s, software.ep_overlap, kernels.forward_s)
+        hidden = np.minimum(sendings * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
+        beside = sendings * self.ep_s - (1.0 - contention) * hidden
         tensor_s = passes * _exposed_s(self.tp_s, software.tp_overlap, kernels.forward_s)
         ring_s = (2.0 if mode == 2 and self.backward else 1.0) * self.cp_s + self.backward * self.cp_back_s
         parts = kernels.forward_s, kernels.backward_s, again_s, tensor_s, ring_s, routed
@@ -209,7 +214,8 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
                 total[f"{part}_s"] += kernel.seconds
             continue
         light, raised = work.kind in LIGHT, work.name.endswith(RAISED)
-        parts = {"forward": True, "attention": kernel.attends, "light": light, "raised": raised}
+        named = not kernel.modules.isdisjoint(context.recipe.modules)
+        parts = {"forward": True, "attention": kernel.attends, "light": light, "raised": raised, "named": named}
         for part in (name for name, holds in parts.items() if holds):
             total[f"{part}_s"] += kernel.seconds
             total[f"{part}_flops"] += work.causal_flops
@@ -227,6 +233,21 @@ class BlockKernel(NamedTuple):
     memory_s: Floats  # the same where it is bound by memory, else 0
     peak_s: Floats  # at the datasheet's peak rate
     traffic_s: Floats  # at the datasheet's memory bandwidth
+    modules: frozenset[str] = frozenset()  # of `RECOMPUTE_MODULES`, those that it is part of
+
+
+def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
+    """Of `RECOMPUTE_MODULES`, those that the kernel of these items is part of.
+
+    Source: Megatron-Core, `recompute_modules`: moe is the whole layer of experts with its router and shared experts.
+    Assumes: a kernel that joins a residual and a norm runs again with the norm.
+    """
+    kinds = {Attend: "core_attn", Norm: "layernorm"}
+    names = {kinds[type(item)] for item in group if type(item) in kinds}
+    names |= {"activation" for item in group if item.name.endswith("/act")}
+    names |= {"mla_up_proj" for item in group if item.name.endswith(RAISED)}
+    names |= {"moe" for item in group if of_experts(item)}
+    return frozenset(names)
 
 
 def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
@@ -247,7 +268,8 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             eager = sinks and not context.software.fused_sinks
             passes = 1.0 if context.fuses else eager_passes(group[0])[part is not work]
             seconds, memory_s, *floors = _seconds(part, dtype, context, eager=eager, passes=passes)
-            yield BlockKernel(part, dtype, part is work, attends, seconds + unpack_s, memory_s + unpack_s, *floors)
+            whole_s = seconds + unpack_s, memory_s + unpack_s
+            yield BlockKernel(part, dtype, part is work, attends, *whole_s, *floors, recomputed_modules(group))
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
 
@@ -288,7 +310,8 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                     name=f"{item.name}/{what}{suffix}", kind="gather", in_elems=read * elems, out_elems=written * elems
                 )
                 seconds, memory_s, *floors = _seconds(work, "bf16", context)
-                yield BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, *floors)  # noqa: FBT003
+                moe = frozenset({"moe"})
+                yield BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, *floors, moe)  # noqa: FBT003
 
 
 EAGER_BYTES = {

@@ -241,8 +241,9 @@ def training_band(job: TrainJob, *, complete: bool = True) -> ErrorBand:
         return band
     if int(job.layout.num_gpus) > LARGE_GPUS and measured.large > 1.0:
         band = band.wider(measured.large, f"above {LARGE_GPUS:,} devices")
-    if measured.stacks.get(job.recipe.stack.name, 0) < FEW_ROWS and measured.family_out > 1.0:
-        band = band.wider(measured.family_out, f"few measured runs with {job.recipe.stack.name}")
+    stack = job.recipe.stack.name
+    if stack not in band.stacks and measured.stacks.get(stack, 0) < FEW_ROWS and measured.family_out > 1.0:
+        band = band.wider(measured.family_out, f"few measured runs with {stack}")
     return band
 
 

@@ -6,7 +6,7 @@ layers, so that any stage of any pipeline is a difference of two entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
+from flopwise.ops.work import of_experts
 from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
 from flopwise.training.frozen import Block, SplitModel, split_model
 from flopwise.training.layout import Layout, Lora, Recipe
@@ -228,13 +229,20 @@ class MemoryTable:
         if not self.blocks[layer.name].backward:
             return 0.0
         stack, seq = self.model.stacks[0], self.recipe.seq_len
+        if recompute == 1 and self.recipe.modules and self.implementation != "eager":
+            shape, modules = stack_shape(self.model, stack, 1, seq), self.recipe.modules
+            return kept_bytes(
+                layer, stack.width, shape, split, self.elem_bytes, modules=modules, eight_bits=self.eight_bits
+            )
         if recompute == 1 and self.selective == "operations":
             return _saved_operations(layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused")
         if recompute == 1 and self.selective == "alternate":
             return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
         if recompute == 1 and self.selective == "fine" and self.implementation != "eager":
             shape = stack_shape(self.model, stack, 1, seq)
-            return fine_bytes(layer, stack.width, shape, split, self.elem_bytes, eight_bits=self.eight_bits)
+            return kept_bytes(
+                layer, stack.width, shape, split, self.elem_bytes, modules=FINE, eight_bits=self.eight_bits
+            )
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
         return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq)
 
@@ -400,29 +408,45 @@ def layer_activation_bytes(
     return total
 
 
-def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes: float, *, eight_bits: bool) -> Floats:
-    """Bytes that one layer keeps where what is cheap is computed again: norms, activations, latent attention's inputs.
+FINE = ("layernorm", "activation", "mla_up_proj")
+"""Modules of fine-grained recompute: what is cheap to compute again."""
 
-    Up-projections of latent attention run again, so that its compressed form is kept instead of queries, keys and
-    values; experts' results are weighted before their last product, which so keeps none. `eight_bits`: what experts'
-    products and their activation read is kept in 8 bits.
+
+def kept_bytes(
+    layer: Layer, width: int, shape: Shape, split: Split, elem_bytes: float, *, modules: Sequence[str],
+    eight_bits: bool = False,
+) -> Floats:  # fmt: skip
+    """Bytes that one layer keeps where `modules` of `RECOMPUTE_MODULES` are computed again; shape of `split.tp`.
+
+    Norms and activations leave no result; up-projections of latent attention leave its compressed form instead of
+    queries, keys and values; experts' results are weighted before their last product, which with the activation so
+    keeps none; a whole layer of experts leaves its input. `eight_bits`: what experts' products and their activation
+    read is kept in 8 bits.
 
     Source: DeepSeek-V3 report (arXiv 2412.19437) sections 3.2.3 and 3.3.3; Megatron-Core, `recompute_modules`
-    (layernorm, mla_up_proj, moe_act).
+    (layernorm, mla_up_proj, moe_act, core_attn, moe).
     Assumes: fused kernels with flash attention.
     """
-    setting = Setting(shape=shape, split=split, elem_bytes=elem_bytes)
-    again = {item.name for item in layer.items if isinstance(item, Norm | Pointwise) and "residual" not in item.name}
-    again |= {f"{i.name}/{x}" for i in layer.items if isinstance(i, Attend) and i.latent_dim for x in "qkv"}
-    narrow = set()
+    trace = trace_items(layer.items, Setting(shape=shape, split=split, elem_bytes=elem_bytes), width)
+    again: set[str] = set()
+    narrow: set[str] = set()
     for item in layer.items:
-        if isinstance(item, Experts) and item.shard == "row":
-            again.add(item.name)
+        if isinstance(item, Norm):
+            again |= {item.name} if "layernorm" in modules else set()
+        elif isinstance(item, Pointwise) and "residual" not in item.name:
+            again |= {item.name} if "activation" in modules else set()
+        elif isinstance(item, Attend) and item.latent_dim:
+            again |= {f"{item.name}/{x}" for x in "qkv"} if "mla_up_proj" in modules else set()
+        elif isinstance(item, Experts) and item.shard == "row":
+            again |= {item.name} if "activation" in modules else set()
         elif isinstance(item, Experts):
             narrow |= {item.name, f"{item.name}/permuted"}
+    if "core_attn" in modules:
+        again |= trace.scores
+    whole = tuple(item.name for item in layer.items if of_experts(item)) if "moe" in modules else ()
     total: Floats = 0.0
-    for key, nbytes in trace_items(layer.items, setting, width).kept.items():
-        if key not in again:
+    for key, nbytes in trace.kept.items():
+        if key not in again and not key.startswith(whole):
             total = total + (nbytes / elem_bytes if eight_bits and key in narrow else nbytes)
     return total
 

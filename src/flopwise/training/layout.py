@@ -159,6 +159,7 @@ class Recipe:
     states_dtype: str | None = None  # of the optimizer's full-precision states
     loss_chunks: int | None = None  # the sequence is cut into this many pieces for logits and loss
     selective: Selective | None = None  # recompute: what it keeps
+    modules: tuple[str, ...] = ()  # of `RECOMPUTE_MODULES`, those that selective recompute runs again instead
     grad_sync: GradSync | None = None  # micro-batches at which gradients of ZeRO 2 and 3 are reduced
     ranks_per_expert: int | None = None  # of a tensor-parallel group; None: as the stack has it
     optimizer_in_backward: bool = False  # each gradient is used and freed at once
@@ -228,6 +229,8 @@ class Recipe:
             parts.append(f"{name} rank {self.lora.rank} on {', '.join(self.lora.targets)}")
         if self.frozen is not None:
             parts.append(f"frozen: {self.frozen.text}")
+        if self.modules:
+            parts.append(f"recompute of {', '.join(self.modules)}")
         if self.capacity_factor is not None:
             parts.append(f"expert capacity factor {self.capacity_factor:g}")
         if self.expert_skew > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,9 @@ class Memory:
     host_bytes: Floats  # offloaded, of the GPU that offloads most
     moments: dict[str, Floats]  # `total_bytes` at each moment of a step, the largest of which counts
     worst_stage: Array | int  # 0 first, 1 middle, 2 last pipeline stage; -1: there is one stage only
+    stages: tuple[tuple[str, dict[str, float]], ...] = ()
+    """Items of a single layout on the GPUs of each of its pipeline stages, each at its own fullest moment: the first,
+    one between where it may be fuller than the last, and the last; empty where there is one stage."""
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -219,9 +222,11 @@ def step_memory(
     run, shape = StageMemory(table, layout), layout.shape()
     first, *others = [run.parts(stage) for stage in pipeline_stages(table, layout)]
     (best, best_total, moments), host = _items(first), first.host
+    every = [(best, best_total)]
     worst: Floats = np.where(np.asarray(layout.pp) == 1, -1, 0)
     for number, parts in enumerate(others, start=1):
         items, total, of_stage = _items(parts)
+        every.append((items, total))
         larger = total > best_total
         best = {name: np.where(larger, items[name], best[name]) for name in items}
         moments = [np.where(larger, now, before) for now, before in zip(of_stage, moments, strict=True)]
@@ -240,35 +245,26 @@ def step_memory(
         host_bytes=_plain(host, shape),
         moments={name: _plain(n * (1.0 + spare) + context, shape) for name, n in zip(MOMENTS, moments, strict=True)},
         worst_stage=stage_of if shape else int(stage_of),
+        stages=() if shape else _stage_items(every, spare, context),
         assumptions=table.assumptions,
     )  # fmt: skip
 
 
-def stage_memories(
-    model: Model, recipe: Recipe, layout: Layout, *, device_kind: str = "gpu"
-) -> list[tuple[str, dict[str, float]]]:
-    """(name, items) of the GPUs of each pipeline stage of one layout, each at its own fullest moment; empty without.
-
-    The fullest of them is what `step_memory` gives. Stages between the first and the last are there once, and not at
-    all where they hold what the last one holds without its head.
-
-    Source and assumptions: `step_memory`.
-    """
-    table = MemoryTable(model, recipe)
-    run, stages = StageMemory(table, layout), pipeline_stages(table, layout)
-    if len(stages) == 1:
-        return []
-    spare, context = overheads(table.software, device_kind)
-    named = [_STAGES[0], *([_STAGES[1]] if len(stages) == 3 else []), _STAGES[2]]
-    if len(stages) > 3:
-        named = [f"pipeline stage {number}" for number in range(1, len(stages) + 1)]
+def _stage_items(
+    every: Sequence[tuple[dict[str, Floats], Floats]], spare: float, context: float
+) -> tuple[tuple[str, dict[str, float]], ...]:
+    """`Memory.stages` of one layout; `every`: items and sum of each of its stages."""
+    if len(every) == 1:
+        return ()
+    names = [_STAGES[0], *([_STAGES[1]] if len(every) == 3 else []), _STAGES[2]]
+    if len(every) > 3:
+        names = [f"pipeline stage {number}" for number in range(1, len(every) + 1)]
     found = []
-    for name, stage in zip(named, stages, strict=True):
-        items, total, _ = _items(run.parts(stage))
+    for name, (items, total) in zip(names, every, strict=True):
         sizes = {item: float(np.asarray(size).ravel()[0]) for item, size in items.items()}
         sizes |= {"allocator": float(np.asarray(total).ravel()[0]) * spare, CONTEXT: context}
         found.append((name, {item: size for item, size in sizes.items() if size}))
-    return found
+    return tuple(found)
 
 
 def _plain(value: Floats, shape: tuple[int, ...]) -> Floats:

@@ -19,7 +19,7 @@ from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.training.alternatives import Setting, UnstatedInput, other_settings, usual_stacks
 from flopwise.training.layout import Layout, Recipe, shard_ranks
-from flopwise.training.memory import Memory, ends_of, memory_band, stage_memories, stale_shifts, step_memory
+from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
 from flopwise.training.stages import FULL
 from flopwise.values import dataclass
@@ -75,9 +75,7 @@ def memory_answer(
         facts=facts,
         items=tuple((name, float(size)) for name, size in memory.items.items() if size),
         worst_rank=memory.worst_rank,
-        stages=tuple(
-            (name, tuple(items.items())) for name, items in stage_memories(model, recipe, layout, device_kind=kind)
-        ),
+        stages=tuple((name, tuple(items.items())) for name, items in memory.stages),
         host_bytes=float(memory.host_bytes),
         fits=None if capacity is None else total <= capacity,
         quick=_memory_rules(model, recipe, layout, total, device),

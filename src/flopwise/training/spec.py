@@ -269,6 +269,10 @@ class TrainingSpec(Spec):
         "ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).")
     recompute: str | None = _layout(
         "--recompute", options.choice("none", "selective", "full"), "Activation recomputation (checkpointing).")
+    recompute_modules: tuple[str, ...] = _layout(
+        "--recompute-modules", options.choice(*defaults.RECOMPUTE_MODULES),
+        "Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), "
+        "mla_up_proj, moe.", repeated=True)
     recompute_every: int | None = _layout(
         "--recompute-every", options.DEGREE, "Full recompute of every N-th block only.", metavar="N")
     recompute_first: int | None = _layout(
@@ -304,8 +308,9 @@ class TrainingSpec(Spec):
     @property
     def unsaid(self) -> frozenset[str]:
         """What people do differently and the question leaves open, as `alternatives.other_settings` names it."""
+        recompute = self.recompute or self.recomputes_some or self.recompute_modules
         said = {
-            "stack": self.stack, "micro-batch": self.micro_batch, "recompute": self.recompute or self.recomputes_some,
+            "stack": self.stack, "micro-batch": self.micro_batch, "recompute": recompute,
             "interleave": self.interleave or self.schedule,
         }  # fmt: skip
         return frozenset(name for name, value in said.items() if not value)
@@ -358,6 +363,7 @@ class TrainingSpec(Spec):
             lengths_vary=documents is not None and documents.packing == "padded",
             frozen=None if self.freeze is None else Frozen.of(self.freeze),
             grad_sync=cast("GradSync | None", self.grad_sync), ranks_per_expert=self.expert_tp,
+            modules=self.recompute_modules,
         )  # fmt: skip
 
     def check_adapters(self) -> None:
@@ -409,12 +415,19 @@ class TrainingSpec(Spec):
         return Layout(
             dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
             micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
-            recompute=RECOMPUTE.index(self.recompute or ("full" if self.recomputes_some else "none")),
+            recompute=RECOMPUTE.index(self._recompute()),
             recompute_every=self.recompute_every or 1, recompute_first=self.recompute_first or 0,
             stage_layers=self.stage_layers, sequence_parallel=self.sequence_parallel,
             offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
         )  # fmt: skip
+
+    def _recompute(self) -> str:
+        """The kind of recompute that is asked for; none where nobody says."""
+        if self.recompute_modules and (self.recomputes_some or self.recompute not in {None, "selective"}):
+            raise OptionError("recompute_modules", "goes with selective recompute only (--recompute selective)")
+        named = "selective" if self.recompute_modules else "full" if self.recomputes_some else "none"
+        return self.recompute or named
 
     def _schedule(self) -> int:
         """The place of the pipeline schedule among `flopwise.training.schedules.SCHEDULES`."""

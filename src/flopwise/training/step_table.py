@@ -131,12 +131,12 @@ def step_table(
     """
     split = split_model(model, recipe.frozen)
     model, stack = split.model, split.model.stacks[0]
-    software, rates = recipe.stack, training_rates(rates, recipe.stack, recipe.precision)
+    rates = training_rates(rates, recipe.stack, recipe.precision)
     shape = recipe.shape(model, inner.micro_batch)
     shared = block_contexts(model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
     kernels = kernels or [_block_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
-    lines = _block_lines(loaded, software, recipe.selective or software.selective, rates.value["train_contention"])
+    lines = _block_lines(loaded, recipe, rates.value["train_contention"])
     weights, starts = stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes)
     most = with_first(heaviest, starts, weights)
     if like is not None:
@@ -262,9 +262,7 @@ def _rows(blocks: Sequence[Kernels | BlockTimes], name: str) -> NDArray[np.float
     return np.stack([getattr(block, name) for block in blocks])
 
 
-def _block_lines(
-    loaded: list[list[BlockTimes]], software: TrainingStack, selective: str, contention: float
-) -> NDArray[np.float64]:
+def _block_lines(loaded: list[list[BlockTimes]], recipe: Recipe, contention: float) -> NDArray[np.float64]:
     """`BlockTimes.lines` of evenly routed blocks, (blocks, modes, parts + 3, n); a part more where routing is uneven.
 
     That is what the fullest rank adds to the others; what stands beside the parts stays last. What stands before and
@@ -274,7 +272,7 @@ def _block_lines(
     even, *fullest = [
         np.stack(
             [
-                [block.lines(mode * inside, software, selective, contention) for mode in modes]
+                [block.lines(mode * inside, recipe, contention) for mode in modes]
                 for block, inside in zip(blocks, (False, *(True,) * (len(blocks) - 2), False), strict=True)
             ]
         )

@@ -151,7 +151,7 @@ class Api:
         """The response to a question. Raises: ProblemError."""
         reply = self.answers.find(question)
         if reply is None:
-            await self.warm_up.ended(question.noun, progress)
+            await self.warm_up.ready(question.noun, progress)
             try:
                 reply = await self.pool.ask(question, limit_s, progress)
             except BusyError:

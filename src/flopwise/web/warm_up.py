@@ -44,8 +44,11 @@ class SimulatorWarmUp:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
         await self._process.wait()
 
-    async def ended(self, noun: str, progress: Progress | None) -> None:
-        """Wait for it where `noun` needs the simulator and it has begun; `progress` is told how long that takes."""
+    async def ready(self, noun: str, progress: Progress | None) -> None:
+        """Return once `noun` may be asked: after it, where that needs the simulator and it has begun.
+
+        `progress` is told how long that takes.
+        """
         if self._task is None or noun not in NEEDS:
             return
         while not self._task.done():

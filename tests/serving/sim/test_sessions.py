@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flopwise.api.serve import serve
 from flopwise.api.simulate import autoscale, simulate
 from flopwise.cost.rates import rates
 from flopwise.errors import FlopwiseError, SpecError
+from flopwise.serving.answer import ServeAnswer
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import BlockStore, ReplicaLimits
 from flopwise.serving.sim.prefixes import Prefixes
@@ -159,3 +161,63 @@ def test_what_goes_with_sessions_and_what_does_not() -> None:
         simulate("Llama-3.1-8B", kv_stores="host=1GB", **HOW | {"turns": None})
     with pytest.raises(SpecError, match="--turns"):
         autoscale("Llama-3.1-8B", **HOW)
+
+
+# ---- sessions in `serve`
+
+
+def _served(**options: Any) -> ServeAnswer:
+    how = {"gpu": "h100", "input": 512, "output": 128, "rate": 0.2, "turns": 4, "think": "20s"}
+    return serve("Llama-3.1-8B", **(how | options))
+
+
+def test_serve_counts_what_sessions_compute_anew() -> None:
+    """Four turns: prompts of 512, 1,152, 1,792 and 2,432 tokens, of which all but the last 512 are in the cache, but
+    for the last block of 16: the last token of an answer was never read. A session costs what the machine does in the
+    five seconds until the next one comes."""
+    found = _served()
+    assert found.sessions is not None
+    assert found.sessions.turns_per_session == 4
+    assert found.sessions.computed_frac == pytest.approx((4 * 512 + 3 * 16) / (512 + 1152 + 1792 + 2432), rel=1e-6)
+    assert found.estimate.job.input_tokens == (512 + 1152 + 1792 + 2432) // 4
+    assert found.estimate.requests_per_s == pytest.approx(0.8, rel=0.2)
+    hourly = found.estimate.usd_per_hour
+    assert hourly is not None
+    per_session = hourly / (found.estimate.requests_per_s / 4 * 3600)
+    assert found.sessions.usd_per_session == pytest.approx(per_session)
+    assert found.document()["sessions"]["usd_per_session"] == found.sessions.usd_per_session
+
+
+def test_serve_and_simulate_say_the_same_of_sessions() -> None:
+    run = simulate("Llama-3.1-8B", gpu="h100", input=512, output=128, rate=0.2, turns=4, think="20s", duration=2000)
+    found = _served()
+    assert run.sessions is not None
+    assert found.sessions is not None
+    assert found.sessions.device_frac == pytest.approx(run.sessions.device_frac, abs=0.02)
+    assert found.estimate.ttft_s.value == pytest.approx(run.summary.ttft_s.p50, rel=0.15)  # the mean of a near spread
+    plain = serve("Llama-3.1-8B", gpu="h100", input=1472, output=128, rate=0.8)
+    assert found.estimate.ttft_s.value < plain.estimate.ttft_s.value  # which reads all of every prompt
+
+
+def test_stores_keep_what_the_device_evicts() -> None:
+    """A hundred sessions under way hold more than an L4 has beside the weights: the host's memory keeps them."""
+    crowd: dict[str, Any] = {"gpu": "l4", "weights": "fp8", "rate": 0.25, "think": "2min", "input": 1500, "output": 100}
+    alone, kept = _served(**crowd), _served(**crowd, kv_stores="host=500GB")
+    assert alone.sessions is not None
+    assert kept.sessions is not None
+    assert kept.sessions.store_fracs["host"] > 0.1
+    assert kept.sessions.computed_frac < alone.sessions.computed_frac - 0.1
+
+
+def test_sessions_that_come_too_fast_are_refused_a_speed_and_odd_words_are_named() -> None:
+    late = _served(rate=40)
+    assert not late.keeps_up
+    assert "Too slow: " in late.verdict
+    for options, message in (
+        ({"rate": None}, "sessions come at a rate"),
+        ({"rate": None, "concurrency": 4}, "sessions come at a rate"),
+        ({"turns": None}, "no turns of sessions"),
+        ({"turns": None, "think": 0, "kv_stores": "host=1GB"}, "no turns of sessions"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            _served(**options)

@@ -18,7 +18,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, name
-from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
+from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.serving.answer import ServeAnswer
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 @flags(SharedSpec, "gpus")
 @flags(ServingSpec, "tp pp ep dp", section="")
 @flags(RequestSpec, section="")
+@flags(SessionsSpec, section="Sessions")
 @add("--static", FLAG, "A fixed batch: all prompts first, then all answers.", default=False)
 @add("--encode", FLAG, "Embed: one pass over each input, without an answer.", default=False)
 @add("--sweep", name("axis"), "Show latency against throughput along concurrency, batch or tp, instead.")

@@ -203,10 +203,11 @@ def _recompute(job: TrainJob, shape: DecoderShape) -> Iterator[str]:
     if not int(job.layout.recompute):
         return
     selective = job.recipe.selective or job.recipe.stack.selective
-    if int(job.layout.recompute) == 1 and selective in RECOMPUTED:
+    modules = [{"activation": "moe_act"}.get(name, name) for name in job.recipe.modules]
+    if int(job.layout.recompute) == 1 and (modules or selective in RECOMPUTED):
         yield from _flag("recompute-granularity", "selective")
         yield "--recompute-modules"
-        yield from RECOMPUTED[selective]
+        yield from modules or RECOMPUTED[selective]
         return
     every, chunks = int(job.layout.recompute_every), int(job.layout.pp) * int(job.layout.interleave)
     yield from _flag("recompute-granularity", "full")

@@ -1,10 +1,10 @@
-"""A run with an end, as load generators make them: from the first request that comes to the last token of all."""
+"""What is simulated for an estimate: runs with an end, as load generators make them, and sessions of several turns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.request import SimulationRequest, request_of
 from flopwise.serving.sim.result import SimulatedRun
+from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS
-from flopwise.serving.spec import Scheduling
+from flopwise.serving.spec import Scheduling, mean_tokens
+from flopwise.units import HOUR_S
 
 ENOUGH_REQUESTS = 2_000
 """Short runs are drawn again, with other lengths and arrivals, until so many requests are simulated in all."""
@@ -25,6 +27,10 @@ WHOLE_REQUESTS = 8_192
 """Batch jobs of up to so many requests are simulated whole."""
 BATCHES = 4
 """Full batches after which the pace of a long batch job is that of its middle."""
+LIVES, LEAST_S, MOST_TURNS = 4.0, 600.0, 100_000
+"""Sessions come for so many times as long as one lasts, ten minutes at least, and have no more turns in all."""
+BEFORE = 1 / 3
+"""Of that time, until as many sessions are under way as on average."""
 
 
 class FiniteRun(NamedTuple):
@@ -100,3 +106,56 @@ def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> F
     seconds = (run.end_ps + times * (run.end_ps - half.end_ps)) / PS
     ttft_s = means.ttft_s + times * (means.ttft_s - _means(job, half, 1).ttft_s)
     return FiniteRun(RunMeans(ttft_s, means.tpot_s, requests / seconds), run)
+
+
+class SessionRun(NamedTuple):
+    """Sessions that come at random: what a replica does for them on average, and what they reuse and cost."""
+
+    estimate: ServeEstimate
+    report: SessionReport
+
+    @classmethod
+    def of(cls, job: ServeJob, traffic: Traffic, stores: str | None, replicas: int, facts: Facts) -> Self:
+        """Sessions of `traffic` on `replicas` of the job; prefixes stay in the cache, or in `stores`, if they can.
+
+        A request goes where its session's prefix is. Figures are means over turns that come when as many sessions are
+        under way as on average; the step is that of the mean turn, of whose prompt as much is found as in the run.
+
+        Source: `flopwise.serving.sim`; routing by prefix as SGLang's and vLLM's routers do.
+        Assumes: pauses of people and tools are drawn around their means; cold caches at first.
+
+        Raises:
+            SpecError: a model that answers in one pass, or no rate of sessions.
+            InfeasibleError: weights leave no room for a sequence.
+        """
+        if traffic.rate is None or traffic.turns is None:
+            raise SpecError("sessions come at a rate: give --rate (sessions per second) beside --turns")
+        turns = max(1.0, mean_tokens(traffic.turns))
+        tools = traffic.tool_share or 0.0
+        pause_s = (1.0 - tools) * traffic.think_s + tools * (traffic.tool_pause or 0.0)
+        life_s = turns * (pause_s + estimate(job).e2e_s)
+        duration_s = min(max(LIVES * life_s, LEAST_S), MOST_TURNS / (traffic.rate * turns))
+        how = Scheduling(kv_stores=stores, balancer="prefix-aware", prefill_gpus=job.techniques.prefill_gpus)
+        alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
+        request = request_of(alone, replace(traffic, duration_s=duration_s), how, facts, ())
+        run = request.run_fixed(replicas)
+        first_s, last_s = BEFORE * duration_s, duration_s
+        came, ended = run.outcome.arrival_ps / PS, run.outcome.finish_ps / PS
+        kept = (came >= first_s) & (came <= last_s)
+        kept = kept if kept.any() else np.ones(len(came), dtype=bool)
+        report = SessionReport.of(run, request.stores, replicas, None)
+        assert report is not None, "turns share what was said before"
+        inputs, outputs = (max(1, round(float(column.mean()))) for column in (run.trace.prompt, run.trace.output))
+        answered = float(((ended >= first_s) & (ended <= last_s)).sum())
+        rate = max(answered, 1.0) / (last_s - first_s) / replicas
+        mean = replace(
+            job, input_tokens=inputs, output_tokens=outputs, arrivals_per_s=rate,
+            techniques=replace(job.techniques, hit_frac=1.0 - report.computed_frac, shared_tokens=0),
+        )  # fmt: skip
+        tpot_s = float(np.nanmean(run.tpot_s[kept])) if outputs > 1 else 0.0
+        figures = estimate(mean, RunMeans(float(np.nanmean(run.ttft_s[kept])), tpot_s, rate))
+        if figures.usd_per_hour is not None:  # of what the replicas do for good, not while they fill and drain
+            hourly = figures.usd_per_hour * replicas + report.stores_usd * HOUR_S / run.paid_s
+            per_hour = rate * replicas / report.turns_per_session * HOUR_S
+            report = replace(report, usd_per_session=hourly / per_hour)
+        return cls(figures, report)

@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
 from flopwise.serving.sim.profiles import PROFILE
-from flopwise.serving.spec import LENGTH, DrawnLengthsSpec, RequestSpec
+from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec, SessionsSpec
 from flopwise.values import dataclass
 
 DEFAULT_ARRIVALS = "poisson"
@@ -55,16 +55,10 @@ class Traffic(Spec):
     "trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.")
     users: int | None = _traffic("--users", options.BATCH,
         "Closed loop of this many users, each of whom sends a request after each answer.")
-    think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Pause between an answer and the next request of a user, or turn of a "
-        "session (mean).",
-        default=0.0)
-    turns: int | str | None = _traffic("--turns", LENGTH,
-        "Turns per session, as --input; each prompt contains all earlier turns.")
-    tool_share: float | None = _traffic("--tool-share", options.FRACTION_OR_ZERO,
-        "Share of later turns that follow a tool call instead of a person (default: none).")
-    tool_pause: float | None = _traffic(
-        "--tool-pause", options.SECONDS_OR_ZERO, "Mean duration of a tool call.")
+    think_s: float = same(SessionsSpec, "think_s", default=0.0)
+    turns: int | str | None = same(SessionsSpec, "turns")
+    tool_share: float | None = same(SessionsSpec, "tool_share")
+    tool_pause: float | None = same(SessionsSpec, "tool_pause")
     together: bool = _traffic(
         "--together", options.FLAG,
         "Start all users at the same instant, even if their requests are identical.", default=False)

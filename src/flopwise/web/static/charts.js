@@ -19,16 +19,22 @@ export function chart(label, option, { low = false, tall = false, click } = {}) 
   library.then((echarts) => {
     let one = null;
     new ResizeObserver(() => { // tells first when the place is there and has a size
-      if (one) one.made.resize();
+      if (one) one.made?.resize();
       else if (place.clientWidth) {
-        const made = echarts.init(place, null, { renderer: "canvas" });
-        one = { place, made, draw: () => made.setOption(themed(option()), true) };
-        one.draw();
-        if (click) made.on("click", click);
-        drawn.add(one);
-        place.dataset.drawn = "true";
+        one = { place, made: null };
+        setTimeout(begin); // after what is read: tables stand a frame before the pictures
       }
     }).observe(place);
+
+    function begin() {
+      if (!place.isConnected) return;
+      const made = echarts.init(place, null, { renderer: "canvas" });
+      Object.assign(one, { made, draw: () => made.setOption(themed(option()), true) });
+      one.draw();
+      if (click) made.on("click", click);
+      drawn.add(one);
+      place.dataset.drawn = "true";
+    }
   });
   return place;
 }

@@ -3,7 +3,7 @@
 import { el, fresh } from "./dom.js";
 
 /** From the last change to the question; one that still runs is stopped, so asking early costs little. */
-export const PAUSE_MS = 80;
+export const PAUSE_MS = 40;
 
 /** The options of the address, by name; one that stands there several times is a list. */
 export function fromAddress(lists) {
