@@ -27,18 +27,20 @@ def test_only_what_is_simulated_waits_for_it(monkeypatch: pytest.MonkeyPatch) ->
         warm_up = SimulatorWarmUp()
         assert (await _waits(warm_up, "simulate"))[1] == []  # not begun: nobody opened a page
         warm_up.begin()
-        task = warm_up._task
-        warm_up.begin()
-        assert warm_up._task is task
-        assert (await _waits(warm_up, "plan"))[1] == []
-        waited_s, told = await _waits(warm_up, "simulate")
-        assert waited_s > 0.02
-        assert {what for what, _ in told} == {TOLD}
-        assert [done for _, done in told] == sorted(done for _, done in told)
-        assert warm_up._process is not None
-        assert warm_up._process.returncode == 0
-        assert (await _waits(warm_up, "simulate"))[1] == []
-        await warm_up.close()
+        try:
+            task = warm_up._task
+            warm_up.begin()
+            assert warm_up._task is task
+            assert (await _waits(warm_up, "plan"))[1] == []
+            waited_s, told = await _waits(warm_up, "simulate")
+            assert waited_s > 0.02
+            assert {what for what, _ in told} == {TOLD}
+            assert [done for _, done in told] == sorted(done for _, done in told)
+            assert warm_up._process is not None
+            assert warm_up._process.returncode == 0
+            assert (await _waits(warm_up, "simulate"))[1] == []
+        finally:
+            await warm_up.close()
 
     asyncio.run(waits())
 
@@ -50,8 +52,7 @@ def test_it_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         warm_up = SimulatorWarmUp()
         await warm_up.close()  # of one that has not begun there is nothing to end
         warm_up.begin()
-        await asyncio.sleep(0.3)
-        await warm_up.close()
+        await warm_up.close()  # while it starts
         assert warm_up._process is not None
         return warm_up._process.returncode
 

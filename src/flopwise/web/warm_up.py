@@ -26,6 +26,7 @@ class SimulatorWarmUp:
         """Not begun."""
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._started = asyncio.Event()
         self._begun = 0.0
 
     def begin(self) -> None:
@@ -35,11 +36,16 @@ class SimulatorWarmUp:
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "flopwise", *LINE, stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-            env=process_environment(),
-        )  # fmt: skip
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "flopwise", *LINE, stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+                env=process_environment(),
+            )  # fmt: skip
+        except OSError:  # nothing is compiled ahead
+            return
+        finally:
+            self._started.set()
         with contextlib.suppress(AttributeError, OSError):  # not everywhere, or ended already
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
         await self._process.wait()
@@ -58,12 +64,11 @@ class SimulatorWarmUp:
             await asyncio.wait([self._task], timeout=BEAT_S)
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process; not while it starts, which asyncio does not stop."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await self._started.wait()
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
+        await asyncio.wait([self._task])
