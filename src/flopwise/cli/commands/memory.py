@@ -58,10 +58,8 @@ def command(*, explain: bool, **given: Any) -> None:
     --concurrency sequences of --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and
     `fits` of --json says which.
     """
-    from flopwise.training.sampled_answer import SampledMemoryAnswer
-
     answer = question(**given)
-    further = _further(**given, explains=not isinstance(answer, SampledMemoryAnswer))
+    further = _further(**given, explains=hasattr(answer, "layout"))
     options.answer(answer, lines, figure=figure_of if explain else None, further=further)
 
 

@@ -136,9 +136,9 @@ def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
 
 def _is_sampled(answer: Any) -> bool:
     """Whether the answer is of a network that is known by its samples, not of a model with layers of tokens."""
-    from flopwise.training.sampled_answer import SampledTrainAnswer
+    from flopwise.training.answer import TrainAnswer  # which is there; the other would have to be imported
 
-    return isinstance(answer, SampledTrainAnswer)
+    return not isinstance(answer, TrainAnswer)
 
 
 def _reads_words(answer: SampledTrainAnswer, model: str) -> list[str]:
