@@ -144,12 +144,24 @@ def test_data_that_take_long_to_make_cost_later_kinds_their_time_and_not_the_pro
     assert all((one or "").startswith("left out: ") for one in unmeasured)
 
 
-def test_loading_a_library_for_longer_than_a_probe_may_take_leaves_nothing_to_measure() -> None:
-    device = FakeDevice()
+def test_however_long_a_library_takes_to_load_something_is_measured() -> None:
+    """A quick probe has 4 s then, in which products of a machine that is 300 times slower take all."""
+    device = FakeDevice(300.0, kind="cpu")
     runner = ProbeRunner(Path(), quick=True, progress=lambda *_: None, clock=device.clock, loading_s=60.0)
-    probe = runner.probe([device], device, ["launch"])
-    assert (probe.measurements, probe.seconds) == ((), 0.0)
-    assert "launch latency: not measured, the time of the probe is over" in probe.notes
+    probe = runner.probe([device], device, ["launch", "matmul", "memory", "attention", "elementwise"])
+    assert probe.best("launch_queued", "cpu") == pytest.approx(300 * fake.LAUNCH_S)
+    assert 0 < probe.seconds < measure.QUICK_LEAST_S + 1.0
+
+
+def test_a_kind_that_comes_when_the_time_is_over_is_said() -> None:
+    class Stuck(FakeDevice):
+        def small_operation(self, count: int, *, backward: bool) -> Callable[[], None]:
+            self.time[0] += 30.0
+            return super().small_operation(count, backward=backward)
+
+    device = Stuck()
+    probe = _probe(device, "launch", "memory")
+    assert "memory bandwidth: not measured, the time of the probe is over" in probe.notes
 
 
 def test_the_time_of_a_kind_shrinks_with_what_earlier_ones_took() -> None:

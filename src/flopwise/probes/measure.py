@@ -31,6 +31,8 @@ MOST_S, QUICK_MOST_S = 73.0, 12.5
 """Time of measuring in all; several devices share it."""
 LIMIT_S, QUICK_LIMIT_S = 110.0, 17.0
 """Wall time of a probe, loading its library included: kinds that took longer leave less to those that follow."""
+LEAST_S, QUICK_LEAST_S = 20.0, 4.0
+"""Time that is left for measuring however long the library took to load, as on a machine that is overloaded."""
 OVERHEAD = 1.5
 """Time of an operation, with what it takes to make its data, over the time that it is measured for."""
 OVERRUN = 1.2
@@ -83,7 +85,8 @@ class ProbeRunner:
         whole_s = sum(self._seconds(name) for _, name in plan)
         self.total_s = min(whole_s, QUICK_MOST_S if self.quick else MOST_S)
         self._scale = self.total_s / whole_s if plan else 1.0
-        self._end = began - self.loading_s + (QUICK_LIMIT_S if self.quick else LIMIT_S)
+        limit_s, least_s = (QUICK_LIMIT_S, QUICK_LEAST_S) if self.quick else (LIMIT_S, LEAST_S)
+        self._end = began + max(limit_s - self.loading_s, least_s)
         found: dict[str, list[Measurement]] = defaultdict(list)
         unmeasured = dict[str, str]()
         for number, (backend, name) in enumerate(plan):
