@@ -69,7 +69,7 @@ def _packed_products(items: Iterable[Item]) -> Iterator[list[Linear]]:
 class Adapters(NamedTuple):
     """So many adapters of one rank, of which each sequence uses one."""
 
-    count: int
+    number: int
     rank: int
 
     def step(self, runner: Runner, load: StepLoad, split: ServingLayout) -> StepTime:
@@ -85,7 +85,7 @@ class Adapters(NamedTuple):
         """
         tokens = np.asarray(load.decode_batch * load.decode_tokens + load.prefill_tokens, dtype=float)
         reading = np.asarray(load.prefill_tokens) > 0
-        present = distinct_adapters(self.count, load.decode_batch + np.where(reading, load.prompts, 0.0))
+        present = distinct_adapters(self.number, load.decode_batch + np.where(reading, load.prompts, 0.0))
         tp, rates = np.asarray(split.tp), runner.own_rates
         zero = 0.0 * tokens
         total = StepTime(*(zero for _ in StepTime._fields))

@@ -167,7 +167,7 @@ def test_what_goes_with_sessions_and_what_does_not() -> None:
 
 
 def _served(**options: Any) -> ServeAnswer:
-    how = {"gpu": "h100", "input": 512, "output": 128, "rate": 0.2, "turns": 4, "think": "20s"}
+    how: dict[str, Any] = {"gpu": "h100", "input": 512, "output": 128, "rate": 0.2, "turns": 4, "think": "20s"}
     return serve("Llama-3.1-8B", **(how | options))
 
 
