@@ -58,8 +58,12 @@ def test_smaller_tensors_come_from_memory_that_was_used_before() -> None:
 def test_a_cpu_does_not_wait_for_itself_to_count_tokens_of_experts() -> None:
     experts = {**SHAPE, "model_type": "mixtral", "hidden_size": 256, "vocab_size": 2048, "num_local_experts": 4,
                "num_experts_per_tok": 2, "num_hidden_layers": 2}  # fmt: skip
-    found = on_host(model_from_config(experts, name="experts"))
-    assert lines(found)["launch"] < FACTS.stack("hf-trainer-2026").routing_s  # of one layer with experts, on a GPU
+    model = model_from_config(experts, name="experts")
+    stack, stages = FACTS.stack("hf-trainer-2026"), model.stacks[0]
+    items = len(stages.before) + len(stages.after) + sum(len(stages.kinds[k].items) for k in stages.order)
+    found = lines(on_host(model))["launch"]
+    assert found == pytest.approx(3 * items * stack.launch_s)  # of each item, three times; a GPU's host waits besides:
+    assert found < 3 * items * stack.launch_s + 2 * stack.routing_s
 
 
 def test_the_fused_optimizer_of_2026_and_clipping_move_40_bytes_a_parameter() -> None:

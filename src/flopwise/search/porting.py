@@ -13,7 +13,7 @@ from flopwise.search.plan import plan
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 
-MEASURED = {"rocm": (9, 100), "xla": (19, 0), "neuron": (4, 16), "gaudi": (26, 36)}
+MEASURED = {"rocm": (23, 100), "xla": (114, 0), "neuron": (4, 16), "gaudi": (28, 36)}
 """Published training runs and serving results of each software. Source: benchmarks/truth, counted by known device."""
 FRAMEWORKS = {
     "rocm": "PyTorch for ROCm", "xla": "JAX, or PyTorch/XLA", "neuron": "JAX or PyTorch for NeuronX",
