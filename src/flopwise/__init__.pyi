@@ -1,33 +1,39 @@
 """The public names with their types, made by `python docs/generate.py`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from flopwise.api.assess import assess as assess
 from flopwise.api.backtest import backtest as backtest
-from flopwise.api.buy_or_build import compare as compare
-from flopwise.api.calibrate import calibrate as calibrate, calibration_profile as calibration_profile, calibrations as calibrations, remove_calibration as remove_calibration
+from flopwise.api.calibrate import calibration_profile as calibration_profile, calibrations as calibrations, remove_calibration as remove_calibration
 from flopwise.api.check import check as check
 from flopwise.api.currency import amounts_in as amounts_in
 from flopwise.api.explain import explain as explain
-from flopwise.api.export import export as export, export_targets as export_targets, write_export as write_export
+from flopwise.api.export import export_targets as export_targets, write_export as write_export
 from flopwise.api.facts import gpus as gpus, instances as instances, largest_models as largest_models, models as models
-from flopwise.api.observe import observe as observe, replay as replay
+from flopwise.api.observe import Replay
 from flopwise.api.plan import Advance
 from flopwise.api.prices import import_prices as import_prices, list_prices as list_prices, prices as prices, refresh_prices as refresh_prices, remove_prices as remove_prices
-from flopwise.api.run_imports import import_runs as import_runs
 from flopwise.api.run_reports import compare_runs as compare_runs, explain_run as explain_run, run_rows as run_rows
 from flopwise.api.runs import delete_runs as delete_runs, export_runs as export_runs, recorded_run as recorded_run
 from flopwise.api.sweep import sweep as sweep
-from flopwise.buy_or_build.alternatives import MonthlyTraffic as MonthlyTraffic
+from flopwise.buy_or_build.alternatives import CostComparison, Kind, MonthlyTraffic, MonthlyTraffic as MonthlyTraffic
 from flopwise.changes.format_fit import FitAnswer
 from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.roofline import RooflineAnswer
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError as FlopwiseError, InfeasibleError as InfeasibleError, MissingFactError as MissingFactError, SpecError as SpecError, UnknownNameError as UnknownNameError
+from flopwise.exports.exported import Exported
+from flopwise.exports.spec import ExportSettings
 from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
+from flopwise.fitting.profile import CalibrationProfile
+from flopwise.fleet.assessment import Assessment
+from flopwise.observations.observation import Observation
+from flopwise.observations.spec import ObserveSpec
 from flopwise.probes.file import Probe, Probe as Probe
 from flopwise.probes.spec import ProbeSpec
 from flopwise.provenance import Figure as Figure
+from flopwise.records.imports.imported import ImportedRun
+from flopwise.records.imports.spec import ImportSpec
 from flopwise.records.model import RecordedRun
 from flopwise.records.spec import RunFilter
 from flopwise.search.answer import Plan
@@ -55,6 +61,163 @@ from typing import Any, Literal
 
 __version__: str
 __all__ = ["__version__", "assess", "backtest", "compare", "calibrate", "calibration_profile", "calibrations", "remove_calibration", "check", "explain", "fit", "export", "export_targets", "write_export", "amounts_in", "gpus", "instances", "largest_models", "models", "io", "memory", "observe", "replay", "plan", "prices", "import_prices", "list_prices", "remove_prices", "refresh_prices", "probe", "roofline", "import_runs", "explain_run", "compare_runs", "run_rows", "runs", "recorded_run", "export_runs", "delete_runs", "serve", "serve_sweep", "advise", "simulate", "autoscale", "batch", "sweep", "train", "watch", "watch_live", "MonthlyTraffic", "FlopwiseError", "InfeasibleError", "MissingFactError", "SpecError", "UnknownNameError", "Probe", "Figure", "Traffic"]
+
+def compare(
+    model: str,
+    *,
+    traffic: MonthlyTraffic,
+    ways: Sequence[Kind] = ...,
+    months: int | str = ...,
+    apis: Sequence[str] = ...,
+    api_prices: Sequence[tuple[float, float]] = ...,
+    finetune_tokens: float | str = ...,
+    pretrain_tokens: float | None | str = ...,
+    pretrain_model: str | None = ...,
+    method: Mapping[str, Any] | None = ...,
+    runs: int | str = ...,
+    upkeep_usd_per_month: float | str = ...,
+    targets: Mapping[str, Any] | None = ...,
+    constraints: Mapping[str, Any] | None = ...,
+    software: Sequence[str] = ...,
+    purchase: Sequence[str] = ...,
+    train_purchase: Sequence[str] = ...,
+    simulate: bool = ...,
+    assume_family: str | None = ...,
+    facts: str | Path | None = ...,
+    calibration: str | None = ...,
+    advance: Callable[[int, int], None] | None = ...,
+) -> CostComparison:
+    """Compare the ways to answer the same traffic with a model: an API, open weights, fine-tuning, training.
+
+    Each way has an up-front cost and a monthly one, in US dollars, with 80 % intervals.
+
+    Args:
+        model: a catalog name, a hub id, or a size such as "7B".
+        traffic: tokens a month and their mix.
+        ways: which of api, open, finetune and pretrain.
+        months: how many are compared, 1 to 120.
+        apis: hosted models, such as "groq/Llama-3.1-8B"; of a name alone the cheapest host (default: of `model`).
+        api_prices: further prices of (input, output), in USD per million tokens.
+        finetune_tokens: tokens of one fine-tuning run, as a number or text such as "50M".
+        pretrain_tokens: tokens of training from scratch (default: the compute-optimal number).
+        pretrain_model: model that is trained from scratch instead, such as "1B".
+        method: of fine-tuning, with the keys of `method` in a workload file: `{"kind": "lora", "rank": 16}`.
+        runs: training runs that are paid for.
+        upkeep_usd_per_month: USD per month for people and storage of a self-hosted service.
+        targets: of the service, with the keys of `targets` in a workload file: `{"ttft": {"p95": "1s"}}`.
+        constraints: on its machines, with the keys of `constraints` in a workload file: `{"gpus": ["h100"]}`.
+        software: stacks and engines that may be used; "any" for all (default: those that run without a port).
+        purchase: on_demand, spot, reserved_1y ... of serving (default: on_demand).
+        train_purchase: the same of training.
+        simulate: run plans of services through the simulator before they are ranked.
+        assume_family: treat a model that is not known as one of this family.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        advance: called with (units of work done, units in all) as it goes.
+
+    Raises:
+        SpecError: a figure is out of range.
+        UnknownNameError: a name is not known.
+        InfeasibleError: no way is feasible; the reasons of each.
+
+    Examples:
+        >>> import flopwise
+        >>> traffic = flopwise.MonthlyTraffic(tokens_per_month=500e6)
+        >>> found = flopwise.compare("Llama-3.1-8B", traffic=traffic, ways=("api",), months=6)
+        >>> [way.kind for way in found.ways]
+        ['api']
+    """
+
+def calibrate(
+    *files: str | Path,
+    name: str | None = ...,
+    model: Model | str | None = ...,
+    users: int | None | str = ...,
+    facts: str | Path | None = ...,
+    calibration: str | None = ...,
+    dry_run: bool = ...,
+    force: bool = ...,
+    advance: Callable[[float, float | None], None] | None = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
+    tp: int | str = ...,
+    pp: int | str = ...,
+    ep: int | str = ...,
+    dp: int | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    **specs: MachineSpec | ServingSpec | SourceSpec,
+) -> CalibrationProfile:
+    """Refit the constants that measurements can decide, into a calibration profile.
+
+    Options of machines and of the deployment (`gpu="h100", tp=2` ...) say how an observed `model` is served.
+
+    Args:
+        files: what `flopwise probe` wrote, CSV files as `backtest` reads them, or names of recorded runs; with a
+            `model`, observations that `flopwise observe` wrote, or results of a load generator.
+        name: of the profile (default: as the first file).
+        model: what an observed deployment serves.
+        users: clients of a closed loop, where a file does not say how many; None takes requests at their times.
+        facts: folder of rows that override the shipped ones.
+        calibration: profile to start from, instead of the shipped constants.
+        dry_run: write nothing.
+        force: replace a profile of the same name.
+        advance: called with (units of work done, units in all) as it goes.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+
+    Raises:
+        SpecError: a file is broken or of no known kind, nothing in it can be predicted, requests are too few, or
+            the name is taken.
+
+    Examples:
+        >>> import flopwise
+        >>> profile = flopwise.calibrate("examples/measured-training.csv", name="ours", dry_run=True)
+        >>> profile.name
+        'ours'
+    """
 
 def fit(
     model: Model | str,
@@ -88,7 +251,7 @@ def fit(
     dp: int | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     **specs: MachineSpec | ServingSpec | SourceSpec,
 ) -> FitAnswer:
@@ -118,7 +281,7 @@ def fit(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
@@ -140,6 +303,80 @@ def fit(
         >>> found = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
         >>> [row.weights for row in found.formats]
         ['bf16', 'fp8']
+    """
+
+def export(
+    target: str,
+    plan: Plan | Assessment | str | Path,
+    *,
+    rank: int | str = ...,
+    facts: str | Path | None = ...,
+    calibration: str | None = ...,
+    name: str | None = ...,
+    image: str | None = ...,
+    script: str | None = ...,
+    learning_rate: float | None | str = ...,
+    model_path: str | None = ...,
+    draft_path: str | None = ...,
+    data: str | None = ...,
+    output: str | None = ...,
+    weights_secret: str | None = ...,
+    pull_secret: str | None = ...,
+    alert_secret: str | None = ...,
+    namespace: str | None = ...,
+    queue: str | None = ...,
+    priority: str | None = ...,
+    cluster: str | None = ...,
+    account: str | None = ...,
+    hostname: str | None = ...,
+    gateway: str | None = ...,
+    prometheus: str | None = ...,
+    machines: str | None = ...,
+    contact: str | None = ...,
+    **specs: ExportSettings,
+) -> Exported:
+    """The files that deploy a plan with another tool; `write_export` writes them.
+
+    Names, images, places and references to secrets that are not given are placeholders in the files, which `to_fill`
+    lists.
+
+    Args:
+        target: a name of `export_targets`.
+        plan: a plan, its file, an assessment, or the folder of a report.
+        rank: which candidate of a plan, from 1.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        name: Name of the deployment (default: the workload's).
+        image: Container image (default for serving: the engine's own release; for training, build your own).
+        script: Training program to use instead of the exported one.
+        learning_rate: Learning rate, which plans do not have (default: the trainer's, if any).
+        model_path: Weights: a hub id, a folder or a URI (default: the model's hub id).
+        draft_path: Weights of the draft model (default: its hub id, if it is a model).
+        data: Training or batch data: a path, a hub id or a URI.
+        output: Checkpoints and results: a path or a URI.
+        weights_secret: Secret that holds the token for gated weights, under the key `token`.
+        pull_secret: Secret that holds the registry's credentials.
+        alert_secret: File or secret that holds the webhook URL that alerts are sent to.
+        namespace: Kubernetes namespace (default: that of the context).
+        queue: Kueue's local queue, or SLURM's partition.
+        priority: Kubernetes priority class, or SLURM's QOS.
+        cluster: Name of the Kubernetes cluster that node pools belong to.
+        account: Cloud account: a GCP project, an Azure resource group, a SLURM account.
+        hostname: Host name of the gateway.
+        gateway: Gateway (Gateway API) that routes attach to.
+        prometheus: Address of the Prometheus server that scalers query.
+        machines: Addresses of the machines, separated by commas.
+        contact: Email address for budgets and alerts.
+
+    Raises:
+        SpecError: no such plan, target, candidate or setting.
+        InfeasibleError: the target cannot express the plan; says why.
+
+    Examples:
+        >>> import flopwise
+        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
+        >>> sorted(flopwise.export("torchrun", plan).files)
+        [...'run.sh'...]
     """
 
 def io(
@@ -182,7 +419,7 @@ def io(
     power_limit: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     achieved: float | None | str = ...,
     dataset: float | None | str = ...,
@@ -209,7 +446,7 @@ def io(
         precision: Of the matrix products (default: the workload's reference implementation, else bf16).
         flops_per_sample: FLOPs of a sample, forward and backward: 4.2T, 247Gi (base 2).
         sample_bytes: Bytes of a sample as fed: 16MiB.
-        token_bytes: Bytes of a stored token (default: 2, or 4 above 65,536 words).
+        token_bytes: Bytes per stored token (default: 2, or 4 above 65,536 words).
         efficiency: Achieved share of the datasheet's rates: 0.4, 40% (default: estimated).
         achieved_flops_per_s (or achieved): FLOP/s that one accelerator achieves: 35TFLOP/s.
         records: Samples as fed to the network, or as the benchmark stores them.
@@ -272,7 +509,7 @@ def memory(
     packing: str | None = ...,
     mean_length: float | None | str = ...,
     length_spread: float | str = ...,
-    lengths: Path | None = ...,
+    lengths: Path | None | str = ...,
     precision: str = ...,
     optimizer: str = ...,
     stack: str | None = ...,
@@ -293,11 +530,13 @@ def memory(
     pp: int | None | str = ...,
     cp: int | None | str = ...,
     ep: int | None | str = ...,
+    expert_tp: int | None | str = ...,
     zero: int | None | str = ...,
     fsdp: bool = ...,
     shard: int | None | str = ...,
     grad_sync: str | None = ...,
     recompute: str | None = ...,
+    recompute_modules: Sequence[str] = ...,
     recompute_every: int | None | str = ...,
     recompute_first: int | None | str = ...,
     interleave: int | None | str = ...,
@@ -316,8 +555,9 @@ def memory(
     eager: bool = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
+    expert_tensor_parallel_size: int | None | str = ...,
     hsdp: int | None | str = ...,
     **specs: DataSpec | TrainingSpec | ServingSpec | SourceSpec,
 ) -> MemoryAnswer:
@@ -344,7 +584,7 @@ def memory(
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
-        lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
+        lengths: Lengths of documents instead: a file with `tokens` or `tokens,count` per line.
         precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
@@ -365,11 +605,13 @@ def memory(
         pp: Pipeline stages.
         cp: Context-parallel degree.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        expert_tp (or expert_tensor_parallel_size): Ranks of a tensor-parallel group that share one expert: 1 where experts are whole (default: the stack's).
         zero: ZeRO stage: 0 to 3.
         fsdp: Shard everything over the replicas, as ZeRO 3.
-        shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
+        shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
         recompute: Activation recomputation (checkpointing).
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
@@ -382,7 +624,7 @@ def memory(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
@@ -400,6 +642,192 @@ def memory(
         >>> found = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
         >>> print(found.fits, found.task)
         True serve
+    """
+
+def observe(
+    url: str | None = ...,
+    *,
+    out: Path | str | None = ...,
+    facts: Path | str | None = ...,
+    progress: Callable[[float, float], None] | None = ...,
+    seconds: float | str = ...,
+    interval_s: float | str = ...,
+    load: Path | None | str = ...,
+    seed: int | str = ...,
+    every: float | str = ...,
+    **specs: ObserveSpec,
+) -> Observation:
+    """Watch a running engine: latencies, load, cache, and its traffic as a trace.
+
+    Args:
+        url: address of vLLM, SGLang, TensorRT-LLM, TGI or llama.cpp; None reads the file of a load generator
+            (`load`) alone.
+        out: folder for `observation.json` and `trace.csv`, which `replay` simulates.
+        facts: folder of rows that override the shipped ones.
+        progress: called with (seconds done, seconds in all).
+        seconds: How long to watch.
+        interval_s (or every): Time between two readings of its metrics.
+        load: Result of a load generator with each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
+        seed: Random seed of a trace that is drawn.
+
+    Raises:
+        SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
+            read.
+
+    Examples:
+        >>> import flopwise
+        >>> seen = flopwise.observe(load="examples/guidellm.json")
+        >>> seen.requests > 0
+        True
+    """
+
+def replay(
+    model: Model | str,
+    folder: Path | str,
+    *,
+    replicas: int | str = ...,
+    scale: float | str = ...,
+    seed: int | str = ...,
+    slo: Slo | None = ...,
+    cache: ResponseCache | None = ...,
+    attain: float | str = ...,
+    on_compile: Callable[[], None] | None = ...,
+    policy: str = ...,
+    balancer: str = ...,
+    step_tokens: int | None | str = ...,
+    mix: bool = ...,
+    preempt: str = ...,
+    prefix_cache: bool | None = ...,
+    kv_stores: str | None = ...,
+    prefill_replicas: int | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
+    tp: int | str = ...,
+    pp: int | str = ...,
+    ep: int | str = ...,
+    dp: int | str = ...,
+    shared_prefix: int | None | str = ...,
+    prefix_hit: float | None | str = ...,
+    kv_keep: float | None | str = ...,
+    draft: str | None = ...,
+    draft_tokens: int | None | str = ...,
+    acceptance: float | None | str = ...,
+    draft_weights: str | None = ...,
+    prefill_gpus: int | None | str = ...,
+    offload_weights: float | None | str = ...,
+    gpu_layers: int | None | str = ...,
+    host: str | None = ...,
+    expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    **specs: Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
+) -> Replay:
+    """Simulate the traffic of an observation, and compare with what was measured.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B".
+        folder: what `observe` wrote.
+        replicas: behind the balancer.
+        scale: speed of the replay; 2 is twice as fast.
+        seed: random seed of what is drawn.
+        slo: what a request must hold to count into the goodput.
+        cache: answers that are given again.
+        attain: share of requests in time that decides how many replicas a cache saves.
+        on_compile: called before the simulator is compiled for the first time.
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
+        step_tokens: Token budget of an engine step (default: the engine's).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        preempt: How a sequence is preempted when the KV cache is full.
+        prefix_cache: Cache shared prefixes (default: where there are any).
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        prefill_replicas: Additional replicas that run only prefill and transfer the cache.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: no such observation, or as `simulate`.
+        InfeasibleError, MissingFactError: as `simulate`.
+
+    Examples:
+        >>> import flopwise
+        >>> found = flopwise.replay("Llama-3.1-8B", "examples/observed", gpu="l40s")
+        >>> found.answer.summary.completed > 0
+        True
     """
 
 def plan(
@@ -428,7 +856,7 @@ def plan(
     packing: str | None = ...,
     mean_length: float | None | str = ...,
     length_spread: float | str = ...,
-    lengths: Path | None = ...,
+    lengths: Path | None | str = ...,
     kind: str = ...,
     rank: int | str = ...,
     precision: str = ...,
@@ -451,11 +879,13 @@ def plan(
     pp: int | None | str = ...,
     cp: int | None | str = ...,
     ep: int | None | str = ...,
+    expert_tp: int | None | str = ...,
     zero: int | None | str = ...,
     fsdp: bool = ...,
     shard: int | None | str = ...,
     grad_sync: str | None = ...,
     recompute: str | None = ...,
+    recompute_modules: Sequence[str] = ...,
     recompute_every: int | None | str = ...,
     recompute_first: int | None | str = ...,
     interleave: int | None | str = ...,
@@ -534,6 +964,7 @@ def plan(
     validate_every: int | None | str = ...,
     validate_batches: int | None | str = ...,
     loader_rate: float | None | str = ...,
+    expert_tensor_parallel_size: int | None | str = ...,
     hsdp: int | None | str = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
@@ -577,7 +1008,7 @@ def plan(
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
-        lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
+        lengths: Lengths of documents instead: a file with `tokens` or `tokens,count` per line.
         kind: All weights, adapters, or adapters on a quantised model.
         rank: Rank of the adapters.
         precision: Format of the matrix products in training.
@@ -600,11 +1031,13 @@ def plan(
         pp: Pipeline stages.
         cp: Context-parallel degree.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        expert_tp (or expert_tensor_parallel_size): Ranks of a tensor-parallel group that share one expert: 1 where experts are whole (default: the stack's).
         zero: ZeRO stage: 0 to 3.
         fsdp: Shard everything over the replicas, as ZeRO 3.
-        shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
+        shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
         recompute: Activation recomputation (checkpointing).
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
@@ -613,15 +1046,15 @@ def plan(
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
         rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Total number of requests, of a batch job or instead of a duration.
+        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        requests: Total number of requests: a batch job, or instead of a duration.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
-        peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
-        profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
+        burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
+        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
+        profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
         shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
@@ -629,12 +1062,12 @@ def plan(
         draft_tokens: Tokens that the draft proposes (default: 4).
         acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
         adapter_rank: Rank of the adapters served on one base model (default: 16).
         images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
@@ -670,7 +1103,7 @@ def plan(
         mtbf: Time between failures of one GPU with its share of the node.
         node_mtbf: Time between failures of one node.
         failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
-        restart: From a failure to full speed: 10min.
+        restart: Time from a failure until the run is back at full speed: 10min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
         checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
         checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
@@ -702,10 +1135,10 @@ def probe(
     only: Sequence[str] = ...,
     quick: bool = ...,
     threads: int | None | str = ...,
-    disk: Path | None = ...,
+    disk: Path | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     **specs: ProbeSpec | SourceSpec,
 ) -> Probe:
@@ -760,7 +1193,7 @@ def roofline(
     power_limit: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> RooflineAnswer:
@@ -802,6 +1235,197 @@ def roofline(
         >>> import flopwise
         >>> flopwise.roofline(flops=1e15, bytes="2TB", gpu="h100").bound
         'compute'
+    """
+
+def import_runs(
+    *files: Path | str,
+    store: Path | str | None = ...,
+    gpus: int | None | str = ...,
+    format: str = ...,
+    name: str | None = ...,
+    model: str | None = ...,
+    task: str | None = ...,
+    metric: Sequence[str] = ...,
+    replace: bool = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    tokens: float | None | str = ...,
+    samples: float | None | str = ...,
+    epochs: float | str = ...,
+    seq: int | None | str = ...,
+    global_batch: int | None | str = ...,
+    global_batch_tokens: float | None | str = ...,
+    padded: float | str = ...,
+    packing: str | None = ...,
+    mean_length: float | None | str = ...,
+    length_spread: float | str = ...,
+    lengths: Path | None | str = ...,
+    precision: str = ...,
+    optimizer: str = ...,
+    stack: str | None = ...,
+    attention: str | None = ...,
+    grad_dtype: str | None = ...,
+    master_weights: bool | None = ...,
+    lora: int | None | str = ...,
+    finetune: bool = ...,
+    qlora: bool = ...,
+    lora_targets: Sequence[str] = ...,
+    base_format: str | None = ...,
+    freeze: str | None = ...,
+    expert_skew: float | None | str = ...,
+    capacity_factor: float | None | str = ...,
+    micro_batch: int | None | str = ...,
+    dp: int | None | str = ...,
+    tp: int | None | str = ...,
+    pp: int | None | str = ...,
+    cp: int | None | str = ...,
+    ep: int | None | str = ...,
+    expert_tp: int | None | str = ...,
+    zero: int | None | str = ...,
+    fsdp: bool = ...,
+    shard: int | None | str = ...,
+    grad_sync: str | None = ...,
+    recompute: str | None = ...,
+    recompute_modules: Sequence[str] = ...,
+    recompute_every: int | None | str = ...,
+    recompute_first: int | None | str = ...,
+    interleave: int | None | str = ...,
+    schedule: str | None = ...,
+    stage_layers: Sequence[int] | str = ...,
+    sequence_parallel: bool = ...,
+    offload: Sequence[str] = ...,
+    input_tokens: int | str | None = ...,
+    output_tokens: int | str | None = ...,
+    rate: float | None | str = ...,
+    concurrency: int | None | str = ...,
+    requests: int | None | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    eager: bool = ...,
+    expert_tensor_parallel_size: int | None | str = ...,
+    hsdp: int | None | str = ...,
+    input: int | str | None = ...,
+    output: int | str | None = ...,
+    **specs: ImportSpec | MachineSpec | SourceSpec | DataSpec | TrainingSpec | RequestSpec | ServingSpec,
+) -> list[ImportedRun]:
+    """Write runs of other tools to the store, with what is expected of them where model and GPU are known.
+
+    The same content is imported once. What a file says itself need not be given; options of training go with runs of
+    training, those of requests and engines with runs of services.
+
+    Args:
+        files: files or folders of trainer-state, TensorBoard, W&B, MLflow, GuideLLM, genai-perf or vLLM's
+            benchmark.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        gpus: number of accelerators.
+        format: Of the files: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.
+        name: What to call the run (default: as in the file).
+        model: Model that was run: without it nothing can be expected of the run.
+        task: What was trained (default: pretrain).
+        metric: Metric of ours by its name in the file, times a factor if need be: step_s=step_ms*0.001.
+        replace: Import again what was imported before: the earlier run goes.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        tokens: Tokens of the whole run: 2T.
+        samples: Sequences of the whole run, instead of tokens.
+        epochs: Passes over the tokens or samples.
+        seq: Tokens of a sequence: 8k (8,192).
+        global_batch: Sequences of one optimizer step.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
+        packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
+        mean_length: Mean tokens of a document, with --packing; lognormal.
+        length_spread: Standard deviation of the lengths over their mean.
+        lengths: Lengths of documents instead: a file with `tokens` or `tokens,count` per line.
+        precision: Format of the matrix products in training.
+        optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
+        stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
+        lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        cp: Context-parallel degree.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        expert_tp (or expert_tensor_parallel_size): Ranks of a tensor-parallel group that share one expert: 1 where experts are whole (default: the stack's).
+        zero: ZeRO stage: 0 to 3.
+        fsdp: Shard everything over the replicas, as ZeRO 3.
+        shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
+        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
+        recompute: Activation recomputation (checkpointing).
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
+        recompute_every: Full recompute of every N-th block only.
+        recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
+        interleave: Virtual stages of each pipeline rank.
+        schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
+        stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
+        sequence_parallel: Split norms and residuals within a tp group, too.
+        offload: Keep these in host memory.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        rate: Requests per second, on average: 20, 500/min.
+        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        requests: Total number of requests: a batch job, or instead of a duration.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+
+    Raises:
+        SpecError: a file cannot be read, or an option is not of its kind of run; nothing is written then.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> one.run.task
+        'serve'
     """
 
 def runs(
@@ -898,7 +1522,7 @@ def serve(
     image_bandwidth: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
@@ -918,8 +1542,8 @@ def serve(
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Total number of requests, of a batch job or instead of a duration.
+        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        requests: Total number of requests: a batch job, or instead of a duration.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         think_s (or think): Of users: the pause before they ask again; of sessions: on average.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
@@ -941,7 +1565,7 @@ def serve(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
@@ -956,13 +1580,13 @@ def serve(
         draft_tokens: Tokens that the draft proposes (default: 4).
         acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
         adapter_rank: Rank of the adapters served on one base model (default: 16).
         images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
@@ -971,7 +1595,7 @@ def serve(
         mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        image_size: Container image to pull at a start: 10GB.
+        image_size: Size of the container image that is pulled at a start: 10GB.
         image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
@@ -1055,7 +1679,7 @@ def serve_sweep(
     image_bandwidth: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
@@ -1071,8 +1695,8 @@ def serve_sweep(
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, each followed by another (default: as many as memory holds).
-        requests: Total number of requests, of a batch job or instead of a duration.
+        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        requests: Total number of requests: a batch job, or instead of a duration.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         think_s (or think): Of users: the pause before they ask again; of sessions: on average.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
@@ -1094,7 +1718,7 @@ def serve_sweep(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
@@ -1109,13 +1733,13 @@ def serve_sweep(
         draft_tokens: Tokens that the draft proposes (default: 4).
         acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
         adapter_rank: Rank of the adapters served on one base model (default: 16).
         images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
@@ -1124,7 +1748,7 @@ def serve_sweep(
         mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        image_size: Container image to pull at a start: 10GB.
+        image_size: Size of the container image that is pulled at a start: 10GB.
         image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
@@ -1169,7 +1793,7 @@ def advise(
     power_limit: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> ShapeAnswer:
@@ -1226,7 +1850,7 @@ def simulate(
     cache: ResponseCache | None = ...,
     attain: float | str = ...,
     on_compile: Callable[[], None] | None = ...,
-    trace: Path | None = ...,
+    trace: Path | None | str = ...,
     scale: float | str = ...,
     rate: float | None | str = ...,
     arrivals: str = ...,
@@ -1245,7 +1869,7 @@ def simulate(
     together: bool = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
-    lengths_from: Path | None = ...,
+    lengths_from: Path | None | str = ...,
     prefixes: int | str = ...,
     prefix_tokens: int | None | str = ...,
     seed: int | str = ...,
@@ -1303,7 +1927,7 @@ def simulate(
     power_limit: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     duration: float | None | str = ...,
     think: float | str = ...,
@@ -1326,19 +1950,19 @@ def simulate(
         scale: Speed at which the trace is replayed: 2 is twice as fast.
         rate: Requests per second, on average: 20, 500/min.
         arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): How long requests arrive (default: 10 min).
-        requests: Total number of requests, of a batch job or instead of a duration.
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
-        peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
-        peak_hour: Hour of the daily peak, of diurnal arrivals (default: 14).
-        weekend: Traffic of a weekend day over that of a weekday, of diurnal arrivals.
-        profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        users: A closed loop of this many users, who ask again after each answer.
+        duration_s (or duration): Time during which requests arrive (default: 10 min).
+        requests: Total number of requests: a batch job, or instead of a duration.
+        burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
+        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
+        peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
+        profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
+        users: Closed loop of this many users, each of whom sends a request after each answer.
         think_s (or think): Of users: the pause before they ask again; of sessions: on average.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
-        together: All users begin at the same instant, even if their requests are alike.
+        together: Start all users at the same instant, even if their requests are identical.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
@@ -1349,16 +1973,16 @@ def simulate(
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
         mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
-        preempt: What happens to the sequence that is preempted when the cache is full.
+        preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
-        prefill_replicas: Further replicas that only run prefill and hand the cache over.
+        prefill_replicas: Additional replicas that run only prefill and transfer the cache.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
@@ -1373,13 +1997,13 @@ def simulate(
         draft_tokens: Tokens that the draft proposes (default: 4).
         acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
         adapter_rank: Rank of the adapters served on one base model (default: 16).
         images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
@@ -1424,7 +2048,7 @@ def autoscale(
     cache: ResponseCache | None = ...,
     on_compile: Callable[[], None] | None = ...,
     report: Callable[[float, float], None] | None = ...,
-    trace: Path | None = ...,
+    trace: Path | None | str = ...,
     scale: float | str = ...,
     rate: float | None | str = ...,
     arrivals: str = ...,
@@ -1443,7 +2067,7 @@ def autoscale(
     together: bool = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
-    lengths_from: Path | None = ...,
+    lengths_from: Path | None | str = ...,
     prefixes: int | str = ...,
     prefix_tokens: int | None | str = ...,
     seed: int | str = ...,
@@ -1501,7 +2125,7 @@ def autoscale(
     power_limit: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     duration: float | None | str = ...,
     think: float | str = ...,
@@ -1524,19 +2148,19 @@ def autoscale(
         scale: Speed at which the trace is replayed: 2 is twice as fast.
         rate: Requests per second, on average: 20, 500/min.
         arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): How long requests arrive (default: 10 min).
-        requests: Total number of requests, of a batch job or instead of a duration.
-        burstiness: Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
-        peak: Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.
-        peak_hour: Hour of the daily peak, of diurnal arrivals (default: 14).
-        weekend: Traffic of a weekend day over that of a weekday, of diurnal arrivals.
-        profile: Their rate by the hour of the week: office, daily, or a file of hour,rate or of a trace; files may list 24 or 168 rates. The rate that is given is the week's mean.
-        users: A closed loop of this many users, who ask again after each answer.
+        duration_s (or duration): Time during which requests arrive (default: 10 min).
+        requests: Total number of requests: a batch job, or instead of a duration.
+        burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
+        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
+        peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
+        profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
+        users: Closed loop of this many users, each of whom sends a request after each answer.
         think_s (or think): Of users: the pause before they ask again; of sessions: on average.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
-        together: All users begin at the same instant, even if their requests are alike.
+        together: Start all users at the same instant, even if their requests are identical.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
@@ -1547,16 +2171,16 @@ def autoscale(
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
         mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
-        preempt: What happens to the sequence that is preempted when the cache is full.
+        preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
-        prefill_replicas: Further replicas that only run prefill and hand the cache over.
+        prefill_replicas: Additional replicas that run only prefill and transfer the cache.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
@@ -1571,13 +2195,13 @@ def autoscale(
         draft_tokens: Tokens that the draft proposes (default: 4).
         acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
         adapter_rank: Rank of the adapters served on one base model (default: 16).
         images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
@@ -1630,7 +2254,7 @@ def batch(
     cold_start: float | None | str = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
-    lengths_from: Path | None = ...,
+    lengths_from: Path | None | str = ...,
     seed: int | str = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
@@ -1678,7 +2302,7 @@ def batch(
     mask_time: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
     replace: float | None | str = ...,
     input: int | str | None = ...,
@@ -1692,17 +2316,17 @@ def batch(
         requests: in the queue.
         concurrency: requests in flight at each worker (default: as many as memory holds).
         report: called with (trials done, trials in all).
-        queue: Requests of a queue to work off, instead of traffic.
+        queue: Number of requests in a batch queue, instead of traffic.
         workers: Spot replicas that work on the queue.
         deadline: Time within which the run, or the queue, is done: 6h, 30d.
-        spot_interruptions: Interruptions of one spot instance: 0.1/day (default: as known of the provider).
-        spot_price: US dollars for one spot accelerator and hour.
+        spot_interruptions: Interruption rate of one spot instance: 0.1/day (default: the provider's, where known).
+        spot_price: Price of one spot accelerator in US dollars per hour.
         replace_s (or replace): Time until an interrupted spot instance is replaced: 5min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
         checkpoint_time: Time that a worker takes to write a checkpoint.
         fallback: On-demand replicas that step in where the deadline is at risk.
-        trials: Draws of interruptions.
-        cold_start: Time from asking for a machine until it takes requests (default: a minute for the machine, then the engine).
+        trials: Number of simulated trials.
+        cold_start: Time from requesting a machine until it serves (default: a minute, then the start of the engine).
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         lengths_from: Draw pairs of prompt and answer from this trace file.
@@ -1723,7 +2347,7 @@ def batch(
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Engine steps between two polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
@@ -1738,13 +2362,13 @@ def batch(
         draft_tokens: Tokens that the draft proposes (default: 4).
         acceptance: Share of the draft's tokens that are accepted.
         draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Further accelerators of each replica that only run prefill (disaggregated).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
         expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Two micro-batches hide each other's messages: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
         adapter_rank: Rank of the adapters served on one base model (default: 16).
         images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
@@ -1782,7 +2406,7 @@ def train(
     packing: str | None = ...,
     mean_length: float | None | str = ...,
     length_spread: float | str = ...,
-    lengths: Path | None = ...,
+    lengths: Path | None | str = ...,
     precision: str = ...,
     optimizer: str = ...,
     stack: str | None = ...,
@@ -1803,11 +2427,13 @@ def train(
     pp: int | None | str = ...,
     cp: int | None | str = ...,
     ep: int | None | str = ...,
+    expert_tp: int | None | str = ...,
     zero: int | None | str = ...,
     fsdp: bool = ...,
     shard: int | None | str = ...,
     grad_sync: str | None = ...,
     recompute: str | None = ...,
+    recompute_modules: Sequence[str] = ...,
     recompute_every: int | None | str = ...,
     recompute_first: int | None | str = ...,
     interleave: int | None | str = ...,
@@ -1847,15 +2473,17 @@ def train(
     token_bytes: float | None | str = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
-    facts: Path | None = ...,
+    facts: Path | None | str = ...,
     calibration: str | None = ...,
+    expert_tensor_parallel_size: int | None | str = ...,
     hsdp: int | None | str = ...,
     **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | SourceSpec,
 ) -> TrainAnswer:
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
-    found; a layout that does not fit is estimated all the same: `fits` says so.
+    found; a layout that does not fit is estimated all the same: `fits` says so. Of a network without layers of tokens,
+    such as ResNet-50, the answer is a `SampledTrainAnswer`: samples per second of data-parallel replicas.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
@@ -1870,7 +2498,7 @@ def train(
         packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
         mean_length: Mean tokens of a document, with --packing; lognormal.
         length_spread: Standard deviation of the lengths over their mean.
-        lengths: Lengths of documents instead: a file, `tokens` or `tokens,count` a line.
+        lengths: Lengths of documents instead: a file with `tokens` or `tokens,count` per line.
         precision: Format of the matrix products in training.
         optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
         stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
@@ -1891,11 +2519,13 @@ def train(
         pp: Pipeline stages.
         cp: Context-parallel degree.
         ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        expert_tp (or expert_tensor_parallel_size): Ranks of a tensor-parallel group that share one expert: 1 where experts are whole (default: the stack's).
         zero: ZeRO stage: 0 to 3.
         fsdp: Shard everything over the replicas, as ZeRO 3.
-        shard (or hsdp): HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.
+        shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
         recompute: Activation recomputation (checkpointing).
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
@@ -1917,7 +2547,7 @@ def train(
         mtbf: Time between failures of one GPU with its share of the node.
         node_mtbf: Time between failures of one node.
         failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
-        restart: From a failure to full speed: 10min.
+        restart: Time from a failure until the run is back at full speed: 10min.
         checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
         checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
         checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
@@ -1932,7 +2562,7 @@ def train(
         loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
         storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
         storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        token_bytes: Bytes of a stored token (default: 2, or 4 above 65,536 words).
+        token_bytes: Bytes per stored token (default: 2, or 4 above 65,536 words).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
@@ -1958,7 +2588,7 @@ def watch(
     store: str | None = ...,
     interval: float | str = ...,
     window: float | str = ...,
-    plan: Path | None = ...,
+    plan: Path | None | str = ...,
     rank: int | str = ...,
     price: float | None | str = ...,
     started: float | None | str = ...,
@@ -1972,7 +2602,7 @@ def watch(
     memory_for: float | str = ...,
     webhook: str | None = ...,
     exec_on_budget: str | None = ...,
-    state: Path | None = ...,
+    state: Path | None | str = ...,
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> WatchStatus:
@@ -1983,17 +2613,17 @@ def watch(
     Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
-        run: Read a recorded run, by id or name: live while it goes on, else played back.
+        run: Read a recorded run, by id or name: live while it is running, else played back.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
         interval: Time between two readings.
         window: Time over which a bound is judged.
-        plan: A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.
+        plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
         rank: The candidate of the plan.
         price: Price of all machines per hour.
-        started: How long ago the job began: cost counts from then, else from the first look.
-        budget: The most that the job may cost.
-        budget_per_day: The most that 24 hours may cost.
-        target_p95: 95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).
+        started: Time since the job began; cost counts from then (default: from the first reading).
+        budget: Budget of the job, in US dollars.
+        budget_per_day: Budget of 24 hours, in US dollars.
+        target_p95: Limit of the 95th percentile of request latency, or ttft=TIME, tpot=TIME.
         min_tokens_per_s: Minimum throughput.
         utilisation: Maximum utilisation of a service's devices.
         utilisation_for: How long it may stay above that.
@@ -2001,7 +2631,7 @@ def watch(
         memory_for: How long it may stay above that.
         webhook: Post every alert that fires or clears there, as JSON.
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
-        state: File of this job that keeps when it began and that the command ran, for when watch is started again.
+        state: State file of this job: its start time, and whether the stop command has run.
         anew: Discard the state file: the job begins now.
 
     Raises:
@@ -2022,7 +2652,7 @@ def watch_live(
     store: str | None = ...,
     interval: float | str = ...,
     window: float | str = ...,
-    plan: Path | None = ...,
+    plan: Path | None | str = ...,
     rank: int | str = ...,
     price: float | None | str = ...,
     started: float | None | str = ...,
@@ -2036,7 +2666,7 @@ def watch_live(
     memory_for: float | str = ...,
     webhook: str | None = ...,
     exec_on_budget: str | None = ...,
-    state: Path | None = ...,
+    state: Path | None | str = ...,
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> Iterator[WatchStatus]:
@@ -2045,17 +2675,17 @@ def watch_live(
     Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
-        run: Read a recorded run, by id or name: live while it goes on, else played back.
+        run: Read a recorded run, by id or name: live while it is running, else played back.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
         interval: Time between two readings.
         window: Time over which a bound is judged.
-        plan: A plan of `flopwise plan -o`: its intervals, limits, price and budget hold.
+        plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
         rank: The candidate of the plan.
         price: Price of all machines per hour.
-        started: How long ago the job began: cost counts from then, else from the first look.
-        budget: The most that the job may cost.
-        budget_per_day: The most that 24 hours may cost.
-        target_p95: 95th percentile of the whole answer, or ttft=TIME (first token), tpot=TIME (of a token).
+        started: Time since the job began; cost counts from then (default: from the first reading).
+        budget: Budget of the job, in US dollars.
+        budget_per_day: Budget of 24 hours, in US dollars.
+        target_p95: Limit of the 95th percentile of request latency, or ttft=TIME, tpot=TIME.
         min_tokens_per_s: Minimum throughput.
         utilisation: Maximum utilisation of a service's devices.
         utilisation_for: How long it may stay above that.
@@ -2063,7 +2693,7 @@ def watch_live(
         memory_for: How long it may stay above that.
         webhook: Post every alert that fires or clears there, as JSON.
         exec_on_budget: Run this command once when a budget is spent: it should stop the job.
-        state: File of this job that keeps when it began and that the command ran, for when watch is started again.
+        state: State file of this job: its start time, and whether the stop command has run.
         anew: Discard the state file: the job begins now.
 
     Raises:
