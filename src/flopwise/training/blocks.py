@@ -319,7 +319,7 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                     memory_s,
                     peak_s,
                     traffic_s,
-                    frozenset({"moe"}),  # noqa: FBT003
+                    frozenset({"moe"}),
                 )
 
 
