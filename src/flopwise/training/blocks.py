@@ -310,17 +310,8 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                     name=f"{item.name}/{what}{suffix}", kind="gather", in_elems=read * elems, out_elems=written * elems
                 )
                 seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context)
-                yield BlockKernel(
-                    work,
-                    "bf16",
-                    not suffix,
-                    False,
-                    seconds,
-                    memory_s,
-                    peak_s,
-                    traffic_s,
-                    frozenset({"moe"}),
-                )
+                kernel = BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, peak_s, traffic_s)  # noqa: FBT003
+                yield kernel._replace(modules=frozenset({"moe"}))
 
 
 EAGER_BYTES = {
