@@ -103,9 +103,6 @@ def test_a_file_in_the_place_of_a_folder_is_said_once(tmp_path: Path) -> None:
 
 KILLED = '''
 import itertools, os, shutil, signal, sys
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from flopwise.folders import write_folder

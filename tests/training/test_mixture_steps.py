@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.cost.kernels import STREAMS, grouped_matmul_s
@@ -338,3 +339,23 @@ def test_modules_go_with_selective_recompute() -> None:
     assert spec.recipe(4096, 8, load_facts()).modules == ("moe",)
     with pytest.raises(OptionError, match="selective recompute only"):
         TrainingSpec(recompute_modules=("moe",), recompute="full").layout(MIXTRAL)
+
+
+@pytest.mark.parametrize("degrees", [{"dp": 8, "ep": 8, "zero": 3}, {}], ids=["given", "searched"])
+def test_the_answer_recomputes_the_named_modules(degrees: dict[str, int]) -> None:
+    """Whoever says the layout, and though the stack by itself recomputes nothing."""
+    asked: dict[str, Any] = {"gpu": "h200", "gpus": 8, "stack": "megatron-te", "global_batch": 8, "seq": 2048}
+    found = flopwise.train("Mixtral-8x7B", **asked, **degrees, recompute_modules=["core_attn"]).estimate
+    assert found.job.layout.recompute == 1
+    assert dict(found.breakdown)["recompute"] > 0
+
+
+def test_modules_and_expert_degrees_of_parts_that_a_model_lacks_are_refused() -> None:
+    dense = load_model("Llama-3.1-8B")
+    for spec, message in (
+        (TrainingSpec(recompute_modules=("moe",)), "moe: .* has no experts"),
+        (TrainingSpec(recompute_modules=("mla_up_proj",)), "has no latent attention"),
+        (TrainingSpec(expert_tp=1, tp=2), "has no experts"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            spec.layout(dense)

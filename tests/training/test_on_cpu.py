@@ -63,7 +63,7 @@ def test_a_cpu_does_not_wait_for_itself_to_count_tokens_of_experts() -> None:
     items = len(stages.before) + len(stages.after) + sum(len(stages.kinds[k].items) for k in stages.order)
     found = lines(on_host(model))["launch"]
     assert found == pytest.approx(3 * items * stack.launch_s)  # of each item, three times; a GPU's host waits besides:
-    assert found < 3 * items * stack.launch_s + 2 * stack.routing_s
+    assert 2 * stack.routing_s > 0.01 * found
 
 
 def test_the_fused_optimizer_of_2026_and_clipping_move_40_bytes_a_parameter() -> None:

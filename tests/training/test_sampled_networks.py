@@ -94,6 +94,17 @@ def test_memory_is_states_and_what_layers_keep() -> None:
     assert alone.per_gpu_bytes == found.memory.per_gpu_bytes
 
 
+def test_the_memory_of_a_replica_is_that_of_its_part_of_the_global_batch() -> None:
+    asked: dict[str, Any] = {"task": "train", "gpu": "A100-SXM-80"}
+    one = flopwise.memory("resnet50", **asked, micro_batch=64).per_gpu_bytes
+    assert flopwise.memory("resnet50", **asked, dp=8, global_batch=512).per_gpu_bytes == one
+    assert flopwise.memory("resnet50", task="train", gpu="8xA100-SXM-80", global_batch=512).per_gpu_bytes == one
+    with pytest.raises(SpecError, match="does not divide over 8 devices"):
+        flopwise.memory("resnet50", **asked, dp=8, global_batch=100)
+    with pytest.raises(SpecError, match="a replica on each of the 4 devices"):
+        flopwise.memory("resnet50", task="train", gpu="4xA100-SXM-80", dp=8, micro_batch=8)
+
+
 def test_batches_go_as_far_as_memory_and_what_does_not_fit_says_what_would() -> None:
     small = trained("resnet50", gpu="RTX 2080")
     assert small.fits

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from flopwise.web import warm_up as warm_up_file
-from flopwise.web.warm_up import TOLD, SimulatorWarmUp
+from flopwise.web.warm_up import COMPILING, SimulatorWarmUp
 
 
 async def _waits(warm_up: SimulatorWarmUp, noun: str) -> tuple[float, list[tuple[str, float]]]:
@@ -34,7 +34,7 @@ def test_only_what_is_simulated_waits_for_it(monkeypatch: pytest.MonkeyPatch) ->
             assert (await _waits(warm_up, "plan"))[1] == []
             waited_s, told = await _waits(warm_up, "simulate")
             assert waited_s > 0.02
-            assert {what for what, _ in told} == {TOLD}
+            assert {what for what, _ in told} == {COMPILING}
             assert [done for _, done in told] == sorted(done for _, done in told)
             assert warm_up._process is not None
             assert warm_up._process.returncode == 0

@@ -9,7 +9,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.options import BATCH, CONTEXT, changed_options, defaults_of, take
+from flopwise.options import BATCH, CONTEXT, OptionError, changed_options, defaults_of, take
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -74,7 +74,7 @@ def memory(
 
         work = network_of_samples(model, source)
         if work is not None:
-            return _of_samples(work, data, spec, chip, facts, grad_accum, machines.counted or 1)
+            return _of_samples(work, data, spec, chip, facts, grad_accum, machines.counted)
     found = source.model_with_layers(model)
     if task == "train":
         if machines.num_gpus(None) > 1 and not spec.says_layout:
@@ -98,13 +98,13 @@ def memory(
 
 def _of_samples(
     work: SampledWorkload, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, facts: Facts, grad_accum: int,
-    gpus: int,
+    counted: int | None,
 ) -> MemoryAnswer:  # fmt: skip
-    """Memory of a training step of a network that is known by its samples.
+    """Memory of a training step of a network that is known by its samples; `counted`: devices, where that is said.
 
     Raises:
         MissingFactError: its parameters are not known.
-        SpecError: options that mean nothing to it.
+        SpecError: options that mean nothing to it, or a batch that does not divide.
     """
     from flopwise.cost.rates import rates
     from flopwise.errors import MissingFactError
@@ -113,12 +113,18 @@ def _of_samples(
 
     refuse_options_of_tokens(work, data, spec)
     recipe, notes = sampled_recipe(work, spec, facts, None if chip is None else rates(chip))
-    batch = spec.micro_batch or (None if data.global_batch is None else data.global_batch // (gpus * grad_accum))
+    if spec.dp not in (None, counted or spec.dp):
+        raise OptionError("dp", f"{spec.dp}; {work.name} has a replica on each of the {counted:,} devices")
+    gpus = spec.dp or counted or 1
+    batch, rest = spec.micro_batch, 0
+    if batch is None and data.global_batch is not None:
+        batch, rest = divmod(data.global_batch, gpus * grad_accum)
     if batch is None:
         recipe, note = usual_batch(recipe, chip)
         notes = (note, *notes)
-    elif batch < 1:
-        raise SpecError(f"global batch {data.global_batch:,} is less than a sample for each device and pass")
+    elif rest or batch < 1:
+        passes = f" and {grad_accum:,} passes" if grad_accum > 1 else ""
+        raise OptionError("global_batch", f"{data.global_batch:,} does not divide over {gpus:,} devices{passes}")
     else:
         recipe = replace(recipe, batch=batch)
     answer = sampled_memory_answer(recipe, chip, gpus, facts, recipe_settings(recipe, grad_accum))

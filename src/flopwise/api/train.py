@@ -145,13 +145,13 @@ def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, 
 
         layout = spec.layout(model, gpus)
         check_layout(layout, model, recipe)
-        if not (spec.recompute or spec.recomputes_some):  # what the stack does where nobody says
+        if spec.recompute_mode() is None:  # what the stack does where nobody says
             layout = replace(layout, recompute=RECOMPUTE.index(recipe.stack.recomputes[0]))
         return layout, "given"
     from flopwise.search.layout_search import best_layout
 
     spec.layout(model)  # refuses what cannot be
-    return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute, micro_batch=spec.micro_batch)
+    return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch)
 
 
 def _run_tokens(data: DataSpec, recipe: Recipe, run: RunConditionsSpec) -> float | None:

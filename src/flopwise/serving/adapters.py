@@ -24,7 +24,7 @@ BUFFER_BYTES = 4.0
 """Of what stands between the two products: vLLM's buffer is fp32."""
 
 
-def adapted_products(items: Iterable[Item]) -> list[Linear]:
+def _adapted_products(items: Iterable[Item]) -> list[Linear]:
     """The projections of one layer that get an adapter: all dense ones but routers.
 
     Source: vLLM, LoRA adapters: linear layers of attention and MLP. Assumes: experts of a mixture have none.
@@ -40,7 +40,7 @@ def adapter_bytes(model: Model, count: Ints, rank: int, layout: ServingLayout) -
     Assumes: places for all adapters are taken when the engine starts, at one rank; layers as even as they divide.
     """
     per_layer = [
-        sharded_parameters([part for item in adapted_products(kind.items) for part in adapter_items(item, rank)],
+        sharded_parameters([part for item in _adapted_products(kind.items) for part in adapter_items(item, rank)],
                            layout.tp, 1) * layers
         for kind, layers in layer_kinds(model.stacks[0])
     ]  # fmt: skip
@@ -61,7 +61,7 @@ def distinct_adapters(count: Ints, sequences: Floats) -> Floats:
 
 def _packed_products(items: Iterable[Item]) -> Iterator[list[Linear]]:
     """Adapted projections that share a pair of kernels: those that read the same tensor (q, k and v; gate and up)."""
-    named = enumerate(adapted_products(items))
+    named = enumerate(_adapted_products(items))
     for _, group in groupby(named, key=lambda pair: pair[1].reads or pair[0]):
         yield [item for _, item in group]
 

@@ -104,10 +104,10 @@ class ServeAnswer(Result):
         """
         job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
         rate, cluster = request.rate, job.cluster
-        talks = None
+        session_run = None
         if sessions is not None and sessions.turns is not None:
-            talks = _session_run(job, replicas, request, sessions, facts)
-            result, job = talks.estimate, talks.estimate.job
+            session_run = _session_run(job, replicas, request, sessions, facts)
+            result, job = session_run.estimate, session_run.estimate.job
         else:
             result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
         at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
@@ -116,10 +116,10 @@ class ServeAnswer(Result):
             job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
             context=job.context, concurrency=at_once,
         )  # fmt: skip
-        alone = request.requests is None and talks is None
+        alone = request.requests is None and session_run is None
         waits = _under_load(job, result, rate) if rate is not None and alone else None
-        if talks is not None and rate is not None:
-            waits = _overload(talks, rate, replicas)
+        if session_run is not None and rate is not None:
+            waits = _overload(session_run, rate, replicas)
         ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
         notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
         return ServeAnswer(
@@ -137,9 +137,9 @@ class ServeAnswer(Result):
                 ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
                 ("engine", job.engine.name + (", fixed batch" if job.static else "")),
                 *technique_settings(job),
-                ("requests", f"{_request_text(job)}; {_load_text(request)}" if talks is None or sessions is None
+                ("requests", f"{_request_text(job)}; {_load_text(request)}" if session_run is None or sessions is None
                  else _session_text(job, request, sessions)),
-                *(() if talks is None else _session_settings(talks.report)),
+                *(() if session_run is None else _session_settings(session_run.report)),
                 ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
             ),
             cold_start=cold_start(
@@ -148,7 +148,7 @@ class ServeAnswer(Result):
             ),
             speculation=_draft_gain(job, result),
             host_bytes=host_bytes(job),
-            sessions=None if talks is None else talks.report,
+            sessions=None if session_run is None else session_run.report,
             assumptions=tuple(dict.fromkeys(notes)),
         )  # fmt: skip
 
@@ -369,9 +369,9 @@ def _session_run(
     return SessionRun.of(job, traffic, sessions.kv_stores, replicas, facts)
 
 
-def _overload(talks: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
+def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
     """What is said of sessions that come faster than they are answered; None where the replicas keep up."""
-    asked, answered = sessions_per_s * talks.report.turns_per_session, talks.estimate.requests_per_s * replicas
+    asked, answered = sessions_per_s * run.report.turns_per_session, run.estimate.requests_per_s * replicas
     if asked < OVERLOAD * answered:
         return None
     endless = dict.fromkeys(PERCENTILES, math.inf)

@@ -101,7 +101,7 @@ def recipe_settings(recipe: SampledRecipe, micro_steps: int = 1) -> tuple[tuple[
 def job_settings(job: SampledJob) -> tuple[tuple[str, str], ...]:
     """What an answer holds for."""
     cluster = job.cluster
-    node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
+    node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
     return (
         ("accelerators", f"{job.num_gpus:,} x {cluster.accelerator.name}, {node}"),
         ("layout", f"dp {job.num_gpus:,}" if job.num_gpus > 1 else "1 GPU"),

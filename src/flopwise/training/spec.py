@@ -409,25 +409,39 @@ class TrainingSpec(Spec):
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
         check_tensor_parallel(model, tp)
         check_expert_parallel(model, ep)
+        self._check_parts(model)
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
         return Layout(
             dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
             micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
-            recompute=RECOMPUTE.index(self._recompute()),
+            recompute=RECOMPUTE.index(self.recompute_mode() or "none"),
             recompute_every=self.recompute_every or 1, recompute_first=self.recompute_first or 0,
             stage_layers=self.stage_layers, sequence_parallel=self.sequence_parallel,
             offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
         )  # fmt: skip
 
-    def _recompute(self) -> str:
-        """The kind of recompute that is asked for; none where nobody says."""
+    def recompute_mode(self) -> str | None:
+        """The kind of recompute that is asked for, by its name or by what goes with it; None where nobody says.
+
+        Raises:
+            SpecError: modules are named for another kind than selective recompute.
+        """
         if self.recompute_modules and (self.recomputes_some or self.recompute not in {None, "selective"}):
             raise OptionError("recompute_modules", "goes with selective recompute only (--recompute selective)")
-        named = "selective" if self.recompute_modules else "full" if self.recomputes_some else "none"
-        return self.recompute or named
+        return self.recompute or ("selective" if self.recompute_modules else "full" if self.recomputes_some else None)
+
+    def _check_parts(self, model: Model) -> None:
+        """Refuse what is said of experts or of latent attention where the model has none."""
+        experts = model.has_experts
+        if self.expert_tp is not None and not experts:
+            raise OptionError("expert_tp", f"{model.name} has no experts; leave it out")
+        latent = any(getattr(item, "latent_dim", None) for kind in model.stacks[0].kinds for item in kind.items)
+        for module, what, present in (("moe", "experts", experts), ("mla_up_proj", "latent attention", latent)):
+            if module in self.recompute_modules and not present:
+                raise OptionError("recompute_modules", f"{module}: {model.name} has no {what}; leave it out")
 
     def _schedule(self) -> int:
         """The place of the pipeline schedule among `flopwise.training.schedules.SCHEDULES`."""

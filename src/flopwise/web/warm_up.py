@@ -14,7 +14,7 @@ LINE = ("simulate", "Llama-3.1-8B", "--gpu", "h100", "--rate", "1", "--duration"
 """A question that compiles what services are played with; the code is kept where processes that answer find it."""
 NEEDS = ("simulate",)
 """Nouns that wait for it: each process would compile it again."""
-TOLD = "compiling the simulator, once after each update"
+COMPILING = "compiling the simulator, once after each update"
 NICE = 10
 BEAT_S = 0.5
 
@@ -60,7 +60,7 @@ class SimulatorWarmUp:
         while not self._task.done():
             if progress is not None:
                 waited_s = time.monotonic() - self._begun
-                progress(TOLD, waited_s, None, f"({waited_s:.0f} s)")
+                progress(COMPILING, waited_s, None, f"({waited_s:.0f} s)")
             await asyncio.wait([self._task], timeout=BEAT_S)
 
     async def close(self) -> None:

@@ -105,8 +105,8 @@ class AutoscaleAnswer(Result):
             bare = request.without_cache
             rows.append(_elastic_row("autoscaler without cache", bare, bare.run_elastic(rule), slo))
         answer = simulation_answer(request, run.simulated, replicas=run.most, slo=slo, hours=run.paid_s / HOUR_S)
-        _, _, what = answer.settings[0][1].partition(" x ")
-        replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, of {what}")
+        _, _, size = answer.settings[0][1].partition(", ")
+        replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, {size}")
         cold = format_seconds(rule.starts_in_s)
         text = (
             f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas"
