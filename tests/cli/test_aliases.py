@@ -50,7 +50,7 @@ def test_aliases_are_read_as_the_first_option_that_the_command_has() -> None:
 def test_an_option_of_other_commands_names_them(run: Run) -> None:
     code, _, err = run("serve Llama-3.1-8B --gpu h100 --ttft p95=1s")
     assert code == 2
-    assert "No such option '--ttft'; it is one of `flopwise simulate` and `flopwise plan`" in err
+    assert "No such option '--ttft'; it is one of `flopwise simulate`, `flopwise plan` and `flopwise compare`" in err
     assert "See `flopwise serve --help`" in err
     _, _, err = run("serve Llama-3.1-8B --gpu h100 --outputs 3")
     assert "--output" in err, "a slip is answered with the nearest"

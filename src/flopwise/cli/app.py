@@ -119,7 +119,8 @@ class LazyGroup(click.Group):
             raise _ReaderGoneError from gone
         except click.NoSuchOption as slip:
             if slip.ctx is not None and slip.ctx is not ctx and (others := self._owners(slip.option_name, ctx)):
-                message = f"No such option {slip.option_name!r}; it is one of {' and '.join(others)}"
+                owners = " and ".join(filter(None, [", ".join(others[:-1]), others[-1]]))
+                message = f"No such option {slip.option_name!r}; it is one of {owners}"
                 raise click.NoSuchOption(slip.option_name, message, ctx=slip.ctx) from None
             raise
         except InfeasibleError as failure:

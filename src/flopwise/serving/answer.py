@@ -355,6 +355,8 @@ def _session_run(
     from flopwise.serving.sim.finite import SessionRun  # noqa: PLC0415 - the simulator starts where one runs
     from flopwise.serving.sim.source import Traffic  # noqa: PLC0415 - same
 
+    if not job.decodes:
+        raise OptionError("turns", f"{job.model.name} answers in one pass: sessions need a model that generates")
     for name in ("requests", "concurrency"):
         if getattr(request, name) is not None:
             raise OptionError(name, "sessions come at a rate (--rate, of sessions); leave it out with --turns")

@@ -67,7 +67,8 @@ def _check_shares(job: ServeJob) -> None:
 def _check_decoder(job: ServeJob) -> None:
     if not job.decodes:
         raise SpecError(
-            f"{job.model.name} does not generate: prefixes, eviction, drafts and pools need a model that does"
+            f"{job.model.name} does not generate: prefixes, eviction, drafts, pools, adapters, images and grammars "
+            "need a model that does"
         )
     if job.model.kind == "encoder-decoder":
         raise SpecError(

@@ -443,7 +443,8 @@ def _seconds(
     """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work.
 
     `eager`: attention writes its scores, whatever the recipe says. `passes`: bytes that a light operation moves over
-    those of one kernel.
+    those of one kernel. Assumes: attention's backward pass is as fast as its forward one on a systolic array, which
+    published runs of long sequences on TPUs bear out, and slower by `BACKWARD_RATE` elsewhere.
     """
     rates, software, wide = context.rates, context.software, context.act_bytes
     eager = eager or context.recipe.attention == "eager"

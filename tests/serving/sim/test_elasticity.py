@@ -23,6 +23,8 @@ def test_a_rule_of_one_number_costs_and_serves_as_that_many_replicas() -> None:
     assert found.answer.summary.ttft_s == fixed.summary.ttft_s
     assert found.answer.summary.replica_hours == pytest.approx(fixed.summary.replica_hours, rel=0.02)
     assert found.answer.cost_usd == pytest.approx(fixed.cost_usd, rel=0.02)
+    replicas = dict(found.answer.settings)["replicas"]
+    assert replicas.endswith(f"on average, 2 at most, {dict(fixed.settings)['replicas'].removeprefix('2, ')}")
     last = found.provisions[-1]
     assert (last.name, last.most) == ("fixed, as many on average", 2)
     assert last.cost_usd == pytest.approx(found.answer.cost_usd, rel=1e-6)

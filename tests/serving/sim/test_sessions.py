@@ -221,3 +221,5 @@ def test_sessions_that_come_too_fast_are_refused_a_speed_and_odd_words_are_named
     ):
         with pytest.raises(SpecError, match=message):
             _served(**options)
+    with pytest.raises(SpecError, match="answers in one pass"):
+        serve("bge-m3", gpu="l4", input=256, rate=1, turns=3)

@@ -76,25 +76,25 @@ const FRESH = {
 /** The form; `text()` gives the file, `write(text)` takes it changed. Returns {element, refresh}: `refresh` after the text was edited. */
 export function fleetForm({ text, write }) {
   const place = el("div", { class: "fleet-form" });
-  const told = el("p", { class: "note", role: "status", "aria-live": "polite" });
+  const status = el("p", { class: "note", role: "status", "aria-live": "polite" });
   let library = null;
   let parsed = null;
 
   /** The text anew; `focus`: of which field the cursor stays in. */
   function refresh() {
     if (!library) {
-      yaml.then((found) => { library = found; refresh(); }, () => fill(told, "The form is not there; the file can be written as text."));
+      yaml.then((found) => { library = found; refresh(); }, () => fill(status, "The form is not there; the file can be written as text."));
       return;
     }
     parsed = library.parseDocument(text() || "name: our platform\nworkloads: []\n", { version: "1.1" });
     const wrong = parsed.errors[0];
     if (wrong || !library.isMap(parsed.contents)) {
-      fill(told, wrong ? `The form follows once the text can be read: ${wrong.message.split("\n")[0]}` : "The form follows once the text is a file with `workloads`.");
+      fill(status, wrong ? `The form follows once the text can be read: ${wrong.message.split("\n")[0]}` : "The form follows once the text is a file with `workloads`.");
       place.inert = true;
       return;
     }
     place.inert = false;
-    fill(told);
+    fill(status);
     draw();
   }
 
@@ -202,5 +202,5 @@ export function fleetForm({ text, write }) {
     if (focused) place.querySelector(`[data-path="${CSS.escape(focused)}"]`)?.focus();
   }
 
-  return { element: el("div", {}, place, told), refresh };
+  return { element: el("div", {}, place, status), refresh };
 }
