@@ -257,6 +257,8 @@ def test_trtllm_has_the_rest_in_its_file() -> None:
     [
         ("hf", {}, "no server among the exports"),
         ("vllm", {"techniques": {"kv_keep": 0.5}}, "whole KV cache"),
+        ("vllm", {"techniques": {"adapters": 2, "adapter_rank": 1024}}, "up to rank 512"),
+        ("tgi", {"techniques": {"adapters": 2}}, "not exported for tgi: plan again with --engine vllm or sglang"),
         ("tgi", {"techniques": {"draft": "eagle", "acceptance": 0.5}}, "n-grams, not with eagle"),
         ("sglang", {"constraints": {"kv_dtype": "int8"}}, "no cache in int8"),
         ("tensorrt-llm", {"task": "encode", "traffic": {"requests_per_s": 2}}, "not embeddings"),

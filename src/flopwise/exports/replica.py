@@ -189,6 +189,10 @@ def image(deployment: Deployment) -> str:
     return deployment.settings.image or own or PLACEHOLDERS["image"]
 
 
+SERVE_ADAPTERS = ("vllm", "sglang")
+"""Engines whose exported commands serve low-rank adapters on one base model."""
+
+
 def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
     """Why an engine's server cannot run a plan, whatever its layout."""
     job = deployment.serving
@@ -198,11 +202,12 @@ def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
         return
     if job.techniques.kept_frac < 1.0:
         yield "servers keep the whole KV cache: plan without --kv-keep"
+    if job.techniques.adapters and engine not in SERVE_ADAPTERS:
+        yield f"adapters are not exported for {engine}: plan again with --engine {' or '.join(SERVE_ADAPTERS)}"
     if job.techniques.prefill_gpus:
         yield "separate prefill GPUs (--prefill-gpus) need two servers and a router: plan without them"
     if deployment.task == "batch" and deployment.nodes_per_replica > 1:
         yield (
             f"a replica takes {deployment.nodes_per_replica} machines, and the batch runner works on one machine: "
-            "plan with "
-            "larger machines, smaller formats (--weights), or as a service"
+            "plan with larger machines, smaller formats (--weights), or as a service"
         )

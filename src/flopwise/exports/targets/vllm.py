@@ -58,6 +58,8 @@ def refusals(deployment: Deployment) -> Iterator[str]:
             f"experts are spread over {ep} of {tp * dp} devices; vLLM spreads them over all devices, or splits each "
             "over all: plan with --engine sglang, or take another candidate (--rank)"
         )
+    if job.techniques.adapters and job.techniques.adapter_rank > LORA_RANKS[-1]:
+        yield f"vLLM serves adapters up to rank {LORA_RANKS[-1]}: plan with a lower --adapter-rank, or --engine sglang"
     if job.kv_dtype.name not in {*PLAIN, *CACHE}:
         yield f"vLLM has no cache in {job.kv_dtype.name}: plan with --kv-dtype {', '.join(('bf16', *CACHE))}"
 
@@ -127,7 +129,7 @@ def _techniques(deployment: Deployment) -> list[str]:
         args += ["--cpu-offload-gb", f"{away:g}"]
     how_served = None if deployment.serving is None else deployment.serving.techniques
     if how_served is not None and how_served.adapters:
-        rank = next((r for r in LORA_RANKS if r >= how_served.adapter_rank), LORA_RANKS[-1])
+        rank = next(rank for rank in LORA_RANKS if rank >= how_served.adapter_rank)
         args += ["--enable-lora", "--max-loras", str(how_served.adapters), "--max-lora-rank", str(rank)]
     if deployment.task == "encode":
         args += ["--runner", "pooling"]
