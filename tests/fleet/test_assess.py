@@ -149,7 +149,7 @@ def test_a_budget_below_the_floor_says_the_floor(facts: Facts) -> None:
     fleet = fleet_from({"name": "f", "workloads": [DESKS], "policies": {"budget_per_month": 1}})
     found = assess(fleet, facts)
     (warning,) = found.warnings
-    floor = re.fullmatch(r"a month costs \$([0-9,]+) at least under these policies; the budget is \$1", warning)
+    floor = re.fullmatch(r"a month costs at least \$([0-9,]+) under these policies; the budget is \$1", warning)
     assert floor is not None
     assert float(floor[1].replace(",", "")) == pytest.approx(found.usd_per_month.total, abs=0.5)
     assert found.scenarios is not None

@@ -44,7 +44,7 @@ def test_policies_that_do_not_matter_are_not_named() -> None:
     options = [option(0, "a", 10, 4), option(1, "b", 20, 4)]
     quotas = (Quota(most=3, provider="a", instance=None), Quota(most=50, provider="b", instance=None))
     error = refused(options, [demand("s"), demand("t")], replace(RULES, quotas=quotas, max_spot_share=0.5))
-    assert str(error).startswith("no allocation holds the quota of 3 x a. The nearest has")
+    assert str(error).startswith("no allocation meets the quota of 3 x a. The nearest has")
     assert error.reasons == ("the quota of 3 x a: 4 are needed",)
 
 

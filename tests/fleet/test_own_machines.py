@@ -319,7 +319,7 @@ def test_what_is_wrong_is_named_with_its_line(change: dict[str, Any], says: str)
     [
         ({"gpu": "L40SS"}, r"own_machines.0.gpu: .*nearest: L40S"),
         ({"provider": "aws"}, r"own_machines.0.provider: aws rents machines"),
-        ({"gpu": "T4", "price": None}, r"own_machines.0: what T4 costs to buy is not known.*give `price`"),
+        ({"gpu": "T4", "price": None}, r"own_machines.0: the purchase price of T4 is not known.*give `price`"),
     ],
 )
 def test_what_is_not_known_is_said(facts: Facts, change: dict[str, Any], says: str) -> None:

@@ -128,7 +128,7 @@ def test_a_small_machine_beside_one_that_carries_all_is_no_way_to_a_share(
     options += [option(1, "a", 21 + n / 1000, instance=f"a.{n}", purchase=f"p{n}") for n in range(beside)]
     rules = replace(RULES, providers={"b": 0.5}, share_tolerance=0.2)
     demands = [demand("t", split=True), demand("u")]
-    with pytest.raises(InfeasibleError, match=r"83\.3 % is as near as it comes"):
+    with pytest.raises(InfeasibleError, match=r"83\.3 % is the nearest possible"):
         allocate(options, demands, rules)
     halves = allocate([option(0, "b", 50, 2), *options[1:]], demands, rules)
     assert {(t.option.workload, t.option.provider, t.count) for t in halves.taken} == {
@@ -151,7 +151,7 @@ def test_a_machine_that_is_cheaper_than_standby_is_not_redundant() -> None:
         ("b.x", 1, "primary"), ("a.year", 1, "primary"),
     }  # fmt: skip
     a_day = replace(rules, backup=Backup(share=0.25, on=False, hours=24))
-    with pytest.raises(InfeasibleError, match=r"2\.6 % is as near as it comes"):
+    with pytest.raises(InfeasibleError, match=r"2\.6 % is the nearest possible"):
         allocate(options, demands, a_day)
 
 
@@ -289,5 +289,5 @@ def test_the_share_that_is_refused_is_the_one_that_counts_and_what_is_paid_stand
     with pytest.raises(InfeasibleError) as refused:
         allocate(options, demands, rules)
     (said,) = [line for line in refused.value.reasons if "60 % b share" in line]
-    assert "50.0 % is as near as it comes (60.0 % is paid; money beyond the least" in said
+    assert "50.0 % is the nearest possible (60.0 % is paid; money beyond the least" in said
     assert allocate(options, demands, replace(rules, share_tolerance=0.11)).by_provider == {"a": 100, "b": 150}
