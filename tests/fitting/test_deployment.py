@@ -348,9 +348,9 @@ def test_a_plan_uses_the_calibrated_deployment() -> None:
 
 
 def test_what_says_too_little_of_a_deployment_is_refused(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SpecError, match=r"an observation of a service: say what it serves \(--model\)"):
+    with pytest.raises(SpecError, match=r"an observation of a service: give its model \(--model\)"):
         flopwise.calibrate(seen)
-    with pytest.raises(SpecError, match="without the model"):
+    with pytest.raises(SpecError, match="need the model"):
         flopwise.calibrate(seen, gpu="l40s")
     with pytest.raises(SpecError, match="no accelerator is given"):
         flopwise.calibrate(seen, model="Qwen3-0.6B")

@@ -32,7 +32,7 @@ def test_waiting_for_data_is_told_apart_as_measured(tmp_path: Path) -> None:
     assert "most of it: data wait (+70 %)" in why.verdict
     assert [cause.name for cause in why.causes] == ["data wait", TOGETHER]
     assert "flopwise io" in why.causes[0].lever
-    assert any("tells compute from communication" in note for note in why.notes)
+    assert any("separates compute from communication" in note for note in why.notes)
 
 
 def test_all_terms_measured_and_they_add_up(tmp_path: Path) -> None:
