@@ -88,7 +88,7 @@ def test_a_full_disk_and_a_closed_output_are_plain_errors() -> None:
     assert full.stderr == "error: the answer cannot be written: No space left on device\n"
     closed = flopwise("gpus", to=">&-")
     assert closed.returncode == 2
-    assert closed.stderr == "error: standard output is closed: there is nowhere to answer\n"
+    assert closed.stderr == "error: standard output is closed: the answer cannot be written\n"
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")

@@ -212,7 +212,7 @@ def test_rapl_is_read_where_it_may_be(tmp_path: Path, monkeypatch: pytest.Monkey
     meter = EnergyMeter.of(cpu, gpus=1)
     assert meter is not None
     (zone / "energy_uj").write_text("4500000\n")
-    assert (meter.joules(), meter.basis) == (3.5, "energy: RAPL's counter of 1 sockets, whoever uses them")
+    assert (meter.joules(), meter.basis) == (3.5, "energy: RAPL's counter of 1 sockets, for all processes")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     shared = EnergyMeter.of(cpu, gpus=2)  # two processes of this machine: its sockets count once
     assert shared is not None

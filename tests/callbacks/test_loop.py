@@ -270,7 +270,7 @@ def test_a_run_goes_on_in_the_same_one_or_in_one_of_its_own(store: Path) -> None
     assert second.run_id == first.run_id
     saved = Recorded.of(store)
     assert saved.steps("step_s") == [1, 2]
-    assert saved.texts("resumed") == [f"goes on from run {first.run_id}"]
+    assert saved.texts("resumed") == [f"continues run {first.run_id}"]
     assert saved.run.status == "finished"
 
 
@@ -296,7 +296,7 @@ def test_a_run_that_goes_on_is_found_by_its_name_with_all_that_it_used_up(store:
     saved = Recorded.of(store)
     assert saved.run.name == "long run"
     assert saved.run.started_at_s == second.run.started_at_s == first.run.started_at_s
-    assert saved.texts("resumed") == [f"goes on from run {first.run_id}"]
+    assert saved.texts("resumed") == [f"continues run {first.run_id}"]
     assert saved.values("tokens")[-1] == 700
     for metric in ("cost_usd", "energy_joules", "elapsed_s", "tokens"):
         values = saved.values(metric)

@@ -65,7 +65,7 @@ def test_a_workload_that_nothing_runs_is_a_warning() -> None:
 def test_a_budget_that_is_too_low_is_exit_1_with_all_of_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    floor = "a month costs $1,200 at least under these policies; the budget is $1,000"
+    floor = "a month costs at least $1,200 under these policies; the budget is $1,000"
     beyond = Assessed(assessment=assessment(warnings=[floor], budget_per_month=1000.0), plans={})
     monkeypatch.setattr(api, "assess_with_plans", lambda *_given, **_how: beyond)
     assert cli.main(["assess", str(tmp_path / "fleet.yaml"), "-o", str(tmp_path / "report")]) == 1

@@ -98,6 +98,6 @@ def test_one_run_has_nothing_to_be_compared_with(capsys: pytest.CaptureFixture[s
     run(capsys, "runs", "import", BENCH)
     code, _, err = run(capsys, "runs", "compare", "vllm-bench-serve", "vllm-bench-serve")
     assert code == 2
-    assert "nothing to be compared with" in err
+    assert "one run cannot be compared" in err
     code, _, err = run(capsys, "runs", "export", "--rows", "training", "-o", "x")
     assert (code, "a run of serving" in err) == (2, True)

@@ -113,8 +113,8 @@ def test_other_names_stay_with_the_record_that_a_new_one_is_like(tmp_path: Path)
     ("record", "complaint"),
     [
         ('{"x": 1}', "row x, column : got '1'; an object of sections"),
-        ('{"x": {"like": "y"}}', "row x, column like: got 'y'; allowed: a record that stands before it: vllm"),
-        ('{"x": {"like": "vllm", "facts": {"memory_frac": 0.5}}}', "column facts: got 'memory_frac'; a section says"),
+        ('{"x": {"like": "y"}}', "row x, column like: got 'y'; allowed: a record above it: vllm"),
+        ('{"x": {"like": "vllm", "facts": {"memory_frac": 0.5}}}', "column facts: got 'memory_frac'; a section needs"),
         ('{"x": {"like": "vllm", "facts": {"source": "s", "memory_frak": 1}}}', "nearest: memory_frac"),
         ('{"x": {"like": "vllm", "facts": {"source": "s", "memory_frac": -1}}}', "got '-1'; allowed: a number from 0"),
         ('{"x": {"like": "vllm", "facts": {"source": "s", "memory_frac": "much"}}}', "column memory_frac: got 'much'"),

@@ -348,14 +348,14 @@ def test_a_plan_uses_the_calibrated_deployment() -> None:
 
 
 def test_what_says_too_little_of_a_deployment_is_refused(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SpecError, match=r"an observation of a service: say what it serves \(--model\)"):
+    with pytest.raises(SpecError, match=r"an observation of a service: give its model \(--model\)"):
         flopwise.calibrate(seen)
-    with pytest.raises(SpecError, match="without the model"):
+    with pytest.raises(SpecError, match="need the model"):
         flopwise.calibrate(seen, gpu="l40s")
     with pytest.raises(SpecError, match="no accelerator is given"):
         flopwise.calibrate(seen, model="Qwen3-0.6B")
     assert cli.main(["calibrate", "x.csv", "--gpu", "l40s", "--users", "3"]) == 2
-    assert "--gpu, --users: says nothing without --model" in capsys.readouterr().err
+    assert "--gpu, --users: needs --model" in capsys.readouterr().err
     (seen / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n")
     with pytest.raises(SpecError, match="ttft_s"):
         flopwise.calibrate(seen, model="Qwen3-0.6B", **HOW)

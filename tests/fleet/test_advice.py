@@ -81,7 +81,7 @@ def test_several_devices_on_pcie_are_placed_under_one_switch() -> None:
     fleet = fleet_from({"name": "f", "workloads": [TRAIN | {"constraints": {"gpus": ["T4"], "min_gpus": 4}}]})
     found = assess(fleet, catalog().with_tables(offers=tuple(g4dn)), scenarios=0, today=TODAY)
     (note,) = [note for note in found.advice if note.kind == "placement"]
-    assert "its 4 T4 are joined by PCIe alone, 15.8 GB/s each way" in note.text
+    assert "its 4 T4 are connected by PCIe alone, 15.8 GB/s each way" in note.text
     assert "12 vCPUs for each device" in note.text  # 48 of four
 
 

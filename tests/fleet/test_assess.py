@@ -140,7 +140,7 @@ def test_shares_that_need_what_cannot_run_are_left_out(facts: Facts) -> None:
     shares = {"providers": {"aws": "50%", "gcp": "50%"}, "share_tolerance": "1%"}
     found = assess(fleet_from({"name": "f", "workloads": [slow, TUNE], "policies": shares}), facts, scenarios=0)
     assert {row.workload for row in found.allocation} == {"tune"}
-    assert "shares of the bill are left out" in found.warnings[0]
+    assert "shares of the bill are ignored" in found.warnings[0]
     with pytest.raises(InfeasibleError, match="share"):
         assess(fleet_from({"name": "f", "workloads": [TUNE], "policies": shares}), facts, scenarios=0)
 
@@ -149,7 +149,7 @@ def test_a_budget_below_the_floor_says_the_floor(facts: Facts) -> None:
     fleet = fleet_from({"name": "f", "workloads": [DESKS], "policies": {"budget_per_month": 1}})
     found = assess(fleet, facts)
     (warning,) = found.warnings
-    floor = re.fullmatch(r"a month costs \$([0-9,]+) at least under these policies; the budget is \$1", warning)
+    floor = re.fullmatch(r"a month costs at least \$([0-9,]+) under these policies; the budget is \$1", warning)
     assert floor is not None
     assert float(floor[1].replace(",", "")) == pytest.approx(found.usd_per_month.total, abs=0.5)
     assert found.scenarios is not None

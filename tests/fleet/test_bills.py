@@ -50,12 +50,12 @@ def test_a_bill_of_a_published_plan(count: int, instance: str, usd_per_hour: flo
 def test_what_is_taken_of_schedules_is_said() -> None:
     text = FLEET.format(hours="{per_day: 8}", count=1, instance="g4dn.xlarge") + "    starts: 2026-01\n"
     told = assess(parse_fleet(text), load_facts(), scenarios=0, today="2026-11-21").assumptions
-    assert "machines: without times of day, on from 9:00, on working days as far as those suffice" in told
-    assert "machines: to start before the day of this assessment, and taken to run already" in told
+    assert "machines: no times of day are given; on from 9:00, on working days first" in told
+    assert "machines: start before the day of this assessment, and are assumed to run already" in told
     text = FLEET.format(hours="{days: [sat]}", count=1, instance="g4dn.xlarge") + "    starts: 2026-11\n"
     told = assess(parse_fleet(text), load_facts(), scenarios=0, today="2026-11-21").assumptions
     assert any("one clock for the whole fleet" in text for text in told)
-    assert not any("9:00" in text or "to start before" in text for text in told)
+    assert not any("9:00" in text or "start before" in text for text in told)
 
 
 def test_machines_asked_without_memory_have_none() -> None:

@@ -147,7 +147,7 @@ def test_nothing_leaves_the_house_unasked(facts: Facts) -> None:
         ({"constraints": {"providers": ["aws"]}}, {}, "provider not allowed"),
         ({"constraints": {"regions": ["us-east-1"]}}, {}, "region not allowed"),
         ({}, {"regions": ["us-east-1"]}, "the region is not among the policies'"),
-        ({"targets": {"latency": {"p95": "60s"}}}, {}, "no API: how it would hold the target of latency is not known"),
+        ({"targets": {"latency": {"p95": "60s"}}}, {}, "no API: whether it meets the target of latency is not known"),
         ({"targets": {"ttft": "60s", "tpot": "1s"}}, {}, "the target of ttft, tpot"),
         ({"targets": {"budget": 1}}, {}, "above its budget"),
         ({"traffic": {"concurrency": 4}}, {}, "needs traffic.requests_per_s"),

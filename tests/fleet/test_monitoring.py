@@ -45,7 +45,7 @@ def test_the_fleet_is_watched_by_its_dearest_planned_day() -> None:
     paid = month["chat"] + found.usd_per_month.storage + found.usd_per_month.traffic
     usd = paid / (730 / 24) + month["tune"] / 4 + month["nightly"] / 30 + month["desks"] / 22
     told = next(a for a in found.monitoring if (a.metric, a.workload) == ("spend per day", ""))
-    assert f"${usd:,.2f} is planned at most, on a Monday" in told.why
+    assert f"${usd:,.2f} at most is planned, on a Monday" in told.why
     assert told.threshold >= 1.1 * usd * (1 - 1e-9)
 
 

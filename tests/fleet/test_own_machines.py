@@ -299,7 +299,7 @@ def test_the_table_says_when_clouds_are_dearer(facts: Facts) -> None:
         ({"kg_per_kwh": 9}, r"own_machines.0.kg_per_kwh: 9 is out of range"),
         ({"site": {"pue": 0.5}}, r"fleet.yaml:\d+: own_machines.0.site.pue: 0.5 is out of range"),
         ({"site": {"puf": 1.5}}, r"unknown key 'puf'.*nearest: pue"),
-        ({"site": {"colocation_usd_per_kw_month": 200}}, r"say `colocation: true`"),
+        ({"site": {"colocation_usd_per_kw_month": 200}}, r"set `colocation: true`"),
         ({"gpuz": 8}, r"unknown key 'gpuz'"),
     ],
 )
@@ -319,7 +319,7 @@ def test_what_is_wrong_is_named_with_its_line(change: dict[str, Any], says: str)
     [
         ({"gpu": "L40SS"}, r"own_machines.0.gpu: .*nearest: L40S"),
         ({"provider": "aws"}, r"own_machines.0.provider: aws rents machines"),
-        ({"gpu": "T4", "price": None}, r"own_machines.0: what T4 costs to buy is not known.*give `price`"),
+        ({"gpu": "T4", "price": None}, r"own_machines.0: the purchase price of T4 is not known.*give `price`"),
     ],
 )
 def test_what_is_not_known_is_said(facts: Facts, change: dict[str, Any], says: str) -> None:

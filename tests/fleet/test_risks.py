@@ -99,14 +99,14 @@ def lost(job: dict[str, object], **policies: object) -> str:
 def test_constraints_that_leave_one_provider_are_named_where_it_is_lost() -> None:
     """Others sell a T4, too: that none could take the place is for the fleet's own words."""
     own = lost(DESKS | {"constraints": {"providers": ["aws"]}})
-    assert own == "100 % of the bill is with aws; within its constraints.providers nothing else could carry desks"
+    assert own == "100 % of the bill is with aws; within its constraints.providers no other offer could run desks"
     shared = lost(DESKS, providers={"aws": 1.0})
-    assert shared == "100 % of the bill is with aws; within its policies.providers nothing else could carry desks"
+    assert shared == "100 % of the bill is with aws; within its policies.providers no other offer could run desks"
 
 
 def test_what_only_one_provider_sells_is_told_as_that() -> None:
     told = lost(DESKS | {"machines": {"count": 2, "gpus": ["A10G"]}})
-    assert told == "100 % of the bill is with aws; nothing else on offer could carry desks"
+    assert told == "100 % of the bill is with aws; no other offer could run desks"
 
 
 def test_advice_on_spot_prices_names_no_bids() -> None:

@@ -32,7 +32,7 @@ def test_waiting_for_data_is_told_apart_as_measured(tmp_path: Path) -> None:
     assert "most of it: data wait (+70 %)" in why.verdict
     assert [cause.name for cause in why.causes] == ["data wait", TOGETHER]
     assert "flopwise io" in why.causes[0].lever
-    assert any("tells compute from communication" in note for note in why.notes)
+    assert any("separates compute from communication" in note for note in why.notes)
 
 
 def test_all_terms_measured_and_they_add_up(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_one_accelerator_without_messages_has_compute_left(tmp_path: Path) -> No
         stored(tmp_path / "runs.db", {"step_s": [1.5] * 20}, gpus=1, expected=expectation(plan, step_s=1.0))
     )
     assert terms(why) == {"compute": (1.0, 1.5)}
-    assert why.terms[0].basis == "what is left; data wait and host not measured, so within"
+    assert why.terms[0].basis == "what is left; data wait and host not measured, so included"
 
 
 def test_busy_devices_have_no_host_term_to_speak_of(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_step_of_another_batch_is_held_against_a_step_of_as_many_tokens(tmp_pa
 
 def test_a_run_without_a_plan_or_without_figures_says_so(tmp_path: Path) -> None:
     why = explanation(stored(tmp_path / "runs.db", {"step_s": [2.0] * 20}))
-    assert why.verdict.startswith("No plan to hold it against: 2.00 s a step; give its model")
+    assert why.verdict.startswith("No plan to compare it with: 2.00 s a step; give its model")
     why = explanation(stored(tmp_path / "runs.db", {"loss": [2.0]}, expected=expectation(PLAN, step_s=1.0)))
-    assert why.verdict == "Not to be judged: none of the expected figures was measured"
+    assert why.verdict == "Cannot be judged: none of the expected figures was measured"
     why = explanation(stored(tmp_path / "runs.db", {"step_s": [1.0] * 3}, expected=expectation(PLAN, step_s=1.0)))
     assert why.verdict.endswith("Only 3 log lines: too few to be sure")
 

@@ -1,4 +1,4 @@
-"""Recording in the background: whatever happens to the store, the process or its clock, the run goes on."""
+"""Recording in the background: whatever happens to the store, the process or its clock, the run continues."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_full_disk_is_said_once_and_made_up_for(small: Path, lines: Any) -> No
     assert not writer.flush(timeout_s=1.0)
     assert len(lines()) == 1
     assert "full" in lines()[0]
-    assert "the run goes on" in lines()[0]
+    assert "the run continues" in lines()[0]
     (small / "filler").unlink()
     assert writer.end(timeout_s=SOON_S)
     assert open_store(where).samples(run.run_id, "loss").value.tolist() == list(map(float, range(3000)))
@@ -287,7 +287,7 @@ print(store.samples(store.run("limited").run_id, "loss").value.tolist() == list(
 """
     ended = _ran(tmp_path / "runs.db", code)
     assert ended.stdout == "True\n", ended.stderr
-    assert ended.stderr.count("the run goes on") == 1
+    assert ended.stderr.count("the run continues") == 1
     assert ended.stderr.count("\n") == 2
 
 
@@ -307,7 +307,7 @@ def test_a_server_that_restarts_is_made_up_for(postgres: PostgresServer, databas
         assert not writer.flush(timeout_s=0.5)
         postgres.start()
         assert writer.flush(timeout_s=SOON_S)
-        assert sum("the run goes on" in line for line in lines()) == outage + 1  # once an outage
+        assert sum("the run continues" in line for line in lines()) == outage + 1  # once an outage
     assert writer.end(timeout_s=SOON_S)
     assert open_store(database).samples(run.run_id, "loss").value.tolist() == list(map(float, range(step)))
     assert "secret" not in " ".join(lines())

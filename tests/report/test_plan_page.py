@@ -65,4 +65,4 @@ def test_a_plan_without_an_answer_says_what_ruled_it_out() -> None:
     )  # fmt: skip
     made = plan_document(empty, "x")
     assert [section.title for section in made.sections] == (["Ruled out"] if plan.ruled_out else [])
-    assert "Nothing that is on offer" in made.subtitle
+    assert "No offer can run this" in made.subtitle

@@ -69,7 +69,7 @@ def test_a_commitment_that_costs_more_is_warned_of() -> None:
         reserved(500.0, "reserved_1y"), reserved(-1911.0, "reserved_1y", "nightly", why),
     ]))  # fmt: skip
     assert "they cost $1,411 a month more than on demand" in told
-    assert "Look twice: that for nightly costs $1,911 a month more (bought for the aws share)" in told
+    assert "Check first: that for nightly costs $1,911 a month more (bought for the aws share)" in told
     assert tiles(assessment(savings=[reserved(-1911.0, "reserved_1y", why=why)]))["saved a month"].value == "-$1,911"
 
 

@@ -82,7 +82,7 @@ def test_a_layout_that_may_fit_is_kept_where_nothing_is_surer() -> None:
     }  # fmt: skip
     (risky, *_) = plan(workload_from(asked), load_facts(None)).plans
     assert 0.35 <= risky.meets["memory"] < 0.8
-    assert risky.note == f"fits in memory with {100 * risky.meets['memory']:.0f} % only"
+    assert risky.note == f"only {100 * risky.meets['memory']:.0f} % chance of fitting in memory"
     (sure, *_) = plan(workload_from(asked | {"targets": {"confidence": 0.4}}), load_facts(None)).plans
     assert (sure.instance, sure.note) == (risky.instance, "")
     late = asked | {"targets": {"deadline": "1h"}}

@@ -258,7 +258,7 @@ def test_a_batch_job_is_timed_by_the_simulator() -> None:
         ("  concurrency: 3\n  peak: 2\n", 5, "shapes the rate of requests"),
         ("  requests_per_s: 3\n  arrivals: uniform\n  burstiness: 2\n", 6, "goes with gamma"),
         ("  trace: missing.csv\n", 4, "is no file"),
-        ("  trace: missing.csv\n  input_tokens: 5\n", 5, "a trace says how long"),
+        ("  trace: missing.csv\n  input_tokens: 5\n", 5, "a trace sets how long"),
         ("  requests_per_s: 3\n  input_tokens: normal:5\n", 5, "is not known"),
         ("  requests_per_s: 3\n  input_tokens: 800:200\n", 5, "the longest is below the shortest"),
         ("  requests_per_s: 3\n  arrivals: weekly\n", 5, "'weekly'"),

@@ -183,7 +183,7 @@ def test_a_question_that_needs_too_much_memory_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr("flopwise.cli.answering.app.main", too_much)
     reply = answering._run(["gpus"], lambda _: None)
     assert (reply["code"], reply["document"]) == (2, "")
-    assert "more memory than the web allows" in reply["message"]
+    assert "more memory than the web server allows" in reply["message"]
 
 
 def test_a_question_that_takes_too_long_is_stopped() -> None:

@@ -79,9 +79,11 @@ def calibrate(
         made = _of_deployment(model, paths, chosen, date, users, facts=facts, calibration=calibration, **deployment)
     else:
         if strays := sorted([*deployment, *(["users"] if users is not None else [])]):
-            raise SpecError(f"{', '.join(strays)}: say nothing without the model that the deployment serves")
+            raise SpecError(f"{', '.join(strays)}: need the model that the deployment serves")
         if seen := next((p for p in paths if p.is_dir() or p.name == OBSERVATION_FILE), None):
-            raise SpecError(f"{seen} is an observation of a service: say what it serves (--model) and on what (--gpu)")
+            raise SpecError(
+                f"{seen} is an observation of a service: give its model (--model) and its accelerator (--gpu)"
+            )
         given = Measurements.from_files(paths)
         chosen = free(name or Path(given.files[0]).stem)
         made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)

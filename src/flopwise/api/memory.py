@@ -129,7 +129,9 @@ def _of_samples(
         recipe = replace(recipe, batch=batch)
     answer = sampled_memory_answer(recipe, chip, gpus, facts, recipe_settings(recipe, grad_accum))
     if answer is None:
-        raise MissingFactError(f"{work.name}: its parameters are not known, and so is not the memory of training it")
+        raise MissingFactError(
+            f"{work.name}: its parameters are not known, so the memory of training it is not known either"
+        )
     return replace(answer, assumptions=(*notes, *answer.assumptions))
 
 

@@ -63,7 +63,7 @@ def roofline(
 
     machines, source = take(options, MachineSpec, SourceSpec)
     if model is not None and (flops is not None or bytes is not None):
-        raise SpecError("a model and its own FLOP or bytes are both given; give one of them")
+        raise SpecError("both a model and FLOP or bytes are given; give one of them")
     if efficiency is not None and not 0 < efficiency <= 1:
         raise SpecError(f"efficiency {efficiency} is out of range; allowed: above 0, up to 1")
     if batch < 1:
@@ -73,7 +73,7 @@ def roofline(
         tokens = DataSpec(seq=seq).seq_len(found) if found.stacks else 0
         work = RooflineWork.of_pass(found, batch, tokens, training=training)
     elif flops is None and bytes is None:
-        raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
+        raise SpecError("no work is given; give --flops and --bytes, or a MODEL")
     else:
         work = RooflineWork(flops=flops or 0.0, nbytes=bytes or 0.0)
     gpus = machines.num_gpus(gpus)

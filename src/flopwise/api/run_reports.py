@@ -83,7 +83,7 @@ def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: 
     opened = open_store(store, create=False)
     found = list({(run := opened.run(key)).run_id: run for key in runs}.values())
     if len(found) < 2:
-        raise SpecError("one run has nothing to be compared with; name two or more (`flopwise runs list`)")
+        raise SpecError("one run cannot be compared; name two or more (`flopwise runs list`)")
     answer = comparison([run_figures(opened, run) for run in found])
     if page is not None:
         from flopwise.records.page import write_page

@@ -164,7 +164,7 @@ def _run_tokens(data: DataSpec, recipe: Recipe, run: RunConditionsSpec) -> float
     tokens, batch = data.run_tokens(sample_tokens), int(recipe.global_batch)
     if tokens is None and (named := changed_options(run)):
         names = ", ".join(name.replace("_", " ") for name in named)
-        raise SpecError(f"{names}: of a whole run; give its length, too (--tokens or --samples)")
+        raise SpecError(f"{names}: applies to a whole run; give its length, too (--tokens or --samples)")
     if tokens is not None and tokens < batch * sample_tokens:
         one = f"{batch * sample_tokens:,.0f} of one step (global batch {batch:,} x {sample_tokens:,.0f})"
         raise SpecError(f"a run of {tokens:,.0f} tokens is shorter than the {one}; give a smaller global batch")

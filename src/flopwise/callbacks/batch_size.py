@@ -68,7 +68,7 @@ def find_batch_size(
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
-        raise SpecError('the batch size of a module of PyTorch can be found: pip install "flopwise[torch]"')
+        raise SpecError('only the batch size of a PyTorch module can be searched: pip install "flopwise[torch]"')
     trials = _Trials(torch, model, make_batch, step or _loss, memory_limit, _states_bytes(optimizer))
     subject = trained_model(model, SourceSpec().catalog)
     length = seq or _length(trials.sample())

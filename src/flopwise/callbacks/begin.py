@@ -49,7 +49,7 @@ def _expectation_of(spec: RecordingSpec, source: SourceSpec, question: Any) -> E
         from flopwise.api.plan import read_plan  # noqa: PLC0415 - the search, where a plan is given
 
         if question is not None:
-            raise SpecError("plan and question both say what is expected; give one of them")
+            raise SpecError("plan and question both set what is expected; give one of them")
         return ExpectedTraining.of_plan(read_plan(spec.plan), spec.plan_rank, source.catalog, spec.plan)
     if question is None:
         return None

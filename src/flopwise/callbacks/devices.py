@@ -95,7 +95,7 @@ class LocalDevices:
             return cls(kind="cuda", name=chip.name, count=int(cuda.device_count()), accelerator=chip)
         cores = usable_cores()
         share = min(1.0, cores / chip.num_sms) if chip.num_sms else 1.0
-        note = f"{cores} of the {chip.num_sms} cores of {chip.name}: its rates are taken in that share"
+        note = f"{cores} of the {chip.num_sms} cores of {chip.name}: its rates are scaled to that share"
         return cls(kind="cpu", name=chip.name, count=1, accelerator=chip.partition(share), notes=(note,))
 
 
@@ -206,7 +206,7 @@ def _rapl_meter(gpus: int) -> EnergyMeter | None:
         def counters() -> list[float]:
             return [float((zone / "energy_uj").read_text(encoding="ascii")) / 1e6 for zone in zones]
 
-        basis = f"energy: RAPL's counter of {len(zones)} sockets, whoever uses them"
+        basis = f"energy: RAPL's counter of {len(zones)} sockets, for all processes"
         return CounterMeter(counters, basis + ("" if hosts == 1 else f", times {hosts}"), scale=hosts, wrap=wrap)
     except (OSError, ValueError):
         return None

@@ -166,7 +166,7 @@ class EngineRecorder:
         if self._last is not None:
             grown = growth(self._last, now, counters_of(self.engine, self._facts))
             if grown.restarted:
-                self._event("restart", "its counters have fallen: the engine was started again")
+                self._event("restart", "its counters fell: the engine was restarted")
             seconds = max(1e-9, now.at_s - self._last.at_s)
             values |= {metric: grown.numbers[name] / seconds for name, metric in RATES.items() if name in grown.numbers}
             for name, metric in MEANS.items():

@@ -215,7 +215,7 @@ class TrainingRecorder:
             self._usual_tokens = spec.tokens_per_step or expected.tokens_per_step
             self._seq = spec.seq or expected.seq
             self._bases.append(
-                f"tokens: {self._usual_tokens:,.0f} a step, as expected, where a step does not say its own"
+                f"tokens: {self._usual_tokens:,.0f} a step, as expected, where a step does not report its own"
             )
         self._where, self._resumed = store, self.run_id if earlier is not None else resumed
         self._writer: Any = None
@@ -235,7 +235,7 @@ class TrainingRecorder:
         for basis in filter(None, [*self._bases, getattr(self._meter, "basis", "")]):
             self.event("basis", basis)
         if self._resumed:
-            self.event("resumed", f"goes on from run {self._resumed}")
+            self.event("resumed", f"continues run {self._resumed}")
         if self._records():  # imports and migrations of a database take half a second of one core: not of the steps
             self._safely(self._writer.flush, OPEN_WAIT_S, retry=False)
         threading.Thread(target=self._sample_often, name="flopwise-sampler", daemon=True).start()

@@ -19,21 +19,21 @@ _recording = partial(option, "", section="Recording")
 class RecordingSpec(Spec):
     """What is known of a run beforehand. None: not said, so that it is found out or left open."""
 
-    name: str | None = _recording(options.name("name"), "As lists of runs call it.")
+    name: str | None = _recording(options.name("name"), "Name in lists of runs.")
     task: str | None = _recording(options.choice("pretrain", "finetune"), "What is trained.")
     plan: Path | None = _recording(
         options.FILE, "File that `flopwise plan -o` wrote: what is expected of the run, its machines and their price.")
     plan_rank: int = _recording(options.WHOLE, "Which of its plans.", default=1)
     gpu: str | None = _recording(
-        options.name("gpu", 400), "Accelerator, where its own name is not to be taken; custom ones are fine.")
+        options.name("gpu", 400), "Accelerator, instead of the name that the device reports; custom ones are allowed.")
     gpus: int | None = _recording(options.DEGREE, "Accelerators of the run (default: WORLD_SIZE).")
     precision: str | None = _recording(
         options.choice(*TRAINING_PRECISIONS), "Precision of the matrix products; MFU is a share of its datasheet rate.")
     peak: float | None = _recording(
         options.FLOPS, "FLOP/s of one accelerator that MFU is a share of, instead of the datasheet's.")
     watts: float | None = _recording(
-        options.WATTS, "Draw of one accelerator, where neither a counter nor a sensor says it.")
-    seq: int | None = _recording(options.CONTEXT, "Tokens of a sequence, where batches do not say it.")
+        options.WATTS, "Power of one accelerator, where neither a counter nor a sensor reports it.")
+    seq: int | None = _recording(options.CONTEXT, "Tokens of a sequence, where batches do not give it.")
     tokens_per_step: float | None = _recording(options.COUNT, "Tokens of an optimizer step of all accelerators.")
     total_steps: int | None = _recording(options.WHOLE, "Optimizer steps of the whole run.")
     total_tokens: float | None = _recording(options.COUNT, "Tokens of the whole run.")
@@ -47,7 +47,8 @@ class RecordingSpec(Spec):
         default="warn")
     resume: str | None = _recording(
         options.name("run"),
-        "Id or name of the run that goes on, with what it used up (default: a new one, linked to the checkpoint's).")
+        "Id or name of the run to continue, with the budget that it has used (default: a new one, linked to the "
+        "checkpoint's).")
     interval: float = _recording(
         options.SECONDS, "Seconds between two samples of memory, energy, cost and time to the end.", default=1.0)
     # fmt: on

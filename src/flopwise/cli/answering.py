@@ -98,7 +98,7 @@ class FileGuard:
         if not self._folder:
             return
         if event == "subprocess.Popen":
-            raise PermissionError(1, "no program is started for a question of the web", str(arguments[0]))
+            raise PermissionError(1, "the web server starts no programs", str(arguments[0]))
         if event != "open" or not isinstance(arguments[0], str | bytes):
             return
         asked = os.fsdecode(arguments[0])
@@ -167,7 +167,7 @@ def _run(argv: Sequence[str], send: Callable[[Mapping[str, Any]], None]) -> dict
     except SystemExit as leave:
         ended = Ending(leave.code if isinstance(leave.code, int) else 0)
     except MemoryError:
-        ended = Ending(EXIT_BAD_INPUT, "error", "it needs more memory than the web allows; ask the command line")
+        ended = Ending(EXIT_BAD_INPUT, "error", "it needs more memory than the web server allows; use the command line")
     except BaseException as failure:  # noqa: BLE001 - as in `flopwise.cli.run`: each kind has its exit code
         ended = ending(failure)
     finally:

@@ -23,8 +23,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "explain": "Where each figure comes from, and what would move it.",
     },
     "Facts": {
-        "models": "What is known of a model: parameters, FLOPs, operations.",
-        "gpus": "What is known of an accelerator: rates, memory, links.",
+        "models": "What is known about a model: parameters, FLOPs, operations.",
+        "gpus": "What is known about an accelerator: rates, memory, links.",
         "instances": "Cloud offers: what they hold and what they cost.",
         "prices": "Age, import and refresh of prices.",
     },
@@ -38,11 +38,11 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Measurements": {
         "probe": "What this machine sustains: products, memory, attention, messages, disk, launches.",
         "calibrate": "Refit constants to your own measurements.",
-        "runs": "Recorded runs: what they did, beside what was expected of them.",
+        "runs": "Recorded runs: measured figures beside the expected ones.",
         "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
         "watch": "A job while it runs: what bounds it, whether it is on plan, what it costs.",
     },
-    "Pages": {"web": "The local web app and REST API: pages on which one plans, and the commands by HTTP."},
+    "Pages": {"web": "The local web app and REST API: planning pages, and the commands over HTTP."},
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
     "Shell": {
         "completion": "The script that completes commands, options and names of models, GPUs, instances and providers."

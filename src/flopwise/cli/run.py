@@ -32,7 +32,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     if sys.stderr is None:  # closed by who started this
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as long as the process
     if sys.stdout is None:
-        _complain("error", "standard output is closed: there is nowhere to answer")
+        _complain("error", "standard output is closed: the answer cannot be written")
         return EXIT_BAD_INPUT
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
@@ -75,7 +75,7 @@ def ending(failure: BaseException) -> Ending:
         case OSError() if failure.errno in NO_ROOM:
             message = f"the answer cannot be written: {failure.strerror}"
         case OverflowError():
-            message = "a number that was given is too large to compute with; give a smaller one"
+            message = "a given number is too large to compute with; give a smaller one"
         case _:
             return _defect(failure)
     return Ending(EXIT_BAD_INPUT, "error", message)

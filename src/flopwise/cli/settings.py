@@ -139,7 +139,7 @@ def _setting(path: Path, table: str, option: str, value: object) -> FileSetting:
     """The setting of an option; a path counts from the file's folder."""
     where = f"{path}: [{table}] {option[:60]}"
     if option not in SETTABLE:
-        raise SpecError(f"{where}: no option that a file may say{nearest_hint(option, SETTABLE)}")
+        raise SpecError(f"{where}: not an option that a settings file may set{nearest_hint(option, SETTABLE)}")
     if not isinstance(value, str | int | float) and not (
         isinstance(value, list) and all(isinstance(one, str | int | float) for one in value)
     ):

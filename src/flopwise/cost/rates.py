@@ -202,7 +202,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     cores = None if accelerator.kind in FEW_CORES else accelerator.num_sms
     if not cores:
         value |= dict.fromkeys((name for name in CYCLES if name in value), 0.0)  # they would follow one another on one
-        assumptions += (f"{accelerator.name}: no cores like those of GPUs are known: no wave quantisation",)
+        assumptions += (f"{accelerator.name}: its cores are not known, so no wave quantisation is counted",)
     return Rates(
         name=accelerator.name, num_sms=float(cores or 1), peak=dict(accelerator.peak),
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,

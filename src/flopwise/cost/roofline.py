@@ -51,9 +51,7 @@ class RooflineWork:
             raise MissingFactError(f"{model.name}: neither layers nor published figures are known")
         flops_each = published.training_flops_per_sample if training else published.forward_flops_per_sample
         if flops_each is None:
-            raise MissingFactError(
-                f"{model.name}: nothing is known of the FLOP of its {passes}; give --flops and --bytes"
-            )
+            raise MissingFactError(f"{model.name}: the FLOP are not known of its {passes}; give --flops and --bytes")
         nbytes = (published.sample_bytes or 0.0) * batch + (published.parameters or 0) * 2.0 * (3 if training else 1)
         known = f"bytes: samples of {published.sample} and weights of 2 bytes; activations are not known and left out"
         unknown = f"{model.name}: the size of a sample is not known; only weights are moved"
@@ -125,7 +123,7 @@ class RooflineAnswer(Result):
         memory_s = work.nbytes / (bandwidth * for_memory * num_gpus)
         seconds = max(compute_s, memory_s)
         if seconds <= 0:
-            raise SpecError("the work is nothing: neither FLOP nor bytes")
+            raise SpecError("the work is empty: it has neither FLOP nor bytes")
         cost, energy = _usd_and_joules(cluster, num_gpus, seconds, in_compute=compute_s >= memory_s)
         rate, partial = None if work.samples is None else work.samples / seconds, work.partial
         even = ("the work divides evenly over the accelerators",) if num_gpus > 1 else ()

@@ -137,7 +137,7 @@ class Calibration:
         index: dict[tuple[str, str], Parameter] = {}
         for parameter in self.parameters:
             if (parameter.name, parameter.scope) in index:
-                raise SpecError(f"calibration: {parameter.name!r} for {parameter.scope!r} stands twice")
+                raise SpecError(f"calibration: {parameter.name!r} for {parameter.scope!r} appears twice")
             index[parameter.name, parameter.scope] = parameter
         scopes: dict[str, tuple[str, ...]] = {}
         for name, scope in index:

@@ -59,7 +59,9 @@ def currency(text: str, known: Mapping[str, CurrencyRecord]) -> Currency:
         raise UnknownNameError("currency", name, known, f"allowed: {', '.join(known)}")
     if name == DOLLAR:
         if equals:
-            raise SpecError(f"currency {text!r}: a dollar is a dollar; give another currency with its rate, EUR=1.08")
+            raise SpecError(
+                f"currency {text!r}: US dollars take no rate; give another currency with its rate, EUR=1.08"
+            )
         return Currency(name, row.symbol)
     if equals:
         usd = units.parse_count(rate, f"currency {name}: US dollars for one")

@@ -39,7 +39,9 @@ def checked_name(name: str) -> str:
         SpecError: it may not.
     """
     if not _NAME.fullmatch(name):
-        raise SpecError(f"profile {name[:80]!r}: letters, digits, '.', '_' and '-' make a name, the first no sign")
+        raise SpecError(
+            f"profile {name[:80]!r}: letters, digits, '.', '_' and '-' make a name, which begins with a letter or digit"
+        )
     return name
 
 

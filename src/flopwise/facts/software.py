@@ -106,7 +106,9 @@ class Software:
         """What to say of an estimate on a device that the software is not known to run on; nothing where it does."""
         if self.runs_on(accelerator):
             return ()
-        return (f"{self.name} is not known to run on {accelerator.name}: its habits are assumed all the same",)
+        return (
+            f"{self.name} is not known to run on {accelerator.name}: its behaviour there is assumed to be the same",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

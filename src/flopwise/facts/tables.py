@@ -276,7 +276,7 @@ class FactTable(Generic[R]):
         if like is None:
             return None
         if (like,) not in found:
-            raise row.error(LIKE, like, f"allowed: a record that stands before it: {', '.join(k[0] for k in found)}")
+            raise row.error(LIKE, like, f"allowed: a record above it: {', '.join(k[0] for k in found)}")
         return replace(found[like,], aliases=())  # type: ignore[type-var]  # rows are dataclasses
 
 
@@ -428,7 +428,7 @@ def _cells(row: Row, record: Any) -> dict[str, Any]:
             cells[section] = values
             continue
         if "source" not in values:
-            raise row.error(section, ", ".join(values), "a section says where its figures are from: source is missing")
+            raise row.error(section, ", ".join(values), "a section needs the source of its figures: source is missing")
         for name, value in values.items():
             cells[f"{section}_{name}" if name in SECTION_SOURCE and section != MAIN_SECTION else name] = value
     return cells

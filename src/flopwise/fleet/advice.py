@@ -46,20 +46,20 @@ def _quality_note(name: str, weights: str, facts: Facts) -> SetupNote:
     if not after:
         which = f"{weights} without training" if trained else weights
         text = (
-            f"no public evaluation of {which} is among the facts: compare it with 16 bits on tasks of your own "
-            "before it serves anyone"
+            f"the facts contain no public evaluation of {which}: compare it with 16 bits on your own tasks "
+            "before production use"
         ) + (f". Trained with the quantisation in the loop: {trained}" if trained else "")
         return SetupNote(kind="quantisation", workload=name, text=text, source=source)
     worst = min(after, key=lambda row: row.score)
     found = "; ".join(str(row) for row in after)
     text = f"{weights} weights, quantised after training: {found}. "
     if worst.score >= ENOUGH:
-        text += "Calibration on a few hundred samples of the traffic is enough as far as is known; check your own tasks"
+        text += "Calibration on a few hundred samples of the traffic is usually enough; check on your own tasks"
     else:
         text += (
-            "Where your own tasks lose as much, train with the quantisation in the loop (QAT, or distillation from "
-            "the 16-bit model), or take a format of 8 bits"
-        ) + (f": trained so, {trained}" if trained else "")
+            "If your own tasks lose as much, train with the quantisation in the loop (QAT, or distillation from "
+            "the 16-bit model), or use an 8-bit format"
+        ) + (f": results with such training: {trained}" if trained else "")
     return SetupNote(kind="quantisation", workload=name, text=text, source=source)
 
 
@@ -73,8 +73,8 @@ def _runs_in_fp16(chosen: ChosenWorkload, facts: Facts) -> bool:
 def _loss_scaling_note(name: str) -> SetupNote:
     text = (
         "products run in fp16, whose gradients vanish below 6e-8: scale the loss (start at 65,536, halve at every "
-        "overflow and skip that step, double after 2,000 steps without), unscale before gradients are clipped (to a "
-        "norm of 1, as usual), and watch the share of steps skipped"
+        "overflow and skip that step, double after 2,000 steps without one), unscale before clipping gradients "
+        "(usually to a norm of 1), and monitor the share of skipped steps"
     )
     return SetupNote(kind="fp16", workload=name, text=text, source=AMP)
 
@@ -93,14 +93,15 @@ def _placement(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
         rate = format_rate(device.pcie_bytes_per_s)
         split = f" (this plan has tp {tp})" if tp > 1 else ""
         parts.append(
-            f"its {each} {option.candidate.gpu} are joined by PCIe alone, {rate} each way: put what talks most"
-            f"{split} on devices under one switch (PIX or PXB in nvidia-smi topo -m), never across sockets (SYS)"
+            f"its {each} {option.candidate.gpu} are connected by PCIe alone, {rate} each way: place the ranks "
+            f"that communicate most{split} on devices under one switch (PIX or PXB in nvidia-smi topo -m), "
+            "never across sockets (SYS)"
         )
     cores = "" if offer.vcpus is None else f", {round(offer.vcpus) // each} vCPUs for each device"
     memory = "" if offer.ram_bytes is None else f" and {format_bytes(offer.ram_bytes / each)} of memory"
     parts.append(
-        f"bind each process and its data loaders to the NUMA node that its device and network card hang on{cores}"
-        f"{memory}; pin host buffers"
+        f"bind each process and its data loaders to the NUMA node that its device and network card are attached to"
+        f"{cores}{memory}; pin host buffers"
     )
     yield SetupNote(kind="placement", workload=chosen.name, text="; ".join(parts), source=NUMA)
 
@@ -123,5 +124,5 @@ def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
         text += f"; both in object storage of {provider} cost {format_usd(price[0], 2)} a month"
         source += f"; {price[1].source}, {price[1].date}"
         if not chosen.job.volumes.storage:
-            text += ", which the bill has only once `volumes.storage` says so"
+            text += ", which the bill includes only if `volumes.storage` is set"
     yield SetupNote(kind="corpus", workload=chosen.name, text=text, source=source)

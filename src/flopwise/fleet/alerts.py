@@ -37,8 +37,8 @@ def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
     name = f"a {DAY_NAMES[day].capitalize()}" if usd > min(days)[0] * (1 + 1e-9) else "any day"
     yield Alert(
         metric="spend per day", workload="", threshold=threshold, unit="USD",
-        why=f"{slack}; {format_usd(usd, 2)} is planned at most, on {name}", key="spend_usd_per_day", severity="warning",
-        action="see which spend is above its own threshold, and turn off what is unused",
+        why=f"{slack}; {format_usd(usd, 2)} at most is planned, on {name}", key="spend_usd_per_day", severity="warning",
+        action="check which spend exceeds its own threshold, and turn off unused machines",
     )  # fmt: skip
     if budget is not None:
         early = total <= budget - usd
@@ -50,7 +50,7 @@ def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
         yield Alert(
             metric="spend this month", workload="", threshold=budget - usd if early else budget, unit="USD",
             why=f"{why}; {format_usd(total, 0)} is planned", key="spend_usd_this_month", severity="critical",
-            action="put off runs that can wait, or raise the budget",
+            action="postpone runs that can wait, or raise the budget",
         )  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def allocate(
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
-        raise InfeasibleError(f"nothing on offer carries {', '.join(missing[:5])}")
+        raise InfeasibleError(f"no offer can run {', '.join(missing[:5])}")
     problem = _without_waste(problem)
     some = weighed_options(problem.options, problem.rules)
     made = ThriftyProgram(replace(problem, options=some), without)
@@ -138,7 +138,7 @@ def allocate(
         made, columns = _nearest(made, seconds * STEP_FRAC)
         made, solution = _lean_solution(made, gap, seconds * LATER_FRAC, columns)
     if solution.columns is None:
-        raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
+        raise InfeasibleError(f"no allocation that meets these policies was found within {seconds:g} s")
     found = _read_solution(made, solution.columns, solution.gap)
     if bound and len(made.options) < len(problem.options):
         return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
@@ -370,7 +370,7 @@ def _nearest(made: ThriftyProgram, seconds: float) -> tuple[ThriftyProgram, Arra
         relaxed = RelaxedProgram(trial)
         solution = solve(trial.program, NEAREST_GAP, seconds)
         if solution.columns is None:
-            raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
+            raise InfeasibleError(f"no allocation that meets these policies was found within {seconds:g} s")
         more = trial.redundant(solution.columns)
         if not more:
             break
@@ -391,7 +391,7 @@ def _check_budget(made: ThriftyProgram, seconds: float) -> None:
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns) * (1.0 - solution.gap)
     if floor > budget.usd:
         raise InfeasibleError(
-            f"a month costs {format_usd(floor, 0)} at least under these policies; "
+            f"a month costs at least {format_usd(floor, 0)} under these policies; "
             f"the budget is {format_usd(budget.usd, 0)}"
         )
 
@@ -417,20 +417,20 @@ def _conflict_error(
     widen = "; widen policies.share_tolerance, or change the shares"
     if opposed:
         involved = [policy for policy in made.policies if policy in {*giving, *opposed}]
-        what = f"no allocation holds {_enumeration(list(map(str, involved)))}{' together' if len(involved) > 1 else ''}"
+        what = f"no allocation meets {_enumeration(list(map(str, involved)))}{' together' if len(involved) > 1 else ''}"
         what += widen if any(isinstance(policy, ProviderShare) for policy in involved) else ""
     elif seconds is not None:
-        what = f"no allocation that holds all policies was found within {seconds:g} s"
+        what = f"no allocation that meets all policies was found within {seconds:g} s"
     elif all(isinstance(policy, ProviderShare) for policy in giving):
-        beside = _because_of_backups(made) or ": the workloads do not divide so"
-        what = f"the shares of the providers cannot be held{beside}{widen}"
+        beside = _because_of_backups(made) or ": the workloads cannot be divided that way"
+        what = f"the shares of the providers cannot be met{beside}{widen}"
     else:
-        what = f"no allocation holds all policies: whole machines do not fit {giving[0]}"
+        what = f"no allocation meets all policies: whole machines do not fit {giving[0]}"
     what = f"{what}. The nearest has: {'; '.join(distances)}"
     for_nothing = _wasted_usd(made, columns) if any(isinstance(p, ProviderShare | SpotLimit) for p in giving) else None
     if for_nothing is not None and for_nothing > 0:
         more = format_usd(for_nothing, 0)
-        what += f". They would hold with {more} a month more, spent on more expensive machines that do no more"
+        what += f". {more} a month more would meet them, spent on more expensive machines for the same work"
     return InfeasibleError(what, distances)
 
 
@@ -469,16 +469,16 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
     if isinstance(policy, Budget):
         return f"{policy} of {format_usd(policy.usd, 0)}: {format_usd(_sum(made.usd_terms(), columns), 0)} are needed"
     if isinstance(policy, SecondProvider):
-        return f"{policy}: {_enumeration(_unready(made, columns), 4)} can have too little of it"
+        return f"{policy}: {_enumeration(_unready(made, columns), 4)} may get too little of it"
     low, high = made.problem.share_bounds(policy)
     paid, *counted = (_share(terms, columns) for terms in (made.share_terms(policy), *made.counted_shares(policy)))
     least, most = counted
     part, limit = (least, low) if low - least > most - high else (most, high)
     within = "" if isinstance(policy, SpotLimit) else f" (within {100 * made.rules.share_tolerance:g} %)"
-    text = f"{policy}{within}: {_telling_digits(100 * part, 100 * limit)} % is as near as it comes"
+    text = f"{policy}{within}: {_telling_digits(100 * part, 100 * limit)} % is the nearest possible"
     if abs(paid - part) < WORTH_SAYING:
         return text
-    return f"{text} ({100 * paid:.1f} % is paid; money beyond the least that the work costs does not count)"
+    return f"{text} ({100 * paid:.1f} % is paid; spending above the lowest cost of the work does not count)"
 
 
 def _share(terms: Share, columns: Array) -> float:

@@ -121,7 +121,7 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
     kept = [item for item in items if item.options]
     if not kept:
         names = ", ".join(item.name[:60] for item in items[:10])
-        raise InfeasibleError(f"nothing on offer can run any of the {len(items)} workloads: {names}", reasons)
+        raise InfeasibleError(f"no offer can run any of the {len(items)} workloads: {names}", reasons)
     if lost:
         platform = replace(platform, jobs=tuple(item.job for item in kept))
         kept = [_at_number(item, number) for number, item in enumerate(kept)]
@@ -148,7 +148,10 @@ def _less_bound(
 
     `lost`: whether there are workloads that nothing runs.
     """
-    rules, several = platform.rules, f"shares of the bill are left out, as what nothing runs is not in it: {error}"
+    rules, several = (
+        platform.rules,
+        f"shares of the bill are ignored, as workloads without machines are not in it: {error}",
+    )
     unbound = replace(rules, budget_per_month=None)
     ways = [(unbound, str(error))] if rules.budget_per_month is not None else []
     if lost and rules.shares:
@@ -178,8 +181,8 @@ def _optimality(items: Sequence[PlannedWorkload], gap: float) -> str:
     if not few:
         return text
     return (
-        f"{text}; for {len(few):,} of them only the {min(few)} most promising kinds of machines were searched, which "
-        "proves nothing of the others"
+        f"{text}; for {len(few):,} of them only the {min(few)} most promising kinds of machines were searched, so the "
+        "proof does not cover the others"
     )
 
 
@@ -250,7 +253,7 @@ def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
             yield (
                 f"{offer.provider} {offer.instance} in {offer.region}: "
                 f"the spot price ({option.candidate.price_date}) is "
-                f"{100 * usd / rate:.0f} % of the one on demand; make sure that it still holds"
+                f"{100 * usd / rate:.0f} % of the on-demand price; check that it is still current"
             )
         yield from (f"{option.provider} {option.instance}: {note}" for note in option.notes)
 
@@ -279,7 +282,7 @@ def _own_notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{which}, paid; giving them up would save {format_usd(paid, 0)} a month (room, staff, support)"
         elif idle > 0:
             usd = idle * row["usd_per_month_standing"]
-            yield f"{which}, not in the bill; kept on they would add {format_usd(usd, 0)} a month"
+            yield f"{which}, not in the bill; keeping them would add {format_usd(usd, 0)} a month"
 
 
 def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> Iterator[str]:
@@ -296,20 +299,20 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
         )
     yield from dict.fromkeys(_attestations(fleet))
     if rules.carbon_usd_per_kg:
-        yield "machines of unknown power count in the choice as the workload's way that emits most"
+        yield "machines of unknown power count in the choice as the workload's option with the highest emissions"
     if any(job.schedule.fixed for job in jobs):
         yield "times of schedules are by one clock for the whole fleet; each day of the week comes 4.345 times"
     if loose := [job.name for job in jobs if not (job.schedule.fixed or job.schedule.always or job.ends)]:
-        how = "without times of day, on from 9:00, on working days as far as those suffice"
+        how = "no times of day are given; on from 9:00, on working days first"
         yield f"{_first_names(loose)}: {how}"
     if len(ported := dearest(fleet.chosen)) < len(fleet.chosen):
         share = sum(map(_paid_usd, ported)) / max(sum(map(_paid_usd, fleet.chosen)), 1e-9)
         yield (
-            f"ports to other software were looked for of the {len(ported)} workloads that cost most, "
-            f"{format_percent(share, 0)} of what machines cost"
+            f"ports to other software were searched for the {len(ported)} workloads that cost most, "
+            f"{format_percent(share, 0)} of the cost of machines"
         )
     if early := [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]:
-        yield f"{_first_names(early)}: to start before the day of this assessment, and taken to run already"
+        yield f"{_first_names(early)}: start before the day of this assessment, and are assumed to run already"
     yield from dict.fromkeys(note for item in fleet.problem.items for note in item.notes)
     by_text: dict[str, list[str]] = {}
     for chosen in fleet.chosen:

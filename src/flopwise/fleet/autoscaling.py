@@ -80,7 +80,7 @@ def _day_note(day: dict[str, Any] | None, policy: str, usd: float) -> str:
     text = f"in the worst hour it misses {', '.join(missed)}: give autoscale.headroom" if missed else ""
     more = day["machine_hours"] / day["planned_machine_hours"] - 1
     if more > MORE and usd:
-        text += f"{'; ' if text else ''}by {policy} machines stay {100 * more:.0f} % longer than planned, "
+        text += f"{'; ' if text else ''}the policy {policy} keeps machines {100 * more:.0f} % longer than planned, "
         text += f"up to {format_usd(usd * more, 0)} a month more: choose another autoscale.policy or target"
     return text
 

@@ -339,11 +339,11 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:
-        obstacle = "policies of the fleet (shares, quotas, backup ...) stand against it"
+        obstacle = "policies of the fleet (shares, quotas, backup ...) rule it out"
         if option.purchase == OWNED:
-            obstacle = "own machines are paid all month, and others use them, too"
+            obstacle = "own machines are paid for all month, and other workloads share them"
         elif first.purchase == OWNED:
-            obstacle = "there are only so many of them, and other workloads or policies of the fleet come first"
+            obstacle = "their number is limited, and other workloads or policies of the fleet take priority"
         reasons.append(
             f"{_machines(first.candidate, first.instances)} {BOUGHT[first.purchase]} would cost "
             f"{format_usd(first.usd, 0)} a month instead of {format_usd(option.usd, 0)}: {obstacle}"
@@ -353,7 +353,7 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
         f"{_machines(near, near.num_instances)} {BOUGHT[near.purchase]} {_shortfall(near, chosen.planned)}"
         for near in misses[: 2 - len(reasons)]
     ]
-    return "; ".join(reasons) or "nothing cheaper does the work"
+    return "; ".join(reasons) or "no cheaper offer can do the work"
 
 
 BOUGHT = {
@@ -373,9 +373,9 @@ def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
     assert item.workload is not None
     workload = item.workload
     if not near.meets:
-        return "is beyond a limit"
+        return "exceeds a limit"
     name = min(near.meets, key=lambda n: near.meets[n])
-    odds = f"{100 * near.meets[name]:.0f} % likely to hold it, {100 * workload.confidence:.0f} % are asked"
+    odds = f"{100 * near.meets[name]:.0f} % chance of meeting it, {100 * workload.confidence:.0f} % required"
     limit = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}.get(name)
     if name == "memory":
         return f"needs {format_bytes(near.memory_bytes)} of {format_bytes(near.capacity_bytes)} ({odds})"

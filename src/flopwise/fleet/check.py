@@ -104,7 +104,7 @@ class Check(Result, _Plain, frozen=True):
         rest = f", {format_percent(idle, 0)} of it for idle machines" if idle >= LEAST_IDLE else ""
         if self.proposed_usd_per_month is not None:
             rest += f"; an assessment proposes {format_usd(self.proposed_usd_per_month)}"
-        return f"{self.name}: {holding} of {len(self.workloads):,} set-ups hold, {bill}{rest}."
+        return f"{self.name}: {holding} of {len(self.workloads):,} set-ups meet their targets, {bill}{rest}."
 
     def document(self) -> dict[str, Any]:
         """The check by key."""

@@ -96,7 +96,7 @@ def _existing_setup(index: int, job: ResolvedJob, platform: Platform, facts: Fac
             error.args = (f"{where}.{number}: {error}",)
             raise platform.source.with_line(error) from None
     if job.trains and len(offers) > 1:
-        several = f"{where}: a training run is on machines of one kind; {len(offers)} are given"
+        several = f"{where}: a training run uses machines of one kind; {len(offers)} are given"
         raise platform.source.with_line(SpecError(several))
     shares = [1 / len(offers)] * len(offers)
     pairs = list(zip(job.spec.existing, offers, strict=True))
@@ -113,7 +113,7 @@ def _existing_setup(index: int, job: ResolvedJob, platform: Platform, facts: Fac
     if job.spec.backup and len({part.offer.provider for part in parts}) == 1:
         reasons.append("no capacity stands ready in a second provider")
     if job.spec.machines is not None and (have := sum(p.count for p in parts)) < job.spec.machines.count:
-        reasons.append(f"{have} of the {job.spec.machines.count} machines that are asked for")
+        reasons.append(f"{have} of the {job.spec.machines.count} machines requested")
     return ExistingSetup(job=job, parts=parts, volumes_usd=0.0, meets=meets, reasons=tuple(dict.fromkeys(reasons)))
 
 
@@ -152,7 +152,7 @@ def _part(
         free = replace(job.spec, constraints=type(job.spec.constraints)())
         as_bought = replace(job, spec=free, purchase=(machines.purchase,), interruptible=True)
         if not workstation_options(index, as_bought, facts.with_tables(offers=(offer,))):
-            reasons = (f"{offer.instance} is not what is asked for (accelerators, memory)",)
+            reasons = (f"{offer.instance} does not match the request (accelerators, memory)",)
     else:
         workload = _with_share(existing_workload(machines, job, platform), share)
         try:
@@ -237,7 +237,7 @@ def _shortcomings(part: ExistingPart, job: ResolvedJob) -> Iterator[str]:
     """What a part does not do that is asked of it."""
     yield from (f"{part}: {text}" for text in part.reasons[:2])
     if not job.ends and part.paid_hours < part.work_hours * (1 - 1e-6):
-        yield f"{part}: on for {part.paid_hours:,.0f} of the {part.work_hours:,.0f} hours a month that it is asked for"
+        yield f"{part}: on for {part.paid_hours:,.0f} of the {part.work_hours:,.0f} hours a month required"
     candidate, workload = part.candidate, job.workload
     if candidate is None or workload is None:
         return
@@ -246,7 +246,7 @@ def _shortcomings(part: ExistingPart, job: ResolvedJob) -> Iterator[str]:
         yield f"{part}: can answer {capacity:,.3g} of {part.share * asked:,.3g} requests/s"
     for name, odds in candidate.meets.items():
         if odds < workload.confidence:
-            likely = f"{format_percent(odds, 0)} likely, {format_percent(workload.confidence, 0)} are asked"
+            likely = f"{format_percent(odds, 0)} chance, {format_percent(workload.confidence, 0)} required"
             yield f"{part}: {_target_text(name, candidate, workload, part, job)} ({likely})"
 
 

@@ -28,7 +28,9 @@ def site(given: SiteFigures, where: str) -> Site:
     Raises: SpecError: a figure that cannot be; starts with `where`.
     """
     if given.colocation_usd_per_kw_month is not None and not given.colocation:
-        raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
+        raise SpecError(
+            f"{where}.colocation_usd_per_kw_month: is the rent of a colocation; set `colocation: true`, too"
+        )
     figures = {name: getattr(given, name) for name in options.changed_options(given) if name != "colocation"}
     try:
         return replace(COLOCATED if given.colocation else Site(), **figures)
@@ -95,7 +97,7 @@ def _own_offer(entry: OwnMachines, where: str, facts: Facts) -> OwnOffer:
         month = ownership(device, price, room)
         idle_kwh = float(kwh_on(device, entry.gpus, HOURS_PER_MONTH, 0.0, replace(room.power, pue=room.pue)))
     except MissingFactError as error:
-        raise SpecError(f"{where}: what a month costs cannot be said: {error}") from None
+        raise SpecError(f"{where}: the cost of a month cannot be computed: {error}") from None
     alike = [o for o in facts.offers if (o.accelerator, o.count, o.accelerator_share) == (device.name, entry.gpus, 1.0)]
     memory = [o.ram_bytes for o in alike if o.ram_bytes]
     network = [o.network_bytes_per_s for o in alike if o.network_bytes_per_s]
@@ -122,8 +124,8 @@ def _assumptions(entry: OwnMachines, memory: Sequence[float], network: Sequence[
         guesses.append(f"{format_bytes(min(memory))} of host memory" if memory else "no host memory to offload to")
     if entry.network is None:
         guesses.append(f"{format_rate(min(network))} between machines" if network else "no network between machines")
-    given = f"{', '.join(guesses)}, as none was given (clouds' machines alike); " if guesses else ""
-    return f"own {entry.name}: {given}energy and carbon are of its work, what it draws idle is in the money alone"
+    given = f"{', '.join(guesses)}, as none was given (that of comparable cloud machines); " if guesses else ""
+    return f"own {entry.name}: {given}energy and carbon cover its work; idle power is in the cost only"
 
 
 def _price(entry: OwnMachines, where: str, accelerator: str, facts: Facts) -> HardwarePrice:
@@ -136,7 +138,7 @@ def _price(entry: OwnMachines, where: str, accelerator: str, facts: Facts) -> Ha
     known = facts.hardware_price(accelerator)
     if known is None:
         raise SpecError(
-            f"{where}: what {accelerator} costs to buy is not known (support and network follow it); give "
+            f"{where}: the purchase price of {accelerator} is not known (support and network depend on it); give "
             "`price`, USD of one machine"
         )
     return known
@@ -227,14 +229,16 @@ def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list
     if API not in job.purchase or workload is None:
         return [], []
     if job.pool:
-        return [], ["no API: its machines are shared with whoever pays, and the workload is dedicated"]
+        return [], ["no API: its machines serve other customers, too, and the workload is dedicated"]
     targets = [n for n in ("ttft", "tpot", "latency", "tokens_per_s") if getattr(workload, n) is not None]
     if targets:
         names = ", ".join({"tokens_per_s": "throughput"}.get(name, name) for name in targets)
-        return [], [f"no API: how it would hold the target of {names} is not known"]
+        return [], [f"no API: whether it meets the target of {names} is not known"]
     month = monthly_tokens(job)
     if month is None:
-        return [], ["no API: what it would cost needs traffic.requests_per_s; users alone do not say how many tokens"]
+        return [], [
+            "no API: what it would cost needs traffic.requests_per_s; users alone do not give a number of tokens"
+        ]
     name = facts.model(workload.model).name
     prices, offers, refused = facts.hosted_for(name), list[ApiOffer](), dict[str, list[str]]()
     for price in prices:

@@ -260,7 +260,7 @@ def hourly_prices(facts: Facts, site: Site, utilisation: float, gpu: str | None 
         name = facts.accelerator(gpu).name
         if name not in names:
             reason = f"there are prices of {', '.join(names)}; `onprem.csv` in a facts folder adds one"
-            raise InfeasibleError(f"what {name} costs to buy is not known", [reason])
+            raise InfeasibleError(f"the purchase price of {name} is not known", [reason])
         names = [name]
     rows = [_own_price(facts.accelerators[name], site, utilisation, facts) for name in names]
     return sorted(rows, key=lambda row: row.usd_per_gpu_hour)

@@ -66,9 +66,9 @@ def monthly_option(
     )  # fmt: skip
     if isinstance(offer, OwnOffer):
         machines, usd = offer.machines, offer.first_usd
-        notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, used or not, and the power of work by use"]
+        notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, used or not; power by use"]
         if machines.count and machines.sunk:
-            notes.append(f"what {machines.count} of them cost to buy is spent and not in the bill")
+            notes.append(f"what {machines.count} of them cost to buy is already spent and not in the bill")
         running = running_usd(offer, None if kwh is None else kwh / instances, busy)
         return option(
             paid_hours=HOURS_PER_MONTH, usd_per_hour=usd / HOURS_PER_MONTH, usd_each=usd, usd_running=running,

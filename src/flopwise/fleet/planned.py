@@ -313,13 +313,13 @@ def _why_none(
     if not job.purchase:
         return [f"{API} is the only way to buy, and answers requests: it cannot {job.spec.task}"]
     if not answers and job.purchase == ("spot",) and not job.interruptible:
-        return ["spot is the only way to buy, and it may not be interrupted"]
+        return ["spot is the only way to buy, and the workload may not be interrupted"]
     if not answers and job.workload is None and facts.offers and set(job.purchase) - {"spot", API}:
         return [*_why_no_workstation(job, facts), *others]
     why: list[str] = []
     for workload, answer in answers:
         why += answer.reasons if answer.plan is None else _near_misses(answer.plan, workload)
-    return why + others or ["no offer that its constraints name is left"]
+    return why + others or ["none of the offers that its constraints allow is left"]
 
 
 def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
@@ -328,10 +328,10 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
     if plan.misses:
         near, least = plan.misses[0], workload.confidence
         over = ", ".join(f"{name} {times:.2g} times its limit" for name, times in near.shortfall.items() if times > 1)
-        odds = ", ".join(f"{name} met with {100 * p:.0f} %" for name, p in near.meets.items() if p < least)
+        odds = ", ".join(f"{100 * p:.0f} % chance of meeting {name}" for name, p in near.meets.items() if p < least)
         reasons.append(
             f"the nearest is {near.num_instances} x {near.provider} {near.instance} ({near.gpu}), "
-            f"{format_seconds(near.seconds)}: {over or odds or 'beyond a limit'}"
+            f"{format_seconds(near.seconds)}: {over or odds or 'exceeds a limit'}"
         )
     return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
 
@@ -556,7 +556,7 @@ def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
         values = {name: getattr(job.spec.constraints, name) for name in refused}
         texts = {n: ", ".join(v) if isinstance(v, tuple) else f"{v:g}" for n, v in values.items()}
         return [
-            f"{count} offers that would do: not within constraints.{name} ({texts[name][:120]})"
+            f"{count} suitable offers are ruled out by constraints.{name} ({texts[name][:120]})"
             for name, count in refused.items()
         ]
     most, machines = max(facts.offered_accelerator(o).hbm_bytes for o in facts.offers), _machines(job)

@@ -130,7 +130,7 @@ def effective(
             billed = hours_per_month / max(lasting, 1e-9)
             longer = billed / hours_per_month - 1
             if longer > 1e-9:
-                notes.append(f"{100 * longer:.3g} % longer by checkpoints, restarts, work done twice")
+                notes.append(f"{100 * longer:.3g} % longer because of checkpoints, restarts and repeated work")
         if terms is None:
             notes.append(f"how {offer.provider} rounds the time is not known; billed as used")
         else:
@@ -226,7 +226,7 @@ def volume_bills(
         for name in by_name if any(own.values()) else ():
             usd, notes = dict.fromkeys(VOLUME_KINDS, 0.0), list[str]()
             for kind in (kind for kind in VOLUME_KINDS if own[kind]):
-                included = f"{kind.replace('_', ' ')} of {name}: taken to be in its price"
+                included = f"{kind.replace('_', ' ')} of {name}: assumed to be included in its price"
                 usd_per_byte, note = rates[kind].get(name, (0.0, included))
                 usd[kind] = usd_per_byte * own[kind]
                 notes.append(note)
@@ -245,9 +245,11 @@ def _byte_rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Fa
     dearest = max(known, key=known.__getitem__, default=None)
     usd = 0.0 if dearest is None else known[dearest]
     counted = (
-        "not counted" if dearest is None else f"counted as {dearest} takes it, {format_usd(usd * 1e9)} a GB on average"
+        "not counted"
+        if dearest is None
+        else f"counted at the price of {dearest}, {format_usd(usd * 1e9)} a GB on average"
     )
-    return {name: rates.get(name, (usd, f"what {name} takes for {words} is not known; {counted}")) for name in clouds}
+    return {name: rates.get(name, (usd, f"the price of {words} at {name} is not known; {counted}")) for name in clouds}
 
 
 # Tokens of hosted models, and when own machines cost less

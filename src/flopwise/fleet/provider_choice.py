@@ -58,8 +58,8 @@ def _why_not(option: MonthlyOption, chosen: ChosenWorkload, usd: float, *, taken
     if option.usd * SAME >= usd:
         return "costs as much as the plan"
     if chosen.option.purchase == OWNED:
-        return "cheaper alone, but own machines are paid all month, and others use them, too"
-    return "cheaper, but policies of the fleet (shares, quotas, limits on spot, backup) stand against it"
+        return "cheaper alone, but own machines are paid for all month, and other workloads share them"
+    return "cheaper, but policies of the fleet (shares, quotas, limits on spot, backup) rule it out"
 
 
 def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:
@@ -80,4 +80,4 @@ def _why_none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet) -> str:
         return "no machine of it is known"
     if None not in reasons:
         return f"may not be used: {Counter(reasons).most_common(1)[0][0]}"
-    return f"none of its {reasons.count(None):,} offers that may be used does what is asked at a price that is known"
+    return f"none of its {reasons.count(None):,} allowed offers meets the requirements at a known price"

@@ -75,9 +75,9 @@ def _budget(drawn: Scenarios | None, budget: float | None, months: Sequence[Mont
     if drawn is not None and drawn.over_budget is not None:
         yield Risk(
             kind="budget", workload="", probability=drawn.over_budget, impact=1.0,
-            evidence=f"{100 * drawn.over_budget:.0f} % of {drawn.runs:,} drawn months exceed the budget; "
+            evidence=f"{100 * drawn.over_budget:.0f} % of {drawn.runs:,} simulated months exceed the budget; "
             f"95 % stay below {format_usd(drawn.p95, 0)}",
-            mitigation="alert on the spend of a day; move runs that can wait to the next month",
+            mitigation="alert on daily spend; move runs that can wait to the next month",
         )  # fmt: skip
     over = [] if budget is None else [m for m in months if m.expected > budget]
     if over:
@@ -151,7 +151,7 @@ def _quotas(fleet: SolvedFleet) -> Iterable[Risk]:
             kind="availability", workload="", probability=max(0.0, min(1.0, 2 * used / quota.most - 1)), impact=1.0,
             evidence=f"{used:g} of the quota of {quota.most} x {what} are taken, {when}"
             + (f"; growth asks for {later:,.1f} after a year" if later > quota.most else ""),
-            mitigation="ask for a higher quota now: large accelerators take weeks; or let runs follow one another",
+            mitigation="ask for a higher quota now: large accelerators take weeks; or run jobs one after another",
         )  # fmt: skip
 
 
@@ -175,8 +175,8 @@ def _spot_and_api_risks(row: Allotment, chosen: ChosenWorkload, fleet: SolvedFle
     elif row.purchase == API:
         yield Risk(
             kind="availability", workload=row.workload, probability=UNKNOWN, impact=1.0,
-            evidence=f"the price of {row.provider}'s {row.instance} leaves latency, rate limits and precision open",
-            mitigation="try it with the real requests, ask for a committed rate, keep the machines' plan ready",
+            evidence=f"the price of {row.provider}'s {row.instance} does not state latency, rate limits or precision",
+            mitigation="test it with real requests, ask for a committed rate, and keep a plan on machines ready",
         )  # fmt: skip
 
 
@@ -205,15 +205,19 @@ def _capacity(fleet: SolvedFleet) -> Iterable[Risk]:
             least, record = min(parts), fleet.facts.spot(provider, gpu)
             gone = -math.expm1(-record.interruptions_per_s * DAY_S)
             odds = 1.0 - (1.0 - gone) ** sum(row.count for row, _ in rows)
-            doubt = " (many at once: the record says nothing of it)" if many else ""
-            doubt = f"{doubt} (a price that low is thin or old)" if least < THIN else doubt
+            doubt = " (the record does not cover so many at once)" if many else ""
+            doubt = (
+                f"{doubt} (so low a price is often out of date or has little capacity behind it)"
+                if least < THIN
+                else doubt
+            )
             dearer = sum(r.usd_per_month * (1.0 - part) for (r, _), part in zip(rows, parts, strict=True))
-            price = f"{100 * least:.0f} % of on demand" if least else "a price, none known on demand"
+            price = f"{100 * least:.0f} % of on demand" if least else "a price without a known on-demand price"
             yield Risk(
                 kind="capacity", workload=name, probability=max(odds, UNKNOWN if doubt else 0.0),
                 impact=dearer / max(usd, 1e-9),
                 evidence=f"{what} on spot, at {price}{doubt}; {record.share}",
-                mitigation="several zones and instance types; the same on demand as the fallback, in the budget",
+                mitigation="use several zones and instance types; budget for the same on demand as the fallback",
             )  # fmt: skip
         elif many:
             share = usd / max(fleet.cost.total, 1e-9)
@@ -241,9 +245,9 @@ def _degradation(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
     what = f"more than {100 * (room - 1):.0f} % slower than planned"
     yield Risk(
         kind="degradation", workload=chosen.name, probability=odds, impact=min(1.0, (high - usd) / max(usd, 1e-9)),
-        evidence=f"{100 * odds:.0f} % likely {what}, by the errors of the model; the upper end of the interval costs "
-        f"{format_usd(high, 0)} instead of {format_usd(usd, 0)}",
-        mitigation="measure one machine first (flopwise calibrate); alert on the throughput; keep the quota for more",
+        evidence=f"{100 * odds:.0f} % chance of running {what}, by the errors of the model; the upper end of the "
+        f"interval costs {format_usd(high, 0)} instead of {format_usd(usd, 0)}",
+        mitigation="measure one machine first (flopwise calibrate); alert on throughput; keep quota for more machines",
     )  # fmt: skip
 
 
@@ -262,13 +266,13 @@ def _loading(chosen: ChosenWorkload, facts: Facts) -> Iterable[Risk]:
     hours = count * option.gpus_each * option.busy_hours
     often = job.levels is not None or not job.schedule.always
     odds = 1.0 if often else -math.expm1(-hours * HOUR_S / DEFAULT_RELIABILITY.mtbf_gpu_s)
-    when = "with its schedule or traffic" if often else f"after a failure, {100 * odds:.1f} % likely within a month"
+    when = "with its schedule or traffic" if often else f"after a failure ({100 * odds:.1f} % chance within a month)"
     yield Risk(
         kind="loading", workload=job.name, probability=odds,
         impact=min(1.0, seconds / HOUR_S) * min(1.0, option.unit / count),
-        evidence=f"a replica answers {format_seconds(seconds)} after it is asked for (machine, engine, weights, "
+        evidence=f"a new replica needs {format_seconds(seconds)} until it answers (machine, engine, weights, "
         f"compilation), {when}",
-        mitigation="image and weights on local disks, compiled graphs kept; start ahead of the traffic",
+        mitigation="keep image and weights on local disks, and compiled graphs cached; start ahead of the traffic",
     )  # fmt: skip
 
 
@@ -336,10 +340,10 @@ def _irreplaceable(provider: str, fleet: SolvedFleet, question: WhatIf) -> str:
         own = [f"constraints.{name}" for name in LIMITING if getattr(job.spec.constraints, name)]
         own += [name for name in ("residency", "tags", "purchase") if getattr(job.spec, name)]
         if not own and not policies:
-            return f"nothing else on offer could carry {job.name[:60]}"
+            return f"no other offer could run {job.name[:60]}"
         limits |= dict.fromkeys(own)
     names = ", ".join(job.name[:60] for job in stuck[:4]) + (" and others" if len(stuck) > 4 else "")
-    return f"within its {', '.join([*policies, *limits])} nothing else could carry {names}"
+    return f"within its {', '.join([*policies, *limits])} no other offer could run {names}"
 
 
 def _prices(
@@ -360,9 +364,9 @@ def _prices(
         share = sum(r.usd_per_month for r in noted) / cost.compute
         yield Risk(
             kind="price", workload="", impact=share,
-            evidence=f"{100 * share:.0f} % of the bill is at prices of no list with a date: "
+            evidence=f"{100 * share:.0f} % of the bill is at prices from no dated list: "
             + "; ".join(dict.fromkeys(f"{r.provider} {r.instance}, {r.price_note}" for r in noted[:3])),
-            mitigation="ask the provider, and import what it says: flopwise prices import",
+            mitigation="ask the provider for its prices, and import them: flopwise prices import",
         )  # fmt: skip
     for kind in ("spot", "reserved"):
         here = (r for r in rows if r.usd_per_hour_interval is not None and r.purchase.startswith(kind))

@@ -118,7 +118,7 @@ def _tasks(
         (f"{QUOTAS} asked for and granted", quota, ("accounts",)),
         ("own machines ordered and running", ORDER_WEEKS if owned and OWNED not in known else 0, ()),
         ("images, weights and data in place", DATA_WEEKS, ("accounts", "own machines")),
-        ("one machine measured (flopwise calibrate), the plan made again", MEASURE_WEEKS if models else 0,
+        ("one machine measured (flopwise calibrate), plan updated", MEASURE_WEEKS if models else 0,
          ("quotas", "own machines", "images")),
         ("short runs, with a restart from a checkpoint", TRIAL_WEEKS if ending else 0, ("one",)),
         ("load test at the peak, alerts, the move to the backup", LOAD_WEEKS if staying else 0, ("one",)),

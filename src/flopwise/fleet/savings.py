@@ -99,14 +99,14 @@ def _on_demand_usd(option: MonthlyOption, chosen: ChosenWorkload, hours: float, 
         )  # fmt: skip
     starts = job.runs if job.ends else 1.0 if hours >= HOURS_PER_MONTH else job.schedule.starts_per_month
     price = effective(option.offer, ON_DEMAND, hours, fleet.facts, starts_per_month=starts)
-    assert price is not None, "only what has a price on demand is compared"
+    assert price is not None, "only offers with an on-demand price are compared"
     return price.usd_per_month
 
 
 def _why_dearer(row: Allotment, rules: Policies) -> str:
     """Why the plan pays more than on demand."""
     if row.pool:
-        return "its part of machines that others use, too"
+        return "its share of machines that other workloads use, too"
     if row.provider in rules.shares:
         return f"bought for the {row.provider} share"
     return "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"

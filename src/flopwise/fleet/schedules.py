@@ -125,9 +125,7 @@ def schedule(hours: Hours | None, environment: str, where: str) -> WeeklySchedul
         return USUAL[environment]
     if hours.always:
         if (hours.per_day, hours.days, hours.start, hours.stop) != (None, None, None, None):
-            raise SpecError(
-                f"{where}: `always` leaves nothing to say of per_day, days, start and stop; give one or the other"
-            )
+            raise SpecError(f"{where}: `always` excludes per_day, days, start and stop; give one or the other")
         return USUAL["production"]
     days = None if hours.days is None else _weekdays(hours.days, f"{where}.days")
     start_min, per_day = _span(hours, days is not None, where)
@@ -150,7 +148,7 @@ def _span(hours: Hours, named: bool, where: str) -> tuple[int | None, float]:
         if hours.start is None or hours.stop is None:
             raise SpecError(f"{where}: start and stop go together, such as start: 08:00, stop: 16:00")
         if hours.per_day is not None:
-            raise SpecError(f"{where}.per_day: start and stop say it; leave out per_day, or start and stop")
+            raise SpecError(f"{where}.per_day: start and stop already give it; leave out per_day, or start and stop")
         start, stop = (_clock(v, f"{where}.{k}") for k, v in (("start", hours.start), ("stop", hours.stop)))
         if start == stop:
             raise SpecError(f"{where}.stop: the same time as start; a whole day is start: 00:00, stop: 24:00")

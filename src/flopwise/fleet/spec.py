@@ -124,7 +124,7 @@ class Workstations(Spec):
 
     count: int = _key(options.whole(high=MOST_MACHINES), "How many machines.", default=1)
     gpus: tuple[str, ...] = _key(
-        options.name("gpu", 400), "Which accelerators will do; any with enough memory when none is named.",
+        options.name("gpu", 400), "Accepted accelerators; any with enough memory when none is named.",
         repeated=True,
     )
     gpus_each: int = _key(options.whole(high=64), "Minimum accelerators per machine.", default=1)
@@ -282,7 +282,7 @@ class Job(Spec):
     backup: bool = _key(options.FLAG, "Keep standby capacity with a second provider, as the policy says."
 , default=False)
     dedicated: bool | str = _key(
-        _POOL, "Machines that no other workload may share: its own, or those of all that name the same pool.",
+        _POOL, "Dedicated machines: for this workload alone, or for all workloads that name the same pool.",
         default=False,
     )
     growth_per_month: float | None = _key(_GROWTH, "Monthly growth of its traffic or runs, instead of the fleet's: 5%.")
@@ -365,7 +365,7 @@ class Backup(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthSpreads(Spec):
-    """How far drawn months stray from the plan: standard deviations, and hours that an interruption costs.
+    """Spread of the simulated months around the plan: standard deviations, and hours that an interruption costs.
 
     The usual figures are assumed: a service's owner knows better; list prices hardly move within a month, spot prices
     do; half an hour is lost since the last checkpoint, restart included.
@@ -446,7 +446,7 @@ class Policies(Spec):
 class Fleet(Spec):
     """A platform, as written."""
 
-    name: str = _key(_NAME, "Of the report.", default=NEEDED)
+    name: str = _key(_NAME, "Name of the fleet, in the report's title.", default=NEEDED)
     workloads: tuple[Job, ...] = _key(
         ValueKind("", _job, "below", JOB_FILE.schema()), "What runs.", repeated=True, default=NEEDED,
     )

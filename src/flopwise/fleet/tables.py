@@ -253,7 +253,7 @@ def _break_even_tokens(
 ) -> tuple[float | None, str]:
     """(output tokens a month from which some machines cost no more, on which of them, or why on none)."""
     if not others:
-        return None, "nothing else runs it"
+        return None, "no other offer runs it"
     workload, outputs = job.workload, option.candidate.figures["output_tokens_per_month"] or 0.0
     assert isinstance(option.offer, ApiOffer)
     assert workload is not None
@@ -279,5 +279,5 @@ def _break_even_tokens(
         volume, first = min(pays, key=lambda entry: entry[0])
         return volume, f"on {first.provider} {first.instance}, {_words(first.purchase)}"
     if not rows:
-        return None, "what a machine carries is not known"
+        return None, "the capacity of a machine is not known"
     return None, min((row for row, _ in rows), key=lambda row: row.own_usd_per_mtok).why

@@ -43,7 +43,7 @@ def _memory_limit(name: str, candidate: Candidate, expected: ExpectedFigures) ->
     action = "a smaller micro-batch, or more recompute"
     if expected.engine_bytes is not None:
         planned = max(planned, expected.engine_bytes / whole)
-        upper, action = planned, "find what else uses the device; give the engine less of it, or admit fewer requests"
+        upper, action = planned, "find what else uses the device; give the engine less memory, or admit fewer requests"
         how = f"the engine takes {format_percent(planned, 0)} of the {candidate.gpu}"
     else:
         how = f"{format_percent(planned, 0)} of the {candidate.gpu} are planned"
@@ -51,7 +51,7 @@ def _memory_limit(name: str, candidate: Candidate, expected: ExpectedFigures) ->
     why = f"the upper end of the interval; {how}"
     if limit <= planned * (1 + 1e-9):
         limit = planned + MEMORY_SLACK
-        why = f"{100 * MEMORY_SLACK:.0f} points above what is planned: {how}"
+        why = f"{100 * MEMORY_SLACK:.0f} points above the plan: {how}"
     elif upper > MEMORY_LIMIT:
         why = f"{how}; the interval reaches its end"
     if limit < 1.0:
@@ -80,7 +80,7 @@ def _targets(title: str, workload: Resolved, figures: Mapping[str, Any]) -> Iter
         spare = target.seconds - first["value"]
         yield alert(
             metric="requests waiting", threshold=max(1.0, rate["value"] * spare), unit="requests", for_s=MINUTE_S,
-            why=f"what {rate['value']:,.3g} requests/s work off in the {format_seconds(spare)} that the target leaves",
+            why=f"the queue that {rate['value']:,.3g} requests/s clear in the target's other {format_seconds(spare)}",
             key="requests_waiting",
         )  # fmt: skip
 
@@ -102,13 +102,13 @@ def _rates(name: str, workload: Resolved, candidate: Candidate, figures: Mapping
     more = f"scale up: {replica_machines(candidate):,} x {candidate.instance} more"
     yield alert(
         metric="requests", threshold=capacity * PREFILL_BUSY, unit="1/s", key="requests_per_s", for_s=10 * MINUTE_S,
-        why=f"{100 * PREFILL_BUSY:.0f} % of what the replicas can do: add one before", action=more,
+        why=f"{100 * PREFILL_BUSY:.0f} % of the capacity of the replicas: add one before", action=more,
     )  # fmt: skip
     busy = candidate.figures.get("busy_frac")
     if busy is not None and busy < BUSY_LIMIT:
         yield alert(
             metric="load of the replicas", threshold=BUSY_LIMIT, unit="", key="replica_load_frac", action=more,
-            for_s=10 * MINUTE_S, why=f"of what they can do; {format_percent(busy, 0)} is planned at the busiest",
+            for_s=10 * MINUTE_S, why=f"of their capacity; {format_percent(busy, 0)} is planned at the busiest",
         )  # fmt: skip
 
 
@@ -119,13 +119,13 @@ def spend_alert(name: str, one: str, usd: float, high: float, times: float) -> A
     return Alert(
         metric=f"spend per {one}", workload=name, threshold=threshold / times, unit="USD", why=why,
         key=f"spend_usd_per_{one}", severity="warning",
-        action="find runs that take longer or more machines than planned, and turn off what nothing uses",
+        action="find runs that take longer or more machines than planned, and turn off unused machines",
     )  # fmt: skip
 
 
 def interruption_alert(name: str, expected: float) -> Alert:
     """More interruptions a month than chance explains where so many are expected."""
-    why = f"{expected:,.2g} are expected; this many come in fewer than one month of {1 / SELDOM:.0f}"
+    why = f"{expected:,.2g} are expected; this many occur in fewer than one month in {1 / SELDOM:.0f}"
     return Alert(
         metric="interruptions a month", workload=name, threshold=float(seldom_more(expected) + 1), unit="",
         why=why, key="interruptions_per_month", severity="warning",

@@ -156,7 +156,7 @@ def _fault_text(address: Path | URL, fault: BaseException | None) -> str:
     do = {
         sqlite3.SQLITE_FULL: "free some space, or name another place by --store or FLOPWISE_RUNS",
         sqlite3.SQLITE_READONLY: "it is for reading only: name another place by --store or FLOPWISE_RUNS",
-        sqlite3.SQLITE_BUSY: "another process has been writing all the while; try again",
+        sqlite3.SQLITE_BUSY: "another process keeps the database locked; try again",
     }.get(code, "is the folder there and writable? --store or FLOPWISE_RUNS names another place")
     return f"{place} cannot be used ({why}); {do}"
 
@@ -167,7 +167,7 @@ def _sqlite(path: Path, *, create: bool) -> Engine:
         is_folder, exists = path.is_dir(), path.exists()
     except PermissionError:
         raise SpecError(
-            f"{path} cannot be reached: one of its folders is closed to you; "
+            f"{path} cannot be reached: you may not open one of its folders; "
             f"--store or {RUNS_VARIABLE} names another place"
         ) from None
     if is_folder:

@@ -31,7 +31,7 @@ _HEADLINE = ("step_s", "e2e_s", "itl_s", "ttft_s", "tokens_per_s", "requests_per
 _LEVERS = {
     DATA: "more loader workers and prefetching, fewer and larger files, faster storage: `flopwise io` says how much",
     HOST: "compile or capture graphs, larger micro-batches, fewer synchronizing log lines",
-    COMPUTE: "attention and kernels as planned? clocks and power limits? `flopwise calibrate` learns this machine",
+    COMPUTE: "check attention, kernels, clocks and power limits; `flopwise calibrate` learns this machine",
     MESSAGES: "see that NCCL uses the planned links; larger batches, another layout (`flopwise train --compare`)",
     TOGETHER: "record tensor activity or time in messages to tell the two apart, then see `flopwise train --compare`",
     "evaluation": "evaluate less often, or on a replica of its own",
@@ -170,7 +170,7 @@ def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]
     name, basis = (COMPUTE, "what is left") if apart else (TOGETHER, "what is left, not separated")
     unseen = [part for part, seen in ((DATA, wait), (HOST, busy if wait is not None else None)) if seen is None]
     if unseen:
-        basis = f"{basis}; {' and '.join(unseen)} not measured, so within"
+        basis = f"{basis}; {' and '.join(unseen)} not measured, so included"
     yield Term(name=name, expected_s=expected_left, measured_s=left, basis=basis)
 
 
@@ -251,9 +251,9 @@ def _without_plan(found: Measured) -> str:
     step = found.levels.get("step_s") or found.levels.get("e2e_s")
     took = "" if step is None else f": {format_seconds(step.value)} a {'step' if found.trains else 'request'}"
     if found.run.expected is not None:
-        return f"Not to be judged{took or ': none of the expected figures was measured'}"
+        return f"Cannot be judged{took or ': none of the expected figures was measured'}"
     return (
-        f"No plan to hold it against{took}; give its model, accelerators and settings when it is recorded or imported"
+        f"No plan to compare it with{took}; give its model, accelerators and settings when it is recorded or imported"
     )
 
 
@@ -274,8 +274,7 @@ def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
         yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(found.derived)}"
     if any("not separated" in term.basis for term in terms):
         yield (
-            "nothing measured tells compute from communication (communication_s would), so their difference stands "
-            "together"
+            "no measurement separates compute from communication (communication_s would), so they share one difference"
         )
     if found.value("utilization_frac") is not None and any(term.name == HOST for term in terms):
         yield "utilisation counts whole sampling windows: short gaps between kernels do not show as idle"

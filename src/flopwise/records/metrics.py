@@ -20,12 +20,14 @@ METRICS = {
     for metric in (
         Metric("step_s", "s", "time from the end of one optimizer step to the end of the next"),
         Metric("data_wait_s", "s", "time of a step in which the loop waited for its next batch"),
-        Metric("communication_s", "s", "time of a step in which devices waited for messages, beyond what hides"),
+        Metric(
+            "communication_s", "s", "time of a step in which devices waited for messages that compute does not hide"
+        ),
         Metric("tokens_per_s", "tokens/s", "tokens trained on, or generated, a second by the whole run"),
         Metric("samples_per_s", "samples/s", "sequences or images a second by the whole run"),
         Metric("tokens", "tokens", "tokens since the run began", cumulative=True),
         Metric("loss", "", "training loss of a step"),
-        Metric("eval_loss", "", "loss on data that was left out"),
+        Metric("eval_loss", "", "loss on held-out data"),
         Metric("learning_rate", "", "learning rate of a step"),
         Metric("grad_norm", "", "norm of all gradients before clipping"),
         Metric("loss_scale", "", "factor by which the loss is scaled in fp16"),
@@ -34,7 +36,7 @@ METRICS = {
         Metric("plan_deviation_frac", "", "time of a step, of its last ones, over the expected time, less 1"),
         Metric("peak_memory_bytes", "bytes", "most memory allocated on a device so far"),
         Metric("reserved_memory_bytes", "bytes", "most memory that the framework reserved on a device so far"),
-        Metric("used_memory_bytes", "bytes", "memory of a device in use, whoever uses it"),
+        Metric("used_memory_bytes", "bytes", "memory of a device in use, by all processes"),
         Metric("energy_joules", "J", "energy of the accelerators since the run began", cumulative=True),
         Metric("cost_usd", "USD", "price of the machines since the run began", cumulative=True),
         Metric(
@@ -55,7 +57,7 @@ METRICS = {
         Metric("ttfb_s", "s", "time from a request's arrival to the first byte of its answer"),
         Metric("chunks", "pieces", "pieces in which an answer was sent"),
         Metric("failed_requests", "requests", "requests answered with an error, or not at all", cumulative=True),
-        Metric("preemptions", "requests", "requests that an engine put back for want of memory", cumulative=True),
+        Metric("preemptions", "requests", "requests that an engine preempted for lack of memory", cumulative=True),
         Metric("requests_per_s", "requests/s", "requests answered a second"),
         Metric("requests_running", "requests", "requests in the running batch"),
         Metric("requests_waiting", "requests", "requests in the queue"),

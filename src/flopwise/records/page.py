@@ -76,7 +76,7 @@ def _comparison_document(found: Comparison) -> Document:
     settings = Table(["setting", *names], [(name, *row) for name, row in found.settings.items()])
     sections = [
         Section("Figures", (Table(contrast_heads(names), [contrast_cells(c) for c in found.contrasts]),)),
-        Section("Settings that differ", (settings,) if settings.rows else (Text("None that is known."),)),
+        Section("Settings that differ", (settings,) if settings.rows else (Text("None known."),)),
         Section("Over the runs", tuple(_charts(found.runs))),
     ]
     return Document(title="Runs compared", subtitle=", ".join(names), sections=sections, footer=FOOTER)

@@ -201,11 +201,11 @@ class Writer:
                 self._closed, self._batch, self._ended = True, None, None
                 self._held.clear()
                 self._events.clear()
-            self._warn("deleted", f"run {self.run_id} was deleted from the store: it is recorded no further")
+            self._warn("deleted", f"run {self.run_id} was deleted from the store: recording has stopped")
         except FlopwiseError as fault:
             self._store = None
             self._failures += 1
-            self._warn("away", f"{fault}. Values wait in memory, and are written once that is mended; the run goes on")
+            self._warn("away", f"{fault}. Values stay in memory, and are written once this is fixed; the run continues")
         except Exception as fault:  # noqa: BLE001 - what we got wrong costs the user a batch, not the run
             self._batch = None
             self._failures += 1  # the next try waits

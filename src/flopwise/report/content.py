@@ -77,7 +77,7 @@ TERMS = (
     "MFU: share of the datasheet's rate that goes into the model's own operations.",
     "dp, tp, pp, ep: data-, tensor-, pipeline- and expert-parallel degree.",
     "ZeRO 1, 2, 3: optimizer states, gradients too, weights too are sharded over the data-parallel ranks.",
-    "80 % interval: of measurements like those that it comes from, eight in ten lie inside.",
+    "80 % interval: eight in ten measurements of the same kind lie inside it.",
 )
 """What the abbreviations of the report mean."""
 
@@ -194,7 +194,7 @@ def _commitment_savings(assessment: Assessment, purchase: str) -> str:
     named = enumeration(
         [f"that for {s.workload} costs {usd(-s.usd_per_month)} a month more ({s.why})" for s in dear], 2
     )
-    return f"{text}. Look twice: {named}"
+    return f"{text}. Check first: {named}"
 
 
 def hosted_apis(assessment: Assessment) -> Iterator[Block]:

@@ -196,7 +196,7 @@ def savings(assessment: Assessment) -> Iterator[Block]:
         ("in this plan", "", [s for s in assessment.savings if s.counted]),
         (
             "not in the sum",
-            "Other machines, other numbers and fewer bits change the work itself, so they do not count as savings.",
+            "Other machines, other counts and fewer bits change the work itself, so they do not count as savings.",
             [s for s in assessment.savings if not s.counted],
         ),
     ):

@@ -125,7 +125,7 @@ def _gpu_prices(row: Row) -> tuple[str, ...]:
         str(row.get("gpu")), _range(row.get("usd_per_gpu_hour"), row.get("usd_per_gpu_hour_most")),
         _range(row.get("spot_usd_per_gpu_hour"), row.get("spot_usd_per_gpu_hour_most")),
         f"{row.get('provider', '')} {row.get('instance', '')}".strip() or "-",
-        enumeration(best, 2) + (f", at {times:.2g} times the least" if times > 1.05 else "") if best else "-",
+        enumeration(best, 2) + (f", at {times:.2g} times the lowest cost" if times > 1.05 else "") if best else "-",
         enumeration(list(row.get("workloads") or []), 2) or ("yes" if row.get("used") else "-"),
     )  # fmt: skip
 

@@ -159,7 +159,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
     services = [w for w in shown if "run_s" not in w.best["figures"]]
     if runs:
         yield Table(
-            ["run", ">takes", "80 % interval", ">starts in", ">allowed", ">chance to hold it", ">tokens/s",
+            ["run", ">takes", "80 % interval", ">starts in", ">allowed", ">chance to meet it", ">tokens/s",
              "80 % interval", ">MFU"],
             [
                 (w.name, *_cells(w, "run_s"), _cells(w, "start_s")[0], _target(w, "run_s"), _odds(w, "run_s"),
@@ -185,7 +185,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
     if services:
         yield Table(
-            ["service", "latency", ">expected", "80 % interval", ">target", ">chance to hold it",
+            ["service", "latency", ">expected", "80 % interval", ">target", ">chance to meet it",
              ">requests/s it takes", "80 % interval", ">asked"],
             [row for w in services for row in _service_rows(w)],
             "Requests/s: the capacity of the machines; replicas are planned below it.",

@@ -134,7 +134,7 @@ def check_document(found: Check) -> Document:
     ]
     return Document(
         title=f"What runs today: {found.name}",
-        subtitle=f"{found.date}: {holding} of {len(found.workloads):,} set-ups hold".removeprefix(": "),
+        subtitle=f"{found.date}: {holding} of {len(found.workloads):,} set-ups meet their targets".removeprefix(": "),
         sections=[section for section in sections if section.blocks],
     )
 
@@ -147,7 +147,9 @@ def _summary(found: Check) -> Iterator[Block]:
     ]
     if found.proposed_usd_per_month is not None:
         change = change_text(found.proposed_usd_per_month - found.usd_per_month)
-        tiles.append(Tile("proposed", usd(found.proposed_usd_per_month), f"what an assessment takes: {change} a month"))
+        tiles.append(
+            Tile("proposed", usd(found.proposed_usd_per_month), f"with the machines of an assessment: {change} a month")
+        )
     yield Tiles(tiles)
     if found.proposed_usd_per_month is None and found.no_proposal:
         yield Text(f"Nothing is proposed: {found.no_proposal}")

@@ -273,7 +273,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     def verdict(self) -> str:
         """The answer in a sentence: the first plan, or the nearest where none meets the targets."""
         if not self.plans and not self.misses:
-            return "Nothing that is on offer can run this."
+            return "No offer can run this workload."
         best = (self.plans or self.misses)[0]
         bought = "" if best.purchase == "on_demand" else f" {best.purchase.replace('_', ' ')}"
         machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
@@ -303,7 +303,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         """Cost against time of the plans, those that nothing beats in both joined. SpecError where there is none."""
         rows = self.plans or self.misses
         if not rows:
-            raise SpecError("there is no plan to be drawn")
+            raise SpecError("there is no plan to plot")
         runs, front = self.task in RUNS, list[tuple[float, float]]()
         for cost, seconds in sorted((c.cost_usd, c.seconds) for c in rows):
             if not front or seconds < front[-1][1]:

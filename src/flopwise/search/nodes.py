@@ -102,7 +102,9 @@ def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out
         ruled_out.add("a needed fact is not known", len(priced), str(error), unit="offers")
         return None
     except SpecError as error:
-        ruled_out.add("devices not joined as constraints.intra_node says", len(priced), str(error), unit="offers")
+        ruled_out.add(
+            "devices not connected as constraints.intra_node requires", len(priced), str(error), unit="offers"
+        )
         return None
     networked = offer.network_bytes_per_s is not None or network_of(workload, offer) is not None
     return NodeKind(cluster=built, count=max(1, offer.count), priced=tuple(priced), networked=networked)

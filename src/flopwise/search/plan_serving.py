@@ -249,7 +249,7 @@ def _default_assumptions(
     elif flow.peak > 1:
         texts.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
     if flow.inputs or flow.outputs or flow.trace is not None:
-        texts.append("estimates take every request as long as the mean; the simulator takes the lengths themselves")
+        texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")
     return texts
 
 
@@ -274,9 +274,9 @@ def _technique_assumptions(
 
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     """What was simulated, and what follows from it."""
-    kind = "a batch all there at the start" if workload.task == "batch" else "requests as they arrive"
-    ran = f"{draft.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in their order)"
-    return [f"{ran}; `meets` is from its percentiles and the measured errors, for the others from the estimate"]
+    kind = "a batch complete at the start" if workload.task == "batch" else "requests as they arrive"
+    ran = f"{draft.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in rank order)"
+    return [f"{ran}; `meets` comes from its percentiles and the measured errors, for other plans from the estimate"]
 
 
 def _best_rows(option: ServingOption, rows: Index) -> Index:
@@ -404,7 +404,7 @@ def _sized_there(asked: ReplicaQuestion, draft: PlanDraft) -> Answer:
     except SpecError as error:
         if not asked.workload.techniques.any:
             raise
-        draft.ruled_out.add("a technique cannot be used there", 1, f"{asked.node.name}: {error}", unit="machines")
+        draft.ruled_out.add("a technique is not supported there", 1, f"{asked.node.name}: {error}", unit="machines")
         return None
 
 

@@ -118,7 +118,7 @@ def plan_training(
         draft.plans = _plans_that_may_fit(workload, model, facts)
         if draft.plans:
             share = f"{100 * workload.confidence:g} %"
-            draft.assumptions.append(f"nothing fits in memory with {share}: the plans' notes say how likely each does")
+            draft.assumptions.append(f"no plan fits in memory with a chance of {share}: notes give the chance of each")
             return draft
     best: dict[tuple[str, str, str], Pick[TrainingOption]] = {}
     for pick in picks:
@@ -158,7 +158,9 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts) -> list[
         if all(odds >= workload.confidence for name, odds in one.meets.items() if name != "memory"):
             kept.setdefault(pick.kind, one)
     return [
-        msgspec.structs.replace(one, rank=rank, note=f"fits in memory with {100 * one.meets['memory']:.0f} % only")
+        msgspec.structs.replace(
+            one, rank=rank, note=f"only {100 * one.meets['memory']:.0f} % chance of fitting in memory"
+        )
         for rank, one in enumerate(kept.values(), start=1)
     ]
 

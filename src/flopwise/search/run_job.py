@@ -48,7 +48,7 @@ def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], 
     if not workload.training.adapts and software.activations == "fused":
         found += ["fp8", "nvfp4"] if software.fp8_inputs else ["fp8"]
     found += [name for name in wanted if name not in (*found, ANY)]
-    return found, f"{', '.join(found)} were searched; that narrower formats need no more tokens is for you to check"
+    return found, f"{', '.join(found)} were searched; check that narrower formats need no more tokens"
 
 
 def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:

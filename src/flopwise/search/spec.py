@@ -72,7 +72,7 @@ class WorkloadSpec(Spec):
     task: str = option(
         "--task", options.choice(*TRAINING, *SERVING), "Kind of workload.", default=options.NEEDED, key=FIELD,
     )
-    name: str | None = option("", options.name("name"), "As results call it.", key=FIELD)
+    name: str | None = option("", options.name("name"), "Name used in the results.", key=FIELD)
     simulate: bool = option(
         "--simulate/--no-simulate", options.FLAG,
         "Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.",
@@ -132,7 +132,7 @@ class TrafficSpec(Spec):
     profile: Any = same(Traffic, "profile", key="traffic.")
 
 
-_target = partial(option, section="What it has to hold", key="targets.")
+_target = partial(option, section="Targets", key="targets.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class TargetsSpec(Spec):
     tpot: Latency | None = _target("--tpot", LATENCY, "Time per further output token, on average: 50ms, p95=50ms.")
     latency: Latency | None = _target("--latency", LATENCY, "Whole request, from arrival to last token: 5s, p99=5s.")
     throughput: float | None = _target("--throughput", options.RATE, "Tokens per second, over all accelerators.")
-    deadline: float | None = same(SharedSpec, "deadline", section="What it has to hold", key="targets.")
+    deadline: float | None = same(SharedSpec, "deadline", section="Targets", key="targets.")
     budget: float | None = _target(
         "--budget", options.USD,
         "Budget in US dollars: of the whole run for training and batch, of a month for a service.",
@@ -201,7 +201,8 @@ class ConstraintsSpec(Spec):
     shard: int | None = _training("shard")
     inter_node_bandwidth: float | None = option(
         "", options.BANDWIDTH,
-        "Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.", key="constraints.",
+        "Network bandwidth of one instance, shared by its accelerators, instead of its offer's: 400GB/s.",
+        key="constraints.",
     )
     network: float | None = same(MachineSpec, "network", section="Where it may run", key="constraints.")
     intra_node: str | None = same(MachineSpec, "intra_node", section="Where it may run", key="constraints.")
@@ -227,7 +228,7 @@ SECTIONS = {
     "routing": "How a mixture of experts is loaded in training.",
     "traffic": "What a service receives, or what a batch job holds.",
     "techniques": "What a service does besides running its model as it is; each applies to every candidate.",
-    "targets": "What the answer has to hold. A latency is a time, or a percentile with its time: `{p95: 1s}`.",
+    "targets": "Targets of the answer. A latency is a time, or a percentile with its time: `{p95: 1s}`.",
     "constraints": "Where and with what it may run; any where none is named.",
     "checkpoints": "How a training run is saved: what an interruption of a spot machine, or a failure, costs.",
 }

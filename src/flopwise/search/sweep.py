@@ -96,7 +96,7 @@ class Sweep(Result, msgspec.Struct, frozen=True, kw_only=True):
         """What the first plan of each workload costs. SpecError where no workload has one."""
         rows = [(p.name, p.plan.plans[0].cost_usd) for p in self.planned if p.plan is not None and p.plan.plans]
         if not rows:
-            raise SpecError("there is no plan to be drawn")
+            raise SpecError("there is no plan to plot")
         return BarPicture(title=self.verdict, unit="USD, a month of service or a run", rows=rows)
 
     @property
@@ -147,7 +147,7 @@ def _points(data: Any, where: str, changes: dict[str, Any], node: Any) -> list[S
     if isinstance(data, dict) and "workloads" in data:
         other = next((key for key in data if key != "workloads"), None)
         if other is not None:
-            raise SpecError(f"{where}: {str(other)[:60]!r} stands beside `workloads`; put it into each of them")
+            raise SpecError(f"{where}: {str(other)[:60]!r} stands next to `workloads`; put it into each of them")
         workloads = data["workloads"]
     elif not isinstance(data, list):
         return None

@@ -424,7 +424,7 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         found = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
         chosen, replicas = _pick(option, found, row), float(found.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
-            return Trial(pick, run, odds, note="the deadline takes more than max_gpus", failed="deadline")
+            return Trial(pick, run, odds, note="the deadline needs more than max_gpus", failed="deadline")
     return Trial(chosen, run, odds, failed="deadline")
 
 
@@ -465,5 +465,5 @@ def _miss_text(trial: Trial, target: str) -> str:
     shown = "-" if value is None else format_seconds(value)
     return (
         f"{int(option.instances[row])} x {option.priced.offer.instance} {option.found.weights.name}: {target} "
-        f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {100 * trial.odds[target]:.0f} % likely"
+        f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {100 * trial.odds[target]:.0f} % chance"
     )

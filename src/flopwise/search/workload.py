@@ -185,7 +185,7 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
         raise SpecError(f"data: a {what.task} workload needs data.tokens, or data.samples with data.seq_len")
     traffic = _traffic(values[TrafficSpec], what.task)
     if limits.inter_node_bandwidth is not None and limits.network is not None:
-        raise OptionError("network", "inter_node_bandwidth says it for the whole instance; give one of them")
+        raise OptionError("network", "inter_node_bandwidth sets it for the whole instance; give one of them")
     most, least = limits.max_gpus or (4096 if what.task in specs.SERVING else 100_000), limits.min_gpus or 1
     if least > most:
         raise OptionError("min_gpus", f"{least} is more than max_gpus, {most}")
@@ -246,11 +246,11 @@ def _check_traffic(traffic: TrafficSpec, process: str) -> None:
     for name in (shape, "concurrency", "input_tokens", "output_tokens") if traffic.trace is not None else ():
         if name is not None and getattr(traffic, name) is not None:
             what = "how long requests are" if name.endswith("tokens") else "when requests arrive"
-            raise OptionError(name, f"a trace says {what}; leave it out")
+            raise OptionError(name, f"a trace sets {what}; leave it out")
     if shape is not None and traffic.rate is None:
         raise OptionError(shape, "shapes the rate of requests (--rate, traffic.requests_per_s), which is not given")
     if traffic.rate is not None and traffic.concurrency is not None:
-        raise OptionError("concurrency", "requests come at their rate, or as users ask; leave one of them out")
+        raise OptionError("concurrency", "requests arrive at a rate or from users; leave one of them out")
     if traffic.burstiness is not None and process != "gamma":
         raise OptionError("burstiness", f"goes with gamma arrivals, not {traffic.arrivals}")
     if traffic.profile is not None and traffic.peak is not None:

@@ -115,7 +115,7 @@ def vocabulary(case: Case) -> Iterator[Finding]:
     gain, best = max((case.seconds_saved(_with_vocabulary(clock.model, int(target))), target) for target in targets)
     per_rank = vocab / cut
     if case.worth(gain):
-        why = f"{per_rank:,.6g} columns a rank are no multiple of {aligned_elems('bf16')}: rows start unaligned"
+        why = f"{per_rank:,.6g} columns a rank are not a multiple of {aligned_elems('bf16')}: rows start unaligned"
         if per_rank % aligned_elems("bf16") == 0:
             why = f"{per_rank:,.6g} columns a rank leave a tile partly empty"
         yield case.advice(ends[0].name, f"{vocab:,}", f"{int(best):,}", why + "; pad embeddings and head", gain)

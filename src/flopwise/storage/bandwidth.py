@@ -357,7 +357,9 @@ def _checkpoint_demand(
     count, interval, within = num_parameters(work), request.checkpoint_interval_s, request.restore_within_s
     if count is None:
         if interval is not None or within is not None:
-            raise SpecError(f"{work.name}: its parameters are not known, so its checkpoints aren't either")
+            raise SpecError(
+                f"{work.name}: its parameters are not known, so the size of its checkpoints is not known either"
+            )
         return None
     row = facts.optimizer(request.optimizer)
     if work.model is not None and work.model.stacks:

@@ -34,16 +34,16 @@ MACHINES = "gpu instance gpus_per_node network power_limit"
     work="fitting",
 )
 @options.argument("files", FILE, required=False, nargs=-1, metavar="[FILE]...")
-@add("--name", PROFILE, "What to call the profile (default: as the first file).")
-@add("--dry-run", FLAG, "Show what a profile would say, and write none.", default=False)
+@add("--name", PROFILE, "Name of the profile (default: that of the first file).")
+@add("--dry-run", FLAG, "Show the profile without writing it.", default=False)
 @force_flag
-@add("--list", FLAG, "The profiles that there are.", field="listing", default=False, section="Profiles")
-@add("--show", PROFILE, "What a profile says, and what it was made of.", section="Profiles")
+@add("--list", FLAG, "List the profiles.", field="listing", default=False, section="Profiles")
+@add("--show", PROFILE, "Show a profile: its constants and its sources.", section="Profiles")
 @add("--remove", PROFILE, "Remove a profile: the shipped constants hold again.", section="Profiles")
 @add("--model", name("model", 4096), "What it serves; FILE is then what `flopwise observe` wrote.", section=DEPLOYMENT)
 @add(
     "--users", DEGREE,
-        "Clients who ask again once they are answered (default: as FILE says; else requests come at its times).",
+        "Clients that each send a request after an answer (default: as in FILE; else requests arrive at its times).",
     section=DEPLOYMENT,
 )  # fmt: skip
 @flags(MachineSpec, MACHINES, section=DEPLOYMENT)
@@ -71,7 +71,7 @@ def command(
             ["name", "dry_run", "force", "facts", "calibration", "model", *of_service], "goes with measurement files"
         )
     if given["model"] is None:
-        options.refuse(of_service, "says nothing without --model, which a deployment serves")
+        options.refuse(of_service, "needs --model, which the deployment serves")
         given = {key: value for key, value in given.items() if key not in of_service}
     if listing:
         options.answer(api.calibrations(), _listing)

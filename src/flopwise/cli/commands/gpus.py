@@ -37,7 +37,7 @@ _SPARE = ("known", ">GiB", "kind", "link", ">TDP")
 def command(
     *, name: str | None, largest: bool, web: bool, facts: Path | None, calibration: str | None, **filters: Any
 ) -> None:  # fmt: skip
-    """What is known of an accelerator: rates, memory, links.
+    """What is known about an accelerator: rates, memory, links.
 
     Without NAME: everything that passes the filters, CPUs included; with part of a name: all names that contain it.
     Rates are dense; `-` means unknown, never zero. --largest goes by memory alone, whatever formats a device computes.

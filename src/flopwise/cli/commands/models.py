@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def command(
     *, name: str | None, family: str | None, kind: str | None, web: bool, facts: Path | None, **given: Any
 ) -> None:  # fmt: skip
-    """What is known of a model: parameters, FLOPs, operations.
+    """What is known about a model: parameters, FLOPs, operations.
 
     NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B; with --batch or --seq the
     operations of a pass. Without NAME: the catalog; with part of a name: all models that contain it.

@@ -443,7 +443,7 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated)
-    rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
+    rows += [(f"meets {name}", f"{100 * p:.0f} % chance") for name, p in best.meets.items()]
     return pairs(rows, paper)
 
 
@@ -575,7 +575,7 @@ def _target_costs(plan: Plan, paper: Screen) -> str:
             None if row.cost_usd is None else units.format_usd(row.cost_usd),
             change(row.saves_usd, units.format_usd),
             change(row.saves_frac, lambda frac: f"{100 * frac:.0f} %"),
-            row.instead or "nothing meets it",
+            row.instead or "no plan meets it",
         )
         for row in plan.target_costs
     ]
@@ -615,7 +615,7 @@ def reasons(plan: Plan) -> list[str]:
     found = [floor(f) for f in plan.floors if f.forbids]
     for miss in plan.misses[:3]:
         short = [f"{name} {times(ratio)} its limit" for name, ratio in miss.shortfall.items() if ratio > 1]
-        odds = [f"{name} {100 * p:.0f} % likely" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
+        odds = [f"{name} {100 * p:.0f} % chance" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
         found.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
     return found + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
 

@@ -43,7 +43,7 @@ GOES_WITH = {
 )
 @options.argument("action", choice(*ACTIONS), required=False, default="age", metavar="[ACTION]")
 @options.argument("target", required=False)
-@add("--name", name("name"), "What to call these prices (default: the file's name).", section="import")
+@add("--name", name("name"), "Name of these prices (default: the file's name).", section="import")
 @add("--date", name("date"), "The day of prices without one (default: the file's).", field="day", section="import")
 @add("--skip-unknown", FLAG, "Leave out rows of accelerators that are not known.", default=False, section="import")
 @flags(MachineSpec, "provider", repeated=True, section="import, refresh")
@@ -73,7 +73,7 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
     if (target is None) == (action in TAKES) and action != "own":
         raise usage_error(f"{action} needs {TAKES[action]}" if action in TAKES else f"{action} takes no argument")
     others = {name for names in GOES_WITH.values() for name in names} - {*GOES_WITH.get(action, ())}
-    options.refuse(others, f"says nothing to {action}")
+    options.refuse(others, f"does not apply to {action}")
     mine = options.values({name: value for name, value in given.items() if name not in others})
     if action == "import":
         if len(provider) > 1:
@@ -208,7 +208,7 @@ def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
     remarks = {row.remark: None for row in found if row.remark}
     if remarks:
         names = {why: ", ".join(row.accelerator for row in found if row.remark == why) for why in remarks}
-        yield "To know of them:\n" + "\n".join(f"  - {names[why]}: {why}" for why in remarks)
+        yield "Notes on them:\n" + "\n".join(f"  - {names[why]}: {why}" for why in remarks)
 
 
 def _own(row: OwnPrice) -> tuple[Any, ...]:

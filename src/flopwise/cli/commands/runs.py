@@ -6,8 +6,8 @@ from flopwise.cli.options import QuestionGroup
 
 SECTIONS = {
     "Commands": {
-        "list": "The runs that are kept, the latest first.",
-        "show": "What was measured in a run, beside what was expected.",
+        "list": "Recorded runs, latest first.",
+        "show": "Measured figures of a run beside the expected ones.",
         "compare": "Runs against each other and against their plans.",
         "import": "Files of other tools as runs, with what is expected of them.",
         "export": "Runs as files: JSON lines that can be imported, or CSV.",
@@ -20,7 +20,7 @@ command = QuestionGroup(
     sections=SECTIONS,
     home="flopwise.cli.runs.{}_runs",
     examples=("flopwise runs list --since 7d", "flopwise runs list --task pretrain --json"),
-    help="""Recorded runs: what they did, beside what was expected of them.
+    help="""Recorded runs: measured figures beside the expected ones.
 
     They are kept in a file of yours, or on a PostgreSQL server of a team: --store of each command, else FLOPWISE_RUNS,
     else runs.db in your data folder. A RUN is an id, its first digits (four or more), or a name: the latest of it.

@@ -236,7 +236,7 @@ def check_option_groups(purchase: str) -> None:
     elif {"vertical", "response_cache"} <= spelled.keys():
         why = "--vertical compares replicas without a --response-cache; ask for one of them"
     elif "replay" in spelled and (other := sorted({"trace", "rate", "users", "autoscale", "queue"} & spelled.keys())):
-        why = f"--replay has the requests of what was observed, for fixed replicas: leave {flag[other[0]]} out"
+        why = f"--replay takes its requests from the observation, for fixed replicas: leave {flag[other[0]]} out"
     elif "queue" in spelled:
         options.refuse(NOT_QUEUED, "not with --queue, where all requests are there from the start")
         if "purchase" in spelled and purchase != "spot":
@@ -357,7 +357,7 @@ def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
         return
     percent, second = units.format_percent, units.format_seconds
     mine, bare = answer.summary, report.without
-    expiry = ", were there no expiry" if isfinite(report.cache.ttl_s) else ""
+    expiry = " without expiry" if isfinite(report.cache.ttl_s) else ""
     hits = f"{percent(report.hit_frac)}; in the long run {percent(report.long_run_frac)}{expiry}"
     rows = [
         ("hits", f"{report.hits:,}: {hits}"),
@@ -487,7 +487,8 @@ def _cheapest(found: BatchAnswer) -> str:
     best = min(good, key=lambda one: (one.mean_usd if one.mean_usd is not None else 0.0, one.workers))
     kind = "spot" if best.name == "spot" else "on-demand"
     cost = "" if best.mean_usd is None else f" for {units.format_usd(best.mean_usd)}"
-    return f"Cheapest of these that meets the deadline in 9 of 10 cases: {best.workers:,} {kind} workers{cost}."
+    sure = units.format_percent(CONFIDENCE, 0)
+    return f"Cheapest of these that meets the deadline with {sure} probability: {best.workers:,} {kind} workers{cost}."
 
 
 def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:

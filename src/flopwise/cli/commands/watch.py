@@ -30,7 +30,7 @@ MOST_DEVICES = 32
 
 @options.command("watch", "flopwise watch --rules")
 @add("--once", FLAG, "Look once, and end with exit code 1 where an alert fires.", default=False)
-@add("--rules", FLAG, "The rules that tell what bounds a job, with their thresholds.", default=False)
+@add("--rules", FLAG, "List the rules that determine what bounds a job, with their thresholds.", default=False)
 @add("--serve", whole(low=0, high=65_535), "Serve everything as Prometheus metrics at this port.")
 @add("--listen", name("address", 255), "Where to serve: 0.0.0.0 is every network.", default="127.0.0.1")
 @flags(WatchSpec)
@@ -50,7 +50,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
         context = click.get_current_context()
         named = [key for key in context.params if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
         if set(named) - {"rules", "json", "csv", "markdown"}:
-            raise usage_error("--rules stands alone: it looks at nothing")
+            raise usage_error("--rules only lists the rules; leave out what to watch")
         options.answer(RULES, lambda rows, paper: [_rule_table(rows, paper)])
         return
     if once and serve is not None:

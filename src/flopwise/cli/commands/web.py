@@ -32,7 +32,7 @@ NOT_SHOWN = (
 @add(
     "--host",
     name("host", 255),
-    "Address to listen on; one that other machines reach needs a token.",
+    "Address to listen on; a token is required where other machines can reach it.",
     default="127.0.0.1",
 )
 @add("--port", whole(low=0, high=65_535), "Port; 0 takes a free one.", default=8321)
@@ -40,7 +40,7 @@ NOT_SHOWN = (
 @add("--open/--no-open", FLAG, "Open the page in a browser.", field="opens", default=True)
 @add("--openapi", FLAG, "Print the description of the API instead.", default=False)
 def command(*, openapi: bool, **settings: Any) -> None:
-    """The local web app and REST API: pages on which one plans, and the commands by HTTP.
+    """The local web app and REST API: planning pages, and the commands over HTTP.
 
     Runs until it is interrupted. The API is described at /api/v1/openapi.json: its nouns are commands, its answers what
     --json prints. Needs the extra `web`: pip install flopwise[web]

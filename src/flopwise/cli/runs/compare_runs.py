@@ -72,7 +72,7 @@ def _lines(found: Comparison, paper: Screen) -> Iterator[str]:
     yield table(contrast_heads(names), [contrast_cells(one) for one in found.contrasts], paper)
     yield heading("Settings that differ", paper)
     rows = [(key, *row) for key, row in found.settings.items()]
-    yield table(["setting", *names], rows, paper) if rows else "None that is known."
+    yield table(["setting", *names], rows, paper) if rows else "None known."
     for metric in DRAWN:
         drawn = [(one.run.name, chart_points(one, metric)) for one in found.runs if metric in one.series]
         series = [

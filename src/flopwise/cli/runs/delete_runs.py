@@ -17,7 +17,7 @@ from flopwise.records.spec import StoreSpec
     "delete", "flopwise runs delete pretrain-tiny --yes", "flopwise runs delete pretrain-tiny serve-tiny --yes"
 )
 @options.argument("runs", name("run", 4096), nargs=-1)
-@add("--yes", FLAG, "Do not ask.", default=False)
+@add("--yes", FLAG, "Delete without asking.", default=False)
 @flags(StoreSpec)
 def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     """Delete runs with all that was recorded of them.
@@ -30,7 +30,7 @@ def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     found = {(one := recorded_run(run, store=store).run).run_id: one for run in runs}
     if not yes:
         if not sys.stdin.isatty():
-            raise usage_error("there is no terminal to confirm on: --yes deletes without a question")
+            raise usage_error("there is no terminal to confirm on: --yes deletes without asking")
         for one in found.values():
             click.echo(plain_text(f"{one.run_id}  {one.name}  {one.task}  {one.model or ''}"), err=True)
         click.confirm(f"Delete {len(found)} run{'s' * (len(found) != 1)} for good?", abort=True, err=True)

@@ -79,7 +79,10 @@ def _lines(found: Sequence[ImportedRun], paper: Screen) -> Iterator[str]:
     yield table(["run", "name", "format", ">samples", "metrics", ""], rows, paper)
     several = len(found) > 1
     for one in found:
-        lines = [*one.notes, *([f"not imported, as none of ours: {', '.join(one.left_out)}"] if one.left_out else [])]
+        lines = [
+            *one.notes,
+            *([f"not imported, as flopwise has no such metrics: {', '.join(one.left_out)}"] if one.left_out else []),
+        ]
         if not one.new:
             lines = ["its content is in the store already, so nothing was written; --replace imports it again"]
         if lines:

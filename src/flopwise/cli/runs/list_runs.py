@@ -33,7 +33,7 @@ RUN_KEYS = (
 @flags(StoreSpec)
 @options.web_flag
 def command(*, store: str | None, web: bool, **which: str | None) -> None:
-    """The runs that are kept, the latest first.
+    """Recorded runs, latest first.
 
     Rates are means over the run, loss and cost the last of it. A run that was killed stays `running`: the time since
     anything was heard of it stands beside.

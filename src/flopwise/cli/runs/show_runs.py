@@ -38,7 +38,7 @@ DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
 @flags(StoreSpec)
 @options.web_flag
 def command(*, run: str, output: Path | None, store: str | None, web: bool) -> None:
-    """What was measured in a run, beside what was expected.
+    """Measured figures of a run beside the expected ones.
 
     RUN is an id, its first digits (four or more), or a name: the latest run of it. First whether it is on plan; then
     where the time of a step or a request goes, by term, as far as it was measured; likely causes with what can be done;

@@ -120,7 +120,7 @@ def _with_choice(alias: str, record: Record) -> Record:
     open_numbers = Counter(_NUMBERS.findall(record["name"])) - Counter(_NUMBERS.findall(alias))
     if not open_numbers:
         return record
-    note = f"{alias} is taken for {record['name']}"
+    note = f"{alias} is read as {record['name']}"
     return {**record, "notes": "; ".join(filter(None, (record.get("notes"), note)))}
 
 

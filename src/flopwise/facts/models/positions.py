@@ -32,9 +32,7 @@ def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tupl
     """
     most, made = longest(model), model.max_position
     if most is not None and tokens > most:
-        reason = (
-            "its positions are learned, and end there" if learned_positions(model) else f"{made:,} tokens x {STRETCH}"
-        )
+        reason = "its learned positions end there" if learned_positions(model) else f"{made:,} tokens x {STRETCH}"
         raise SpecError(
             f"{what} of {tokens:,} tokens exceeds the context of {model.name}, made for {made or most:,} ({reason}); "
             f"shorten it to {most:,} or less"

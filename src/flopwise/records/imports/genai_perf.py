@@ -84,7 +84,7 @@ def _statistics(document: Mapping[str, Any], source: Source) -> RawRun:
         run.settings["concurrency"] = int(number_of(in_flight) or 1)
     elif rate:
         run.settings["rate"] = number_of(rate)
-    run.notes.append("means alone, without the requests: no interval of the noise")
+    run.notes.append("means only, no single requests: no noise interval")
     return run
 
 
@@ -151,7 +151,7 @@ def _experiment(one: Mapping[str, Any], source: Source, ending: str) -> RawRun:
             int(value) if how.get("mode") == "concurrency" else value
         )
     _add_requests(run, map(_request, objects_of(one.get("requests"))))
-    run.notes.append("the record has no tokens: each streamed answer is taken for one")
+    run.notes.append("the record has no tokens: each streamed chunk counts as one")
     return run
 
 

@@ -102,7 +102,7 @@ def _run(one: Mapping[str, Any], source: Source, place: int, count: int) -> RawR
     for number, request in enumerate(listed):
         run.add_request(request, run.started_at_s if math.isnan(request.start_s) else request.start_s, number)
     if not listed:
-        run.notes.append("means alone, without the requests: no interval of the noise")
+        run.notes.append("means only, no single requests: no noise interval")
     failed = number_of(mapping_of(metrics.get("request_totals")).get("errored"))
     if failed:
         run.events.append(Event(end or start or source.changed_at_s, "failed requests", f"{failed:,.0f} failed"))

@@ -329,7 +329,9 @@ def _with_times(raw: RawRun, start_s: float, notes: list[str]) -> dict[str, list
     by_step = {p.step: p.at_s for s in raw.series.values() for p in s if p.step is not None and p.at_s is not None}
     timeless = sum(1 for s in raw.series.values() for p in s if p.at_s is None and p.step not in by_step)
     if timeless and raw.task == "train":
-        notes.append(f"{timeless:,} values have no time: they stand a second a step after the start, in their order")
+        notes.append(
+            f"{timeless:,} values have no time: they are placed one second a step after the start, in their order"
+        )
 
     def with_times(points: Sequence[Point]) -> Iterator[Point]:
         for number, point in enumerate(points):
@@ -355,7 +357,7 @@ def _steady_clock(points: list[Point], name: str, notes: list[str], events: list
         last = at_s
         found.append(point._replace(at_s=at_s))
     if jumps:
-        notes.append(f"{name}: the wall clock runs backwards {jumps} times; later times are moved on behind it")
+        notes.append(f"{name}: the wall clock runs backwards {jumps} times; later times are shifted accordingly")
     return found
 
 
@@ -366,7 +368,7 @@ def _resumes(points: list[Point]) -> dict[int, Event]:
     for (_, before), (place, point) in pairwise(known):
         assert before.step is not None and point.step is not None and point.at_s is not None  # noqa: PT018 - of types
         if point.step < before.step:
-            text = f"goes on from step {point.step:,} after step {before.step:,}: steps between are done again"
+            text = f"continues from step {point.step:,} after step {before.step:,}: the steps between are repeated"
             found[place] = Event(point.at_s, "resumed", text, point.step)
     return found
 
@@ -383,7 +385,7 @@ def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes
         most = max(most, point.value + shift)
         found.append(point._replace(value=most))
     if restarts:
-        notes.append(f"{name}: a counter that began anew {restarts} times; it is counted on")
+        notes.append(f"{name}: a counter restarted {restarts} times; its values are added up")
     return found
 
 

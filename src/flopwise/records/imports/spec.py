@@ -34,7 +34,7 @@ class ImportSpec(Spec):
         "--format", options.name("format"),
         "Of the files: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.",
         default="auto")
-    name: str | None = _import("--name", options.name("name"), "What to call the run (default: as in the file).")
+    name: str | None = _import("--name", options.name("name"), "Name of the run (default: as in the file).")
     model: str | None = _import(
         "--model", options.name("model", 4096), "Model that was run: without it nothing can be expected of the run.")
     task: str | None = _import(
@@ -43,7 +43,7 @@ class ImportSpec(Spec):
         "--metric", METRIC, "Metric of ours by its name in the file, times a factor if need be: step_s=step_ms*0.001.",
         repeated=True)
     replace: bool = _import(
-        "--replace", options.FLAG, "Import again what was imported before: the earlier run goes.", default=False)
+        "--replace", options.FLAG, "Import again a run that was imported before, and replace it.", default=False)
     # fmt: on
 
     @property

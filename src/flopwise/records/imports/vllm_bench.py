@@ -60,7 +60,7 @@ def _run(result: Mapping[str, Any], source: Source, ending: str) -> RawRun:
             value = number_of(result.get(named))
             if value:
                 run.add(metric, value / 1e3, ended_at_s)
-        run.notes.append("means alone, without the requests (--save-detailed adds them): no interval of the noise")
+        run.notes.append("means only, no single requests (--save-detailed adds them): no noise interval")
     if failed := number_of(result.get("failed")):
         run.events.append(Event(ended_at_s, "failed requests", f"{failed:,.0f} requests failed"))
     return run
