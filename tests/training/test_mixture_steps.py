@@ -342,7 +342,7 @@ def test_modules_go_with_selective_recompute() -> None:
 
 
 @pytest.mark.parametrize("degrees", [{"dp": 8, "ep": 8, "zero": 3}, {}], ids=["given", "searched"])
-def test_the_answer_recomputes_the_named_modules(degrees: dict[str, int]) -> None:
+def test_the_answer_recomputes_the_named_modules(degrees: dict[str, Any]) -> None:
     """Whoever says the layout, and though the stack by itself recomputes nothing."""
     asked: dict[str, Any] = {"gpu": "h200", "gpus": 8, "stack": "megatron-te", "global_batch": 8, "seq": 2048}
     found = flopwise.train("Mixtral-8x7B", **asked, **degrees, recompute_modules=["core_attn"]).estimate

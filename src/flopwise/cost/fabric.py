@@ -133,7 +133,7 @@ def _level(
     link = {field: values[f"link_{field}"] for field in CALIBRATED}
     link["launch_s"] *= CLOCK_HZ / clock_hz if clock_hz else 1.0  # inside a node: instructions of the devices' cores
     link["direct_s"] = link["direct_s"] or float("inf")
-    level = Level(kind=kind, size=size, bytes_per_s=bytes_per_s, shared=kind == THROUGH_HOST, **link)
+    level = Level(kind=kind, size=size, bytes_per_s=bytes_per_s, axes=1, shared=kind == THROUGH_HOST, **link)
     return level, assumptions
 
 
