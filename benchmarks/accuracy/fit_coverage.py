@@ -42,6 +42,9 @@ from flopwise.training.estimate import LARGE_GPUS
 
 COVERED = ("training", "serving")
 GENERAL = "NVIDIA"
+LEAST_OUT = {"training": 1.6}
+"""Least spread of families and makers without rows, by kind: more than that of a device whose variant is a guess (1.5),
+which people have measured."""
 """The maker of the devices that most rates were measured on: without it nothing would be left to stand in."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / COVERAGE_FILE
 
@@ -149,8 +152,8 @@ def coverage(kind: str, facts: Facts) -> dict[str, Any]:
             }
             for family, own in sorted(by_family.items())
         },
-        "family_out": max(usual, spread(family_out, once=True)),
-        "maker_out": max(foreign, spread(maker_out, once=True)),
+        "family_out": max(usual, spread(family_out, once=True), LEAST_OUT.get(kind, 1.0)),
+        "maker_out": max(foreign, spread(maker_out, once=True), LEAST_OUT.get(kind, 1.0)),
     }  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def test_counted_accelerators_are_one_replica_of_a_service_and_all_of_a_run() ->
     assert isinstance(spread, ServingMemoryAnswer)
     assert spread.context == 32_768
     for question in (flopwise.serve, flopwise.fit):
-        with pytest.raises(SpecError, match="3 accelerators do not hold whole replicas of 2"):
+        with pytest.raises(SpecError, match="3 accelerators cannot be divided into replicas of 2"):
             question(MODEL, gpu="3xh100", tp=2)
     with pytest.raises(SpecError, match="asks for none"):
         flopwise.serve(MODEL, gpu="0xh100")

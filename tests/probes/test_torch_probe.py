@@ -74,7 +74,7 @@ def test_threads_are_as_before(torch: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gpu", "unknown device 'gpu'; there are"),
+        ("gpu", "unknown device 'gpu'; usable here:"),
         ("cpu:1", "the processor is called cpu"),
         ("mps", "no GPU of Apple's"),
     ],
@@ -95,7 +95,7 @@ def test_cuda_that_is_missing_is_said_by_its_reason(torch: Any, monkeypatch: pyt
         TorchBackend(torch, "cuda", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(SpecError, match="no device has that number; there are cuda:0, cuda:1, cpu"):
+    with pytest.raises(SpecError, match="no device has that number; usable here: cuda:0, cuda:1, cpu"):
         TorchBackend(torch, "cuda:7", None)
 
 

@@ -156,7 +156,7 @@ def test_requests_of_unstated_length_are_as_long_as_the_model_takes() -> None:
     read = workload_from({"model": "bge-large", "task": "serve", "traffic": {"requests_per_s": 20}})
     changed, notes = with_lengths(read, load_model("bge-large"))
     assert (read.input_tokens, changed.input_tokens) == (1024, 512)
-    assert notes == ("a request of 512 tokens in, as BERT large (uncased) is made for 512",)
+    assert notes == ("requests of 512 tokens in, because the context of BERT large (uncased) is 512 tokens",)
     stated = workload_from(
         {"model": "bge-large", "task": "serve", "traffic": {"requests_per_s": 20, "input_tokens": 600}}
     )

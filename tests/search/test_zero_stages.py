@@ -30,7 +30,7 @@ def test_the_search_holds_the_stages_of_the_stack_and_no_others(name: str, stage
 
 
 def test_a_stage_asked_for_is_estimated_and_told() -> None:
-    note = "megatron-te shards by ZeRO 1 at most"
+    note = "megatron-te supports ZeRO up to stage 1"
     beyond = train("Llama-3.1-8B", gpu="h100", gpus=8, stack="megatron", zero=3)
     within = train("Llama-3.1-8B", gpu="h100", gpus=8, stack="megatron", zero=1)
     assert any(note in told for told in beyond.assumptions)
@@ -75,11 +75,14 @@ def test_the_search_holds_the_degrees_of_the_stack_and_no_others(name: str, degr
 
 def test_a_degree_asked_for_is_estimated_and_a_stack_that_has_it_is_named() -> None:
     layout: dict[str, Any] = {"gpu": "h100", "gpus": 8, "tp": 2, "dp": 4}
-    note = "hf-trainer has no tensor parallelism (tp 2): estimated as if it had; megatron-te has all of the layout"
+    note = "hf-trainer does not support tensor parallelism (tp 2): estimated as if it did; megatron-te supports the whole layout"
     assert any(note in told for told in train("Llama-3.1-8B", stack="hf", **layout).assumptions)
     assert not any("parallelism" in told for told in train("Llama-3.1-8B", stack="megatron", **layout).assumptions)
     sharded = train("Llama-3.1-8B", stack="deepspeed", zero=3, **layout).assumptions
-    assert any("deepspeed-zero3 has no tensor parallelism" in told and "--stack fsdp-eager" in told for told in sharded)
+    assert any(
+        "deepspeed-zero3 does not support tensor parallelism" in told and "--stack fsdp-eager" in told
+        for told in sharded
+    )
 
 
 def test_advice_and_comparisons_leave_out_degrees_that_the_stack_does_not_have() -> None:

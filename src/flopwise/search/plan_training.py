@@ -40,7 +40,7 @@ from flopwise.search.rank import (
 from flopwise.search.run_job import conditions, recipes, stated_conditions
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import estimate, recipe_passes, training_band
+from flopwise.training.estimate import LARGE_GPUS, estimate, recipe_passes, training_band
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
@@ -183,7 +183,7 @@ class TrainingOption(PlanOption):
     search: LayoutSearch
     layouts: TimedLayouts
     conditions: Conditions
-    band: ErrorBand  # of the throughput
+    bands: tuple[ErrorBand, ErrorBand]  # of the throughput, on up to `LARGE_GPUS` devices and on more
     memory_odds: Floats
 
     @property
@@ -206,15 +206,20 @@ class TrainingOption(PlanOption):
         ):
             if limit is not None:
                 slowest = (value - fixed) / np.maximum(limit - fixed, 1e-9 * limit)
-                odds[name] = np.asarray(1.0 - self.band.probability_at_most(1.0, slowest))
+                odds[name] = 1.0 - self._at_most(1.0, slowest)
         if workload.tokens_per_s is not None:
-            missed = self.band.probability_at_most(self.tokens_per_s, workload.tokens_per_s)
-            odds["throughput"] = np.asarray(1.0 - missed)
+            odds["throughput"] = 1.0 - self._at_most(self.tokens_per_s, workload.tokens_per_s)
         return odds
+
+    def _at_most(self, value: Floats, limit: Floats) -> Floats:
+        """Probability that what is predicted as `value` is at most `limit`, by each row's band."""
+        few, many = (band.probability_at_most(value, limit) for band in self.bands)
+        return np.where(self.num_gpus > LARGE_GPUS, many, few)
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
         """Those of the throughput."""
-        return ErrorEnds.of_run(candidate, self.band, float(self.start_joules[row]))
+        band = self.bands[int(self.num_gpus[row] > LARGE_GPUS)]
+        return ErrorEnds.of_run(candidate, band, float(self.start_joules[row]))
 
     def job(self, row: int) -> TrainJob:
         """The job of one row."""
@@ -264,7 +269,7 @@ def training_options(
         model=search.model, recipe=recipe, layout=search.space.layout(int(layouts.rows[0])), cluster=node.cluster,
         tokens=workload.tokens,
     )  # fmt: skip
-    band = training_band(first)
+    bands = training_band(first, num_gpus=1), training_band(first, num_gpus=LARGE_GPUS + 1)
     memory_odds = np.asarray(
         memory_band(recipe, chip.calibration).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
     )
@@ -287,7 +292,7 @@ def training_options(
                 cost_usd=np.asarray(run_cost_usd(seconds, start_s, hourly, terms)), start_s=start_s,
                 energy_joules=seconds * layouts.watts + start_joules(chip, gpus, start_s),
                 memory_bytes=layouts.memory_bytes, tokens_per_s=recipe.useful_tokens / layouts.step_s,
-                search=search, layouts=layouts, conditions=surroundings, band=band, memory_odds=memory_odds,
+                search=search, layouts=layouts, conditions=surroundings, bands=bands, memory_odds=memory_odds,
             )
         )  # fmt: skip
     return options

@@ -225,8 +225,8 @@ LARGE_GPUS = 1000
 """Above so many devices few runs were measured."""
 
 
-def training_band(job: TrainJob, *, complete: bool = True) -> ErrorBand:
-    """The error band of the job's class on its devices.
+def training_band(job: TrainJob, *, complete: bool = True, num_gpus: int | None = None) -> ErrorBand:
+    """The error band of the job's class on its devices; `num_gpus`: on so many of them, whatever its layout says.
 
     Classes tell apart mixtures and dense models, and whether all inputs are known. Wider above `LARGE_GPUS`, as the
     rows there ask for, and on a stack without rows.
@@ -239,7 +239,8 @@ def training_band(job: TrainJob, *, complete: bool = True) -> ErrorBand:
     measured = job.cluster.accelerator.calibration.measured.get("training")
     if measured is None:
         return band
-    if int(job.layout.num_gpus) > LARGE_GPUS and measured.large > 1.0:
+    gpus = int(job.layout.num_gpus) if num_gpus is None else num_gpus
+    if gpus > LARGE_GPUS and measured.large > 1.0:
         band = band.wider(measured.large, f"above {LARGE_GPUS:,} devices")
     stack = job.recipe.stack.name
     if stack not in band.stacks and measured.stacks.get(stack, 0) < FEW_ROWS and measured.family_out > 1.0:

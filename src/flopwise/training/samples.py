@@ -7,10 +7,8 @@ published figures only gets the share of the peak that published runs reached.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flopwise.cost.cluster import Cluster
-from flopwise.cost.convolutions import convolution_step_s, usable_precision
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
@@ -21,10 +19,12 @@ from flopwise.facts.samples import ConvolutionLayer, TrainingSample
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import parameters
-from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.storage import stored_token_bytes
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
 
 ASSUMED_FRAC = 0.25
 """Of the 16-bit peak: the middle of what runs of convolutional networks report (Kurth et al. 2018: 17 to 31 % on V100;
@@ -177,6 +177,8 @@ def device_rate(
         MissingFactError: the device lacks a rate.
         SpecError: the precision or the batch cannot be.
     """
+    from flopwise.cost.convolutions import convolution_step_s, usable_precision  # noqa: PLC0415 - memory needs no times
+
     size = batch if batch is not None else work.batch or 1
     dtype = precision or work.precision or "bf16"
     if size < 1:
@@ -219,6 +221,8 @@ def num_parameters(work: SampledWorkload) -> float | None:
 def _training_rate(
     work: SampledWorkload, model: Model, cluster: Cluster, facts: Facts, batch: int, precision: str
 ) -> DeviceRate:
+    from flopwise.training.estimate import estimate  # noqa: PLC0415 - memory needs no times
+
     assert work.tokens is not None
     named = "fp32" if precision == "tf32" else precision
     recipe = Recipe(
@@ -238,6 +242,8 @@ def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: f
     Raises:
         MissingFactError: the device lacks that rate.
     """
+    from flopwise.cost.convolutions import usable_precision  # noqa: PLC0415 - memory needs no times
+
     dtype = usable_precision(cluster.rates, precision) if precision == "tf32" else precision
     peak = cluster.rates.peak_flops_per_s(dtype)
     notes: tuple[str, ...] = ()

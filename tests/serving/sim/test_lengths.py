@@ -69,7 +69,9 @@ def test_default_lengths_fit_a_short_context_and_say_so() -> None:
     assert (plain.summary.completed, plain.summary.dropped) == (20, 0)
     assert set(plain.simulated.trace.prompt) == {768}
     assert set(plain.simulated.trace.output) == {256}
-    assert "a request of 768 tokens in and 256 out, as GPT-2 small is made for 1,024" in plain.assumptions
+    assert (
+        "requests of 768 tokens in and 256 out, because the context of GPT-2 small is 1,024 tokens" in plain.assumptions
+    )
     shared = flopwise.simulate("gpt2", prefixes=2, prefix_tokens=200, **load)
     assert set(shared.simulated.trace.prompt) == {768}
     assert any("568 tokens in behind the 200 that are shared" in text for text in shared.assumptions)
