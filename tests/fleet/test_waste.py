@@ -38,14 +38,35 @@ def test_a_dearer_machine_of_the_same_provider_is_no_way_to_a_share() -> None:
     assert free.usd == 150
 
 
-def test_on_demand_instead_of_spot_is_waste_unless_spot_is_limited() -> None:
-    """100 on a; b at 40 on spot or at 100 on demand. With spot a has 71 %; on demand counts beside a limit on spot."""
+@pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])
+def test_on_demand_holds_a_share_whether_or_not_spot_is_limited(limit: float) -> None:
+    """100 on a; b at 40 on spot or at 100 on demand. With spot a has 71 %, on demand half, whatever limits spot.
+
+    On demand is not interrupted; a dearer machine on demand, at 120, would do no more.
+    """
     options = [option(0, "a", 100), option(1, "b", 40, purchase="spot"), option(1, "b", 100)]
+    options.append(option(1, "b", 120, instance="b.dear"))
     demands = [demand("s"), demand("t")]
-    with pytest.raises(InfeasibleError, match=r"71\.4 % is as near"):
-        allocate(options, demands, HALVES)
-    found = allocate(options, demands, replace(HALVES, max_spot_share=0.2))
+    found = allocate(options, demands, replace(HALVES, max_spot_share=limit))
     assert {(t.option.provider, t.option.purchase) for t in found.taken} == {("a", "on_demand"), ("b", "on_demand")}
+    assert found.usd == 200
+
+
+@pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])
+def test_spot_is_taken_where_a_share_holds_with_it(limit: float) -> None:
+    """100 on a; b at 80 on spot or at 100 on demand: 44 % of the bill is within reach of half, and costs less."""
+    options = [option(0, "a", 100), option(1, "b", 80, purchase="spot"), option(1, "b", 100)]
+    found = allocate(options, [demand("s"), demand("t")], replace(HALVES, max_spot_share=limit))
+    assert found.usd == (180 if limit > 0.8 else 200)
+
+
+@pytest.mark.parametrize("limit", [0.3, 1.0])
+def test_a_dearer_machine_on_demand_is_no_way_to_a_share_beside_spot(limit: float) -> None:
+    """100 on a; b on spot at 20, on demand at 50 or 100: 33.3 % is the most that b's work is worth."""
+    options = [option(0, "a", 100), option(1, "b", 20, purchase="spot"), option(1, "b", 50)]
+    options.append(option(1, "b", 100, instance="b.large"))
+    with pytest.raises(InfeasibleError, match=r"(66\.7|33\.3) % is as near"):
+        allocate(options, [demand("s"), demand("t")], replace(HALVES, max_spot_share=limit))
 
 
 def test_money_that_buys_nothing_does_not_make_room_for_spot() -> None:
