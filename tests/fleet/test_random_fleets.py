@@ -110,7 +110,7 @@ def wide_shelf() -> Facts:
 def test_a_policy_relaxed_in_one_field_never_costs_more(seed: int, field: str) -> None:
     """Nor is it refused. A share of the bill stands beside limits, budgets and tolerances, not beside other offers."""
     document, draw = random_fleet(seed), random.Random(seed)  # noqa: S311 - figures for a test
-    policies = {"purchase": ["on_demand", "spot"], "software": ["any"]}
+    policies: dict[str, Any] = {"purchase": ["on_demand", "spot"], "software": ["any"]}
     if field not in OFFERED:
         share = draw.choice([20, 40, 60])
         policies |= {"providers": {"aws": f"{share}%", "gcp": f"{100 - share}%"}, "share_tolerance": "30%"}
