@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -146,16 +147,15 @@ def counts_enough(
 ) -> bool:
     """Whether the shares, and the limit on spot, hold where no money beyond what work costs at least counts.
 
-    A provider's work is worth its part of the workload's cheapest way there (on spot and else apart where spot is
-    limited), what stands by the cheapest that stands by for all of the share, and neither more than is paid for it.
-    Which parts those are is free within what the machines carry: a linear program.
+    A provider's work is worth its part of the workload's cheapest way there (on spot and else apart), what stands by
+    the cheapest that stands by for all of the share, and neither more than is paid for it. Which parts those are is
+    free within what the machines carry: a linear program.
     """
     if not rules.shares and rules.max_spot_share == 1:
         return True
     for number, (demand, (taken, _)) in enumerate(zip(demands, bill.taken, strict=True)):
         if demand.splittable and has_redundant([c for c in options if c.workload == number], demand, taken, rules):
             return False
-    limited = rules.max_spot_share < 1
     paid: dict[tuple[str, bool], float] = {(p, spot): 0.0 for p in "ab" for spot in (False, True)}
     model = LinearRows()
     worth = {key: model.column() for key in paid}
@@ -164,7 +164,7 @@ def counts_enough(
         kinds: dict[tuple[str, bool], list[MonthlyOption]] = defaultdict(list)
         for c in options:
             if c.workload == number:
-                kinds[c.provider, limited and c.purchase == "spot"].append(c)
+                kinds[c.provider, c.purchase == "spot"].append(c)
         hours = rules.backup.hours / 730
         parts, standing = list[int](), list[int]()
         for key, mine in kinds.items():
@@ -332,11 +332,11 @@ def _of(found: Allocation, number: int) -> list[Counts]:
 
 
 @settings(max_examples=100, deadline=None)
-@given(fleets(), st.sampled_from(["shares", "spot", "quotas", "budget"]))
+@given(fleets(), st.sampled_from(["shares", "spot", "all spot", "quotas", "budget"]))
 def test_a_looser_policy_never_costs_more(
     fleet: tuple[list[MonthlyOption], list[WorkloadDemand], Policies], which: str
 ) -> None:
-    """Wider shares, more on spot, larger quotas, a larger budget: what was allowed stays allowed."""
+    """Wider shares, more on spot or all, larger quotas, a larger budget: what was allowed stays allowed."""
     options, demands, rules = fleet
     try:
         strict = allocate(options, demands, rules, gap=0.0)
@@ -345,11 +345,54 @@ def test_a_looser_policy_never_costs_more(
     more = {
         "shares": {"share_tolerance": rules.share_tolerance + 0.1},
         "spot": {"max_spot_share": (1 + rules.max_spot_share) / 2},
+        "all spot": {"max_spot_share": 1.0},
         "quotas": {"quotas": tuple(replace(quota, most=quota.most + 2) for quota in rules.quotas)},
         "budget": {"budget_per_month": None},
     }
     looser = replace(rules, **more[which])  # type: ignore[arg-type]  # by name
     assert allocate(options, demands, looser, gap=0.0).usd <= strict.usd * (1 + 1e-6)
+
+
+STEPS: dict[str, list[float | None]] = {
+    "max_spot_share": [0.1, 0.3, 0.6, 1.0],
+    "share_tolerance": [0.05, 0.1, 0.2, 0.4],
+    "budget_per_month": [100.0, 150.0, 200.0, None],
+}
+"""Values of policies from the strictest to the loosest."""
+
+
+@pytest.mark.parametrize("field", STEPS)
+def test_each_step_that_relaxes_a_policy_costs_no_more(field: str) -> None:
+    """Nor is it refused: two workloads and more that two providers do on spot and on demand, with shares of the bill.
+
+    Each bill is the least by hand, and what is refused holds with nothing.
+    """
+    draw = random.Random(11)  # noqa: S311 - figures for a test
+    for _ in range(40):
+        numbers = range(draw.randint(2, 3))
+        options = [option(n, p, float(draw.randint(40, 120))) for n in numbers for p in draw.choice(["a", "b", "ab"])]
+        options += [
+            option(o.workload, o.provider, round(o.usd_each * draw.uniform(0.2, 0.9)), purchase="spot")
+            for o in options
+            if draw.random() < 0.7
+        ]
+        demands = [WorkloadDemand(name=f"w{n}", splittable=False, flexible=False) for n in numbers]
+        share = draw.choice([0.3, 0.5, 0.7])
+        rules = replace(RULES, providers={"a": share, "b": 1 - share}, share_tolerance=0.1)
+        bills = list(tried(options, demands, rules))
+        least = math.inf
+        for value in STEPS[field]:
+            looser = replace(rules, **{field: value})  # type: ignore[arg-type]  # by name
+            try:
+                usd = allocate(options, demands, looser, gap=0.0).usd
+            except InfeasibleError:
+                usd = math.inf
+            assert usd <= least * (1 + 1e-6)
+            strict = _least(bills, options, demands, looser, -EDGE)
+            assert usd <= (math.inf if strict is None else strict) * (1 + 1e-6)
+            loose = _least(bills, options, demands, looser, 1e-4)
+            assert usd == math.inf if loose is None else usd >= loose * (1 - 1e-6)
+            least = min(least, usd)
 
 
 @settings(max_examples=60, deadline=None)

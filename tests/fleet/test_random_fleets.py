@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,12 @@ from typing import Any
 import pytest
 
 from flopwise.errors import InfeasibleError
-from flopwise.facts.catalog import Facts
+from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.read import fleet_from
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_fleets import difference, random_fleet, shelf
+from random_fleets import INSTANCES, difference, random_fleet, shelf
 from small import assess
 
 CLOSE = 1.0011
@@ -76,3 +78,45 @@ def test_a_looser_policy_never_costs_more(seed: int) -> None:
     else:
         looser = {"purchase": ["on_demand", "spot", "reserved_1y"]}
     assert bill(document | {"policies": looser}, shelf())[0] <= bill(document, shelf())[0] * CLOSE
+
+
+RELAXED: dict[str, list[Any]] = {
+    "max_spot_share": ["5%", "30%", "60%", None],
+    "share_tolerance": ["5%", "20%", "45%"],
+    "budget_per_month": ["$50", "$400", None],
+    "regions": [["eu-*", "europe-*"], ["eu-*", "europe-*", "us-*"], None],
+    "vendors": [["nvidia"], ["nvidia", "google"], None],
+    "marketplace": [False, True],
+}
+"""Values of policies from the strictest to the loosest; None: not written."""
+OFFERED = ("regions", "vendors", "marketplace")
+"""What says which offers may be used. With more of them, work under a share of the bill may be worth less."""
+
+
+@cache
+def wide_shelf() -> Facts:
+    """Machines of three providers on two continents, two of other vendors, and hosts of third parties."""
+    whole = load_facts(None)
+    names = INSTANCES | {"1x L40S community", "1x RTX A5000 community", "tpu-v6e-1", "inf2.xlarge"}
+    offers = {
+        (o.provider, o.instance, o.region[:2]): o for o in reversed(whole.offers)
+        if o.instance in names and o.region[:2] in {"us", "eu", "an"}
+    }  # fmt: skip
+    return whole.with_tables(offers=tuple(offers.values()))
+
+
+@pytest.mark.parametrize("field", RELAXED)
+@pytest.mark.parametrize("seed", [0, 5, 6, 9])
+def test_a_policy_relaxed_in_one_field_never_costs_more(seed: int, field: str) -> None:
+    """Nor is it refused. A share of the bill stands beside limits, budgets and tolerances, not beside other offers."""
+    document, draw = random_fleet(seed), random.Random(seed)  # noqa: S311 - figures for a test
+    policies: dict[str, Any] = {"purchase": ["on_demand", "spot"], "software": ["any"]}
+    if field not in OFFERED:
+        share = draw.choice([20, 40, 60])
+        policies |= {"providers": {"aws": f"{share}%", "gcp": f"{100 - share}%"}, "share_tolerance": "30%"}
+    bills = []
+    for value in RELAXED[field]:
+        tried = policies | ({} if value is None else {field: value})
+        bills.append(bill(document | {"policies": tried}, wide_shelf())[0])
+    for strict, loose in itertools.pairwise(bills):
+        assert loose <= strict * CLOSE

@@ -75,7 +75,8 @@ def test_the_search_holds_the_degrees_of_the_stack_and_no_others(name: str, degr
 
 def test_a_degree_asked_for_is_estimated_and_a_stack_that_has_it_is_named() -> None:
     layout: dict[str, Any] = {"gpu": "h100", "gpus": 8, "tp": 2, "dp": 4}
-    note = "hf-trainer does not support tensor parallelism (tp 2): estimated as if it did; megatron-te supports the whole layout"
+    what = "hf-trainer does not support tensor parallelism (tp 2): estimated as if it did"
+    note = f"{what}; megatron-te supports the whole layout"
     assert any(note in told for told in train("Llama-3.1-8B", stack="hf", **layout).assumptions)
     assert not any("parallelism" in told for told in train("Llama-3.1-8B", stack="megatron", **layout).assumptions)
     sharded = train("Llama-3.1-8B", stack="deepspeed", zero=3, **layout).assumptions

@@ -41,7 +41,7 @@ from flopwise.units import HOURS_PER_MONTH
 CENT = 1e-6
 """USD by which options cost the same."""
 Scarce = frozenset[Policy]
-"""Quotas that an option is counted by, and the limit on spot."""
+"""Quotas that an option is counted by, and the limit on spot, with shares of the bill even where it is all of it."""
 
 
 class Waste:
@@ -53,7 +53,8 @@ class Waste:
     def __init__(self, options: Sequence[MonthlyOption], demands: Sequence[WorkloadDemand], rules: Policies) -> None:
         self.options, self.demands = options, demands
         quotas = [quota for quota in dict.fromkeys(rules.quotas) if _may_bind(quota, options)]
-        spot = SpotLimit(rules.max_spot_share) if rules.max_spot_share < 1 else None
+        apart = bool(rules.shares) or rules.max_spot_share < 1
+        spot = SpotLimit(rules.max_spot_share) if apart else None
         by_type = {
             key: frozenset[Policy](q for q in quotas if q.counts(*key))
             for key in dict.fromkeys((o.provider, o.instance) for o in options)
@@ -172,7 +173,7 @@ class ThriftyProgram(AllocationProgram):
     without it: a part of the load on it would count as that provider's work.
 
     Assumes: own machines are worth what they cost, what stands by the cheapest that stands by for all of the share;
-    on demand is worth what it costs beside spot where policies limit spot.
+    what nobody interrupts is worth what it costs beside spot, whether or not policies limit spot.
     """
 
     def _hold_policies(self) -> None:
@@ -292,9 +293,12 @@ class ThriftyProgram(AllocationProgram):
                 self.program.at_most({column: 1.0} | {other: -usd for other, usd in most.items()}, 0.0)
 
     def _seller(self, provider: str, purchase: str) -> Seller:
-        """Who is paid, and for what: on spot where policies limit that, an API where its provider has no share."""
-        limited, named = self.rules.max_spot_share < 1, provider in self.rules.shares
-        apart = purchase in AS_PAID or (purchase == SPOT and limited) or (purchase == API and not named)
+        """Who is paid, and for what: spot apart from what is not interrupted, an API where its provider has no share.
+
+        Spot is apart without a limit, too: else a limit taken away made other work worth less, and shares out of reach.
+        """
+        named = provider in self.rules.shares
+        apart = purchase in AS_PAID or purchase == SPOT or (purchase == API and not named)
         return provider, purchase if apart else RENTED
 
     def _is_paid_to(self, seller: Seller, paid: PaidColumn) -> bool:
