@@ -211,7 +211,7 @@ class TrainingOption(PlanOption):
             odds["throughput"] = 1.0 - self._at_most(self.tokens_per_s, workload.tokens_per_s)
         return odds
 
-    def _at_most(self, value: Floats, limit: Floats) -> Floats:
+    def _at_most(self, value: float | Floats, limit: float | Floats) -> Floats:
         """Probability that what is predicted as `value` is at most `limit`, by each row's band."""
         few, many = (band.probability_at_most(value, limit) for band in self.bands)
         return np.where(self.num_gpus > LARGE_GPUS, many, few)
