@@ -992,7 +992,7 @@ def plan(
         assume_family: read an unknown model_type as this known family.
         advance: called with (units of work done, units in all) as it goes.
         on_compile: called before the simulator is compiled for the first time.
-        name: As results call it.
+        name: Name used in the results.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
         spot: Offers whose spot price is not known: leave them out, or assume the provider's published discounts.
@@ -1096,7 +1096,7 @@ def plan(
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
-        inter_node_bandwidth: Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.
+        inter_node_bandwidth: Network bandwidth of one instance, shared by its accelerators, instead of its offer's: 400GB/s.
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         max_usd_per_hour (or max_hourly): Maximum US dollars per hour, of all machines together.
@@ -1338,11 +1338,11 @@ def import_runs(
         store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         gpus: number of accelerators.
         format: Of the files: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.
-        name: What to call the run (default: as in the file).
+        name: Name of the run (default: as in the file).
         model: Model that was run: without it nothing can be expected of the run.
         task: What was trained (default: pretrain).
         metric: Metric of ours by its name in the file, times a factor if need be: step_s=step_ms*0.001.
-        replace: Import again what was imported before: the earlier run goes.
+        replace: Import again a run that was imported before, and replace it.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
