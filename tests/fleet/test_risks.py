@@ -146,7 +146,7 @@ def test_loading_takes_its_share_of_an_hour() -> None:
     hours = {"start": "09:00", "stop": "17:00", "days": "weekdays"}
     found = assess(fleet_from({"name": "f", "workloads": [CHAT | {"hours": hours}]}), catalog(), scenarios=0)
     (risk,), (row,) = of(found, "loading", "chat"), found.allocation
-    seconds = units.parse_seconds(" ".join(risk.evidence.split()[3:5]), "cold start")
+    seconds = units.parse_seconds(" ".join(risk.evidence.split()[4:6]), "cold start")
     assert risk.probability == 1.0
     assert risk.impact == pytest.approx(seconds / 3600 / row.count, rel=0.01)
 
