@@ -281,5 +281,5 @@ def test_every_series_leads_to_models_of_the_catalog() -> None:
     [("llama-70b", "llama-70b is read as Llama-2-70B"), ("Llama-2-70B", None), ("Llama-3.1-8B", None)],
 )
 def test_a_name_that_leaves_the_version_open_says_what_was_taken(given: str, note: str | None) -> None:
-    assert [text for text in load_model(given).notes if "taken for" in text] == ([note] if note else [])
+    assert [text for text in load_model(given).notes if "is read as" in text] == ([note] if note else [])
     assert load_model(given).stacks == load_model(load_model(given).name).stacks
