@@ -399,7 +399,7 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("memory Llama-3.1-8B --task train --kv-dtype fp8", "--kv-dtype: does not go with --task train"),
         ("memory Llama-3.1-8B --offload parameters", "ZeRO 3"),
         ("roofline --gpu h100", "--flops and --bytes"),
-        ("roofline Llama-3.1-8B --flops 1e12 --gpu h100", "both given"),
+        ("roofline Llama-3.1-8B --flops 1e12 --gpu h100", "both a model and FLOP or bytes are given"),
         ("roofline --flops 1e12 --gpu h100 --dtype int3", "int3"),
         ("roofline --flops 1e12 --gpu h100 --efficiency 1.5", "--efficiency"),
         ("explain gpus h100", "gpus"),

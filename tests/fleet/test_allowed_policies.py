@@ -148,7 +148,7 @@ def test_of_a_large_fleet_the_dearest_workloads_are_ported(facts: Facts, monkeyp
     assert {port.workload for port in answer.if_you_port} == {"busy"}
     [said] = [text for text in answer.assumptions if text.startswith("ports to other software")]
     usd = {name: sum(r.usd_per_month for r in answer.allocation if r.workload == name) for name in ("chat", "busy")}
-    assert f"of the 1 workloads that cost most, {100 * usd['busy'] / sum(usd.values()):.0f} %" in said
+    assert f"for the 1 workloads that cost most, {100 * usd['busy'] / sum(usd.values()):.0f} %" in said
 
 
 def test_a_hypothetical_device_of_the_policies_is_on_offer(facts: Facts) -> None:

@@ -105,7 +105,7 @@ def test_a_price_that_is_not_known_counts_as_the_dearest_that_is(facts: Facts) -
     platform = fleet_from({"name": "f", "workloads": [job], "policies": {"providers": {"nebius": 1, "aws": 0}}})
     made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
     assert made.volumes[0, "nebius"].usd == pytest.approx(made.volumes[0, "aws"].usd)
-    assert "not known; counted as aws" in made.volumes[0, "nebius"].notes[0]
+    assert "not known; counted at the price of aws" in made.volumes[0, "nebius"].notes[0]
 
 
 def test_what_is_sent_grows_with_the_traffic_and_what_is_stored_does_not(facts: Facts) -> None:

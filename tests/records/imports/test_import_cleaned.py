@@ -65,7 +65,7 @@ def test_a_counter_that_began_anew_is_counted_on() -> None:
     counts = [100.0, 200.0, 50.0, 150.0]  # the process was started again behind the second line
     run = made([{"at": float(n), "step": n, "energy_joules": count} for n, count in enumerate(counts)])
     assert values(run, "energy_joules") == [100.0, 200.0, 250.0, 350.0]
-    assert any("began anew 1 times" in note for note in run.notes)
+    assert any("restarted 1 times" in note for note in run.notes)
 
 
 def test_a_negative_counter_is_no_negative_progress() -> None:

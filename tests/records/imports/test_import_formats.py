@@ -58,7 +58,7 @@ def test_vllm_bench_serve_without_requests_has_means(tmp_path: Path) -> None:
     assert values(run, "itl_s") == [pytest.approx(plain["mean_tpot_ms"] / 1e3)]
     assert run.settings["rate"] == 2.5
     assert "concurrency" not in run.settings
-    assert any("means alone" in note for note in run.notes)
+    assert any("means only" in note for note in run.notes)
 
 
 def test_guidellm_with_its_requests() -> None:
