@@ -85,12 +85,15 @@ def test_the_search_has_the_published_layout_and_says_what_it_leaves_out() -> No
     assert min(left_out.values()) > 0
 
 
-@pytest.mark.parametrize("stack", ["fsdp-compile", "megatron-te"])
-def test_the_fastest_layout_is_as_fast_as_what_was_measured(stack: str) -> None:
-    """Whichever of the stacks that people have stands in for that of the report, which has no name.
+TOO_SLOW = "the constants of in-house come from InternEvo, PaddleNLP and Colossal-AI, and are 7 % below the report"
 
-    Not `in-house`: its constants have seen InternEvo, PaddleNLP and Colossal-AI, and are 7 % below the report.
-    """
+
+@pytest.mark.parametrize(
+    "stack",
+    ["fsdp-compile", "megatron-te", pytest.param("in-house", marks=pytest.mark.xfail(reason=TOO_SLOW, strict=True))],
+)
+def test_the_fastest_layout_is_as_fast_as_what_was_measured(stack: str) -> None:
+    """Whatever stack stands in for that of the report, which has no name."""
     one = job(LLAMA, PUBLISHED, stack=stack)
     found = fastest_layout(LLAMA, one.recipe, one.cluster, 16_384, recompute=None, micro_batch=None)
     assert found is not None

@@ -96,8 +96,8 @@ class ServeSweep(Result):
         best = max(self.running, key=lambda p: p.tokens_per_s_per_gpu)
         if self.axis == "tp":
             return (
-                f"Throughput per accelerator is highest at tp {best.value:,}: {best.tokens_per_s_per_gpu:,.0f} "
-                "tokens/s."
+                f"Throughput per accelerator is highest at tp {best.value:,}: "
+                f"{best.tokens_per_s_per_gpu:,.0f} tokens/s."
             )
         share = format_percent(at.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu)
         what = "requests in flight" if self.axis == "concurrency" else "requests per batch"

@@ -139,10 +139,8 @@ class StartSpec(Spec):
 
     storage: str | None = same(StorageSpec, "storage", section="Cold start")
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Cold start")
-    image_size: float | None = _start("--image-size", options.BYTES, (
-        "Size of the container image that is pulled at a start: "
-        "10GB."
-    ))
+    image_size: float | None = _start(
+        "--image-size", options.BYTES, "Size of the container image that is pulled at a start: 10GB.")
     image_bandwidth: float | None = _start(
         "--image-bandwidth", options.BANDWIDTH, "Rate at which the image is pulled and unpacked: 200MB/s.")
 
@@ -280,10 +278,9 @@ class TechniqueRequest(Spec):
                 "of one family reach 0.5 to 0.9 (arXiv:2211.17192, table 3)",
             )
         if self.offload_weights is not None and self.gpu_layers is not None:
-            raise OptionError("gpu_layers", (
-                "the share of offloaded layers (--offload-weights) is given as well; give one of "
-                "them"
-            ))
+            raise OptionError(
+                "gpu_layers", "the share of offloaded layers (--offload-weights) is given as well; give one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

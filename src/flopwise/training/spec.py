@@ -471,8 +471,7 @@ class TrainingSpec(Spec):
     def _zero(self) -> int:
         if self.fsdp and self.zero not in (None, 3):
             raise SpecError(
-                f"FSDP shards fully, as ZeRO 3 does, and ZeRO {self.zero} is given as well; give one of "
-                "them"
+                f"FSDP shards fully, as ZeRO 3 does, and ZeRO {self.zero} is given as well; give one of them"
             )
         return 3 if self.fsdp or (self.shard is not None and self.zero is None) else self.zero or 0
 
@@ -509,10 +508,8 @@ class RunConditionsSpec(Spec):
     failures: str | None = _run(
         "--failures", options.name("record"),
         "Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.")
-    restart: float | None = _run("--restart", options.SECONDS_OR_ZERO, (
-        "Time from a failure until the run is back at full speed: "
-        "10min."
-    ))
+    restart: float | None = _run(
+        "--restart", options.SECONDS_OR_ZERO, "Time from a failure until the run is back at full speed: 10min.")
     checkpoint_every: float | None = same(
         SharedSpec, "checkpoint_every", section="The whole run", key="checkpoints.every")
     checkpoint_bandwidth: float | None = _run(

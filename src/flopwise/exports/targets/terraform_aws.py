@@ -234,25 +234,19 @@ def _variables(pools: Sequence[NodePool], settings: ExportSettings, trains: bool
             message="Identifiers of reservations, such as cr-0a1b2c.",
         )  # fmt: skip
         yield Variable(
-            name="capacity_blocks", meaning=(
-                "Whether the reservations are Capacity Blocks for "
-                "ML."
-            ), kind="bool", default=False,
+            name="capacity_blocks", meaning="Whether the reservations are Capacity Blocks for ML.", kind="bool",
+            default=False,
         )  # fmt: skip
     if trains:
         yield Variable(
-            name="lustre_gb", meaning=(
-                "Size of an FSx for Lustre file system shared by the nodes, in GiB; 0: "
-                "none."
-            ), kind="number", default=0,
+            name="lustre_gb", kind="number", default=0,
+            meaning="Size of an FSx for Lustre file system shared by the nodes, in GiB; 0: none.",
             check="contains([0, 1200], var.lustre_gb) || var.lustre_gb % 2400 == 0",
             message="0, 1200, or a multiple of 2400.",
         )  # fmt: skip
         yield Variable(
-            name="lustre_mb_per_s_per_tib", meaning=(
-                "Throughput of the FSx for Lustre file system per TiB, in "
-                "MB/s."
-            ), kind="number", default=250,
+            name="lustre_mb_per_s_per_tib", kind="number", default=250,
+            meaning="Throughput of the FSx for Lustre file system per TiB, in MB/s.",
             check="contains([125, 250, 500, 1000], var.lustre_mb_per_s_per_tib)", message="125, 250, 500 or 1000.",
         )  # fmt: skip
     yield tags_variable()
@@ -265,8 +259,7 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
     if any(pool.has_commitment for pool in pools):
         yield (
             "a reserved price is a commitment (Savings Plan, Reserved Instance) that is bought separately; name a "
-            "capacity "
-            "reservation or Capacity Block in capacity_reservations to be sure to get the machines"
+            "capacity reservation or Capacity Block in capacity_reservations to be sure to get the machines"
         )
     if any(pool.together for pool in pools):
         yield "nodes that work together share one subnet and placement group, with EFA if their type supports it"

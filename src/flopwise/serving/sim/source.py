@@ -83,8 +83,7 @@ class Traffic(Spec):
             raise SpecError(f"give one of --trace, --rate and --users; given: {given}")
         if self.trace is not None and (self.input_tokens or self.output_tokens or self.lengths_from):
             raise SpecError(
-                "a trace file gives the lengths of requests; leave out --input, --output and "
-                "--lengths-from"
+                "a trace file gives the lengths of requests; leave out --input, --output and --lengths-from"
             )
         if self.lengths_from is not None and (self.input_tokens or self.output_tokens):
             raise SpecError("--lengths-from gives the lengths of requests; leave out --input and --output")
