@@ -94,8 +94,12 @@ def test_experts_are_a_way_of_their_own_in_mixtures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "match"), [({"tp": 2}, "leave out"), ({"recompute": "full"}, "leave out"), ({"gpus": 1}, "2 or more")]
-)
+    ("said", "match"),
+    [
+        ({"tp": 2}, "leave out"), ({"expert_tp": 1}, "leave out"), ({"recompute": "full"}, "leave out"),
+        ({"gpus": 1}, "2 or more"),
+    ],
+)  # fmt: skip
 def test_comparisons_that_cannot_be(said: dict[str, Any], match: str) -> None:
     with pytest.raises(SpecError, match=match):
         compare("Qwen2.5-1.5B", **(ASKED | said))

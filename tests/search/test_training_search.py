@@ -650,3 +650,12 @@ def test_machines_that_cannot_be_cheapest_are_left_out_of_no_best_plan() -> None
     close = [[(p.instance, p.region, p.cost_usd) for p in each.plans if p.cost_usd <= limit] for each in (every, near)]
     assert close[0] == close[1]
     assert len(close[0]) > 1
+
+
+def test_tensor_groups_that_shared_experts_do_not_divide_are_left_out() -> None:
+    """Two ranks to an expert need an even tp, and three divide no power of two."""
+    recipe = replace(recipe_with(seq_len=2048, global_batch=16), ranks_per_expert=2)
+    search = layout_search(load_model("Mixtral-8x7B"), recipe, most=8)
+    assert set(search.space.inner.tp.tolist()) == {2, 4, 8}
+    with pytest.raises(InfeasibleError, match=r"expert tp 3 divides none of the tp tried: 1, 2, 4, 8"):
+        layout_search(load_model("Mixtral-8x7B"), replace(recipe, ranks_per_expert=3), most=8)

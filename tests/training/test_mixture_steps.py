@@ -261,6 +261,8 @@ def test_whole_experts_take_their_ranks_from_tensor_groups_too() -> None:
         one_layer("megatron-te", 4096, tp=2, dp=4, ep=16)
     with pytest.raises(SpecError, match="expert tp 3 does not divide tp 8"):
         one_layer("megatron-te", 4096, ranks_per_expert=3, tp=8, dp=1)
+    with pytest.raises(SpecError, match="expert tp 4 does not divide tp 2"):
+        one_layer("megatron-te", 4096, ranks_per_expert=4, tp=2, dp=4)
 
 
 def test_tensor_groups_of_whole_experts_send_half_of_the_layer_s_messages() -> None:

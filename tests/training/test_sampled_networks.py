@@ -184,3 +184,44 @@ def test_the_document_has_the_figures(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["samples_per_s"] == pytest.approx(found["global_batch"] / found["step_s"])
     assert sum(part["seconds"] for part in found["breakdown"]) == pytest.approx(found["step_s"])
     assert found["memory"]["fits"] is found["fits"] is True
+
+
+def test_an_update_moves_the_states_that_an_optimizer_has() -> None:
+    """Bytes a parameter: 12 of weight and gradient, and each state twice; two states of 8 bits are 2.03 bytes."""
+    device = rates(FACTS.accelerator("A100-SXM-80"))
+    stream = device.read_bytes_per_s * device.value["pointwise_frac"]
+    for optimizer, each in (("sgd", 0.0), ("adamw-8bit", 2.03125), ("adafactor-momentum", 4.01), ("adamw", 8.0)):
+        found = trained("resnet50", gpu="A100-SXM-80", micro_batch=64, optimizer=optimizer).estimate
+        moved = RESNET_50 * (12 + 2 * each)
+        update_s = dict(found.breakdown)["optimizer"]
+        assert update_s == pytest.approx(moved / stream + device.value["kernel_s"], rel=0.02)
+    with pytest.raises(SpecError, match="muon"):
+        flopwise.train("resnet50", gpu="A100-SXM-80", optimizer="muon")
+
+
+def test_formats_are_refused_with_and_without_a_device() -> None:
+    for device in ({}, {"gpu": "A100-SXM-80"}):
+        with pytest.raises(SpecError, match="precision 'fp8' of convolutions; allowed: fp32, tf32"):
+            flopwise.memory("resnet50", task="train", precision="fp8", **device)
+    wide, narrow = (
+        flopwise.memory("resnet50", task="train", micro_batch=8, precision=p).items for p in ("fp32", "bf16")
+    )
+    assert dict(narrow)["activations"] < dict(wide)["activations"]
+
+
+def test_memory_notes_what_an_ambiguous_name_was_read_as() -> None:
+    notes = trained("resnet50", gpu="a100").assumptions
+    (which,) = (note for note in notes if "40" in note and "80" in note)
+    assert which in flopwise.memory("resnet50", gpu="a100", task="train").assumptions
+
+
+def test_what_does_not_fit_names_one_batch_and_narrower_products() -> None:
+    """The largest half that fits, not the next as well."""
+    found = trained("resnet50", gpu="V100-SXM2-16", micro_batch=256, precision="fp32").memory
+    assert found is not None
+    batches = [one for one in found.remedies if one.change.startswith("a batch of ")]
+    assert len(batches) == 1 < len(found.remedies)
+    assert batches[0].fits
+    (half,) = (int(word.replace(",", "")) for word in batches[0].change.split() if word.replace(",", "").isdigit())
+    twice = trained("resnet50", gpu="V100-SXM2-16", micro_batch=2 * half, precision="fp32")
+    assert twice.fits is False

@@ -49,7 +49,7 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     from flopwise.training.on_device import recipe_on
 
     data, spec, machines, source = take(options, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
-    if spec.says_layout or spec.recompute_mode() is not None:
+    if spec.says_layout or spec.expert_tp is not None or spec.recompute_mode() is not None:
         raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
     gpus = machines.num_gpus(gpus)
     if gpus < 2:

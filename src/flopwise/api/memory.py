@@ -69,12 +69,14 @@ def memory(
     machines, facts = MachineSpec(gpu=gpu), source.catalog
     resolution = None if machines.gpu is None else facts.resolve(machines.gpu)
     chip = None if resolution is None else resolution.accelerator
+    notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
         from flopwise.training.samples import network_of_samples
 
         work = network_of_samples(model, source)
         if work is not None:
-            return _of_samples(work, data, spec, chip, facts, grad_accum, machines.counted)
+            sampled = _of_samples(work, data, spec, chip, facts, grad_accum, machines.counted)
+            return replace(sampled, assumptions=(*sampled.assumptions, *notes))
     found = source.model_with_layers(model)
     if task == "train":
         if machines.num_gpus(None) > 1 and not spec.says_layout:
@@ -83,7 +85,6 @@ def memory(
     else:
         deployment = spread(deployment, found, machines, facts)
         answer = _serving(found, deployment, chip, facts, concurrency or 1, context)
-    notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
         from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
 

@@ -32,8 +32,8 @@ FUSED_PASSES: dict[str, float] = {"relu": 0.0, "add": 2.0}
 one's gradient."""
 UPDATE_PASSES, STATE_PASSES = 3.0, 2.0
 """Over fp32 parameters: weight and gradient are read and the weight is written; each state is read and written."""
-MOMENTUM = 1.0
-"""States of stochastic gradient descent with momentum, with which convolutional networks are trained."""
+MOMENTUM_BYTES = 4.0
+"""State a parameter of stochastic gradient descent with momentum, with which convolutional networks are trained."""
 ELEM_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
@@ -53,15 +53,17 @@ class Parts(NamedTuple):
         return self.convolutions_s + self.pointwise_s + self.update_s
 
 
-def usable_precision(rates: Rates, precision: str) -> str:
+def usable_precision(rates: Rates | None, precision: str) -> str:
     """`precision`, or fp32 for TF32 on a device without it, as frameworks run it; bf16 where there is no fp32, either.
+
+    `rates`: of the device; None: of one that has all formats.
 
     Source: documentation of PyTorch, TensorFlow and XLA. Assumes: TF32 is not switched off.
     Raises: SpecError: convolutions are not timed in that format.
     """
     if precision not in ELEM_BYTES:
         raise SpecError(f"precision {precision!r} of convolutions; allowed: {', '.join(ELEM_BYTES)}")
-    if precision != "tf32":
+    if precision != "tf32" or rates is None:
         return precision
     return next((known for known in ("tf32", "fp32") if known in rates.peak), "bf16")
 
@@ -88,15 +90,16 @@ def convolution_step_s(rates: Rates, layers: Sequence[ConvolutionLayer], batch: 
             passes = fused.get(operation, PASSES[operation])
             if passes:
                 moving = moving + layer.repeats * pointwise_s(rates, passes * output_bytes).seconds
-    return Parts(products, moving, update_s(rates, sum(layer.weights for layer in layers), MOMENTUM) + 0.0 * size)
+    update = update_s(rates, sum(layer.weights for layer in layers), MOMENTUM_BYTES)
+    return Parts(products, moving, update + 0.0 * size)
 
 
-def update_s(rates: Rates, parameters: Floats, states: Floats) -> Floats:
-    """Seconds in which an optimizer with so many `states` a parameter updates `parameters` of 32 bits; broadcasts.
+def update_s(rates: Rates, parameters: Floats, state_bytes: Floats) -> Floats:
+    """Seconds in which an optimizer with `state_bytes` a parameter updates `parameters` of 32 bits; broadcasts.
 
     Source: `UPDATE_PASSES`. Assumes: nothing else is read or written.
     """
-    return pointwise_s(rates, (UPDATE_PASSES + STATE_PASSES * states) * 4.0 * parameters).seconds
+    return pointwise_s(rates, (UPDATE_PASSES * 4.0 + STATE_PASSES * state_bytes) * parameters).seconds
 
 
 def _products_s(

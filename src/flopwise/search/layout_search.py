@@ -171,6 +171,9 @@ def layout_search(
     Degrees that its stack does not have are 1; what it always computes again is computed again unless `recomputes` has
     nothing of that.
     `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
+
+    Raises:
+        InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
     """
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
@@ -178,8 +181,12 @@ def layout_search(
     inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
     max_pp = max_pp if "pp" in has else 1
     if micro_batch is not None:
-        kept = inner.micro_batch == micro_batch
-        inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
+        inner = inner.take(inner.micro_batch == micro_batch)
+    if recipe.ranks_per_expert is not None:
+        tried, inner = ascending(inner.tp), inner.take(inner.tp % recipe.ranks_per_expert == 0)
+        if tried.size and not inner.tp.size:
+            degrees = ", ".join(map(str, tried))
+            raise InfeasibleError(f"expert tp {recipe.ranks_per_expert} divides none of the tp tried: {degrees}")
     space = layouts(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes,
         pipelines=Pipelines.of(recipe.stack, schedule), shard=shard, spans=recipe.expert_span(inner.tp, inner.ep),

@@ -20,7 +20,7 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, interval
 from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes
-from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Recipe
 from flopwise.training.samples import (
     DeviceRate,
@@ -364,7 +364,7 @@ def _checkpoint_demand(
     row = facts.optimizer(request.optimizer)
     if work.model is not None and work.model.stacks:
         recipe = Recipe(seq_len=1, optimizer=row, stack=facts.stack(defaults.STACKS[0]))
-        nbytes = float(checkpoint_bytes(MemoryTable(work.model, recipe)))
+        nbytes = float(checkpoint_bytes(memory_table(work.model, recipe)))
         origin = f"weights, master weights and {row.name}'s states as {recipe.stack.name} keeps them"
     else:
         states = 4.0 * row.states + row.packed_bytes

@@ -231,6 +231,8 @@ class Recipe:
             parts.append(f"frozen: {self.frozen.text}")
         if self.modules:
             parts.append(f"recompute of {', '.join(self.modules)}")
+        if self.ranks_per_expert is not None:
+            parts.append(f"expert tp {self.ranks_per_expert}")
         if self.capacity_factor is not None:
             parts.append(f"expert capacity factor {self.capacity_factor:g}")
         if self.expert_skew > 1:
@@ -267,6 +269,10 @@ class Inner:
     ep: NDArray[np.int64]
     micro_batch: NDArray[np.int64]
 
+    def take(self, kept: NDArray[np.bool_]) -> Inner:
+        """Only these combinations."""
+        return Inner(self.tp[kept], self.cp[kept], self.ep[kept], self.micro_batch[kept])
+
 
 def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
     """Ranks over which ZeRO shards: all `ranks` with the same weights, or the smaller groups of HSDP."""
@@ -280,7 +286,7 @@ def check_layout(layout: Layout, model: Model, recipe: Recipe) -> None:
         SpecError: says which degree and what would do.
     """
     seq_len, ranks, tp, ep = int(recipe.seq_len), int(layout.dp) * int(layout.cp), int(layout.tp), int(layout.ep)
-    cut = int(recipe.expert_tp(tp, ep))
+    cut = recipe.ranks_per_expert or int(recipe.expert_tp(tp, ep))
     if tp % cut:
         raise SpecError(f"expert tp {cut} does not divide tp {tp}: so many ranks of a tensor-parallel group share one")
     named = "dp x cp" if cut == tp else "tp x dp x cp" if cut == 1 else "tp x dp x cp / expert tp"

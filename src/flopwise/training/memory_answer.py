@@ -18,6 +18,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.training.alternatives import Setting, UnstatedInput, other_settings, usual_stacks
+from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
@@ -55,7 +56,7 @@ def memory_answer(
 ) -> TrainingMemoryAnswer:
     """The memory of one layout of one recipe, against `device`; `unsaid`: its inputs that nobody stated."""
     kind = "gpu" if device is None else device.kind
-    memory = step_memory(model, recipe, layout, device_kind=kind)
+    memory = step_memory(model, recipe, layout, table=memory_table(model, recipe), device_kind=kind)
     total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
     stacks = usual_stacks(layout, recipe, device, facts) if "stack" in unsaid else []
     layers = model.stacks[0].num_layers

@@ -14,7 +14,6 @@ import numpy as np
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.collectives import all_reduce_s
 from flopwise.cost.convolutions import update_s, usable_precision
-from flopwise.cost.energy import device_watts
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import num_instances
 from flopwise.cost.rates import Rates
@@ -23,6 +22,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
 from flopwise.options import OptionError, Spec, changed_options
+from flopwise.training.estimate import COMMUNICATION, step_watts
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.run import StepRun, step_among_others
 from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory, state_bytes
@@ -136,7 +136,7 @@ class SampledEstimate:
         forward_s = passes_s / TRAINING_PASSES
         parts = {"forward": forward_s, "backward": passes_s - forward_s, "recompute": 0.0, "optimizer": 0.0}
         if rate.parts and count is not None:
-            parts["optimizer"] = float(update_s(cluster.rates, count, recipe.optimizer.states))
+            parts["optimizer"] = float(update_s(cluster.rates, count, state_bytes(recipe.optimizer)))
         message_s, notes = _message_s(job, count)
         hidden_behind_s = parts["backward"] / job.micro_steps
         parts["data_parallel"] = float(
@@ -192,7 +192,7 @@ def _bound(parts: dict[str, float], seconds: dict[str, float]) -> str | None:
     """What most of the step's time goes to; None where only the whole is known."""
     if not seconds:
         return None
-    moving = seconds["pointwise"] / (seconds["pointwise"] + seconds["convolutions"])
+    moving = _moving_frac(seconds)
     busy = parts["forward"] + parts["backward"]
     shares = {
         "compute": (1.0 - moving) * busy, "memory bandwidth": moving * busy + parts["optimizer"],
@@ -202,18 +202,17 @@ def _bound(parts: dict[str, float], seconds: dict[str, float]) -> str | None:
 
 
 def _watts(job: SampledJob, parts: dict[str, float], seconds: dict[str, float]) -> float | None:
-    """Mean draw of one device over the step, in W; None where its limit is not known. Source: `device_watts`."""
+    """Mean draw of one device over the step, in W; None where its limit is not known. Source: `step_watts`."""
     if job.cluster.accelerator.tdp_w is None:
         return None
-    step_s, busy = sum(parts.values()), parts["forward"] + parts["backward"]
-    moving = seconds["pointwise"] / (seconds["pointwise"] + seconds["convolutions"]) if seconds else 0.0
-    memory_s = moving * busy + parts["optimizer"]
-    return float(
-        device_watts(
-            float(job.cluster.accelerator.figure("tdp_w")), (1.0 - moving) * busy / step_s, memory_s / step_s,
-            parts["data_parallel"] / step_s,
-        )
-    )  # fmt: skip
+    memory_s = _moving_frac(seconds) * (parts["forward"] + parts["backward"])
+    lines = dict.fromkeys(COMMUNICATION, 0.0) | parts
+    return float(step_watts(float(job.cluster.accelerator.figure("tdp_w")), lines, memory_s))
+
+
+def _moving_frac(seconds: dict[str, float]) -> float:
+    """Share of the passes in which a device moves data; 0 where only the whole is known."""
+    return seconds["pointwise"] / (seconds["pointwise"] + seconds["convolutions"]) if seconds else 0.0
 
 
 def _run(job: SampledJob, parts: dict[str, float], count: float | None, watts: float | None) -> StepRun | None:
@@ -254,9 +253,14 @@ def sampled_recipe(
     if "precision" not in changed_options(spec) and work.precision is not None:
         runs = rates is None or work.precision in rates.peak or work.precision == TF32
         precision = work.precision if runs else precision
+    optimizer = facts.optimizer(spec.optimizer)
+    if optimizer.newton_schulz_steps:
+        raise OptionError(
+            "optimizer", f"{optimizer.name} orthogonalises matrices, whose sizes {work.name} does not give"
+        )
     recipe = SampledRecipe(
-        work=work, batch=1, precision=precision if rates is None else usable_precision(rates, precision),
-        optimizer=facts.optimizer(spec.optimizer), stack=facts.stack(spec.stack or REFERENCE_STACK),
+        work=work, batch=1, precision=usable_precision(rates, precision), optimizer=optimizer,
+        stack=facts.stack(spec.stack or REFERENCE_STACK),
     )  # fmt: skip
     return recipe, work.notes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, Self
 
@@ -74,18 +74,23 @@ def sampled_memory_answer(
 
 def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -> list[Remedy]:
     """The largest smaller batch that fits, and products in 16 bits; where neither does, what saves most."""
-    batches = [recipe.batch // 2**halvings for halvings in range(1, recipe.batch.bit_length())]
-    changes = [(f"a batch of {batch:,} on each device", replace(recipe, batch=batch)) for batch in batches]
-    if ELEM_BYTES.get(recipe.precision) == PARAMETER_BYTES:
-        changes.append(("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
-    found = list[Remedy]()
-    for change, other in changes:
+
+    def tried(change: str, other: SampledRecipe) -> Iterator[Remedy]:
         memory = sampled_memory(other, kind)
         if memory is not None and memory.counts_activations:
             left = memory.total_bytes
-            found.append(Remedy(change=change, saves_bytes=total - left, total_bytes=left, fits=left <= capacity))
-    enough = sorted((one for one in found if one.fits), key=lambda one: one.saves_bytes)
-    return enough[:2] or sorted(found, key=lambda one: -one.saves_bytes)[:1]
+            yield Remedy(change=change, saves_bytes=total - left, total_bytes=left, fits=left <= capacity)
+
+    halves = [recipe.batch // 2**times for times in range(1, recipe.batch.bit_length())]
+    found = [
+        one for batch in halves for one in tried(f"a batch of {batch:,} on each device", replace(recipe, batch=batch))
+    ]
+    enough = [one for one in found if one.fits][:1]
+    if ELEM_BYTES[recipe.precision] == PARAMETER_BYTES:
+        narrow = list(tried("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
+        found += narrow
+        enough += [one for one in narrow if one.fits]
+    return enough or sorted(found, key=lambda one: -one.saves_bytes)[:1]
 
 
 def recipe_settings(recipe: SampledRecipe, micro_steps: int = 1) -> tuple[tuple[str, str], ...]:

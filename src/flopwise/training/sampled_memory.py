@@ -107,7 +107,7 @@ def sampled_memory(recipe: SampledRecipe, device_kind: str = "gpu") -> SampledMe
     count, layers = num_parameters(recipe.work), recipe.work.layers
     if count is None:
         return None
-    elem, states = ELEM_BYTES.get(recipe.precision, 2.0), state_bytes(recipe.optimizer)
+    elem, states = ELEM_BYTES[recipe.precision], state_bytes(recipe.optimizer)
     items = {WEIGHTS: PARAMETER_BYTES * count, GRADIENTS: PARAMETER_BYTES * count, STATES: states * count}
     floor = items[WEIGHTS] + items[STATES]
     if elem < PARAMETER_BYTES:
