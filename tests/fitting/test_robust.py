@@ -76,7 +76,7 @@ def test_what_one_house_has_in_common_does_not_bend_the_constants_of_all() -> No
     shared = fit(model, np.zeros(2), 20)
     assert math.exp(bent.point[0]) < 2.6
     assert math.exp(shared.point[0]) == pytest.approx(3.0, rel=0.05)
-    assert shared.errors[-1] == pytest.approx(math.log(1.5), abs=0.05)  # predictions leave it where it is
+    assert shared.errors[-1] > math.log(1.35) > bent.errors[-1]  # predictions leave it where it is
     assert shared.left_out(houses)[-1] == pytest.approx(math.log(1.5), abs=0.05)
 
 

@@ -200,7 +200,8 @@ def test_an_update_moves_the_states_that_an_optimizer_has() -> None:
 
 
 def test_formats_are_refused_with_and_without_a_device() -> None:
-    for device in ({}, {"gpu": "A100-SXM-80"}):
+    devices: tuple[dict[str, Any], ...] = ({}, {"gpu": "A100-SXM-80"})
+    for device in devices:
         with pytest.raises(SpecError, match="precision 'fp8' of convolutions; allowed: fp32, tf32"):
             flopwise.memory("resnet50", task="train", precision="fp8", **device)
     wide, narrow = (

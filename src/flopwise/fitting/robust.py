@@ -77,7 +77,7 @@ def indicators(groupings: Sequence[Sequence[str]], size: int) -> Array:
 
 
 def loss(constants: Sequence[Constant], errors: Array, weights: Array, point: Array, groups: Array) -> float:
-    """What a fit minimises; `groups`: `indicators` of figures with an error in common, which is taken out at its best."""
+    """What a fit minimises; `groups`: `indicators` of figures with an error in common, which is taken out of them."""
     pull, zero = np.full(groups.shape[1], PULL / SHARED_SPREAD**2), np.zeros(groups.shape[1])
     shared = _least(errors, groups, weights, zero, pull=pull, priors=zero, low=zero - math.inf, high=zero + math.inf)
     left = errors + groups @ shared
@@ -165,17 +165,11 @@ class Fit:
         """Where the fit ends without each group: one step from where it ended with it."""
         model, names = self.model, np.array(groups)
         kept, shared = {name: names != name for name in dict.fromkeys(groups)}, model.shared_errors()
-        return {
-            name: solve(
-                model.constants,
-                self.errors[own],
-                self.slopes[own],
-                model.weights[own],
-                self.point,
-                shared[np.ix_(own, shared[own].any(axis=0))],
-            )  # fmt: skip
-            for name, own in kept.items()
-        }
+        points = {}
+        for name, own in kept.items():
+            errors, slopes, common = self.errors[own], self.slopes[own], shared[np.ix_(own, shared[own].any(axis=0))]
+            points[name] = solve(model.constants, errors, slopes, model.weights[own], self.point, common)
+        return points
 
 
 def fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import lru_cache
 
@@ -382,7 +383,7 @@ def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float
     return float(step_watts(float(job.cluster.accelerator.figure("tdp_w")), dict(parts), memory_s))
 
 
-def step_watts(tdp_w: float, parts: dict[str, Floats], memory_s: Floats) -> Floats:
+def step_watts(tdp_w: float, parts: Mapping[str, Floats], memory_s: Floats) -> Floats:
     """Mean draw of one device over a step of these lines, `memory_s` of it in memory-bound kernels, in W; broadcasts.
 
     Source and assumptions: `device_watts`.

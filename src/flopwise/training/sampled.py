@@ -206,7 +206,7 @@ def _watts(job: SampledJob, parts: dict[str, float], seconds: dict[str, float]) 
     if job.cluster.accelerator.tdp_w is None:
         return None
     memory_s = _moving_frac(seconds) * (parts["forward"] + parts["backward"])
-    lines = dict.fromkeys(COMMUNICATION, 0.0) | parts
+    lines = {**dict.fromkeys(COMMUNICATION, 0.0), **parts}
     return float(step_watts(float(job.cluster.accelerator.figure("tdp_w")), lines, memory_s))
 
 
