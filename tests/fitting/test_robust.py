@@ -72,9 +72,9 @@ def test_a_source_with_many_rows_does_not_decide_alone() -> None:
 
 def test_the_most_cautious_choice_that_is_worse_by_chance_alone_by_hand() -> None:
     """Against the best, of losses 1, 1, 1, 1: 0, 0, 0, 0.4 more are 0.4 +- 0.4, as chance has it; 0.1 each are not."""
-    best = np.ones(4)
-    names = list("abcd")
-    assert least_within_chance([best + 0.1, best + [0, 0, 0, 0.4], best], names) == 1
-    assert least_within_chance([best + 0.1, best + [0, 0, 0.4, 0.4], best], names) == 2, "0.8 +- 0.46"
+    best, names = np.ones(4), list("abcd")
+    one, two = best + np.array([0, 0, 0, 0.4]), best + np.array([0, 0, 0.4, 0.4])
+    assert least_within_chance([best + 0.1, one, best], names) == 1
+    assert least_within_chance([best + 0.1, two, best], names) == 2, "0.8 +- 0.46"
     assert least_within_chance([best, best + 0.1], names) == 0
-    assert least_within_chance([best + [0, 0, 0.4, 0.4], best], list("aabb")) == 0, "one group's: 0.8 +- 0.8"
+    assert least_within_chance([two, best], list("aabb")) == 0, "one group's: 0.8 +- 0.8"

@@ -284,7 +284,7 @@ def _notes(given: Measurements, fits: Sequence[Refit], skipped: Counter[str]) ->
     notes = [note for one in given.probed for note in one.notes]
     if fits and not any(one.values for one in fits):
         notes.append(
-            "no constant was moved: none predicts rows that it has not seen closer, beyond chance, than the one that holds"
+            "no constant was moved: beyond chance, none predicts rows that it has not seen closer than what holds"
         )
     elif any(one.unseen is None for one in fits):
         notes.append("too few rows to leave some out: how well unseen cases are predicted is not known")

@@ -35,7 +35,7 @@ FARTHEST = 100.0
 STEPS_BACK = (1.0, 0.7, 0.5, 0.3, 0.1)
 """Of the way to the fitted values, tried in turn until no kind of measurement is worse than before."""
 FIRMNESS = (1, 4, 16, 64)
-"""How firmly constants may be held where they were, in multiples of `PULL`; not to move them at all is one choice more."""
+"""How firmly constants may be held where they were, in multiples of `PULL`; not to move them is one more choice."""
 PARTS = 20
 """Parts of rows that name no model; one is left out at a time."""
 GROUPS_LEAST = 4
@@ -283,7 +283,7 @@ def _kept_where_no_better(model: RowModel, start: Array, point: Array) -> Array:
 def _supported(
     loosest: Fit, figures: Sequence[MeasuredFigure], before: Array
 ) -> tuple[Fit | None, Array | None, str]:  # fmt: skip
-    """The fit that holds constants firmest of those that predict figures left out as closely as the best, but by chance.
+    """The fit that holds constants firmest and predicts figures left out as closely as the best one, but by chance.
 
     None where not to move them does; with the errors of figures left out, and what was left out: every model, or every
     row where there are few models. With too few of both nothing can be left out, and the loosest fit is all there is.
