@@ -1,7 +1,7 @@
 """What `flopwise watch --once --json` takes as a process; target 0.5 s.
 
-`python benchmarks/watch_speed.py [--prometheus URL] [--plan PLAN.json]`: from a recorded run of an hour, made here, and
-from a server where one is given. Best and median of several processes.
+`python benchmarks/watch_speed.py [--prometheus URL] [--plan PLAN.json]`: from recorded runs of one hour and of seven,
+made here, and from a server where one is given. Best and median of several processes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,33 @@ from flopwise.records.store import open_store
 ROOT = Path(__file__).parent.parent
 TARGET_S = 0.5
 TIMES = 9
+HOURS = (1, 7)
+"""Of the runs that are recorded."""
 
 
 def rows(more: Sequence[Sequence[str]] = ()) -> list[tuple[str, float, float]]:
     """(what, best seconds, median seconds) of each source."""
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "runs.db"
-        _record(store)
-        cases = [("recorded run", "--run", "bench", "--store", str(store)), *(tuple(one) for one in more)]
+        for hours in HOURS:
+            _record(store, hours)
+        runs = [(f"recorded run, {hours} h", "--run", f"bench-{hours}", "--store", str(store)) for hours in HOURS]
+        cases = [*runs, *(tuple(one) for one in more)]
         return [(case[0], *_times(case[1:])) for case in cases]
 
 
-def _record(path: Path) -> None:
-    """An hour of a run on 8 devices, a sample of each metric every 10 s."""
-    now = time.time()
+def _record(path: Path, hours: int) -> None:
+    """A run on 8 devices, a sample of each metric every 10 s."""
+    now, seconds = time.time(), 3600 * hours
     run = Run(
-        run_id="0" * 32, name="bench", task="pretrain", started_at_s=now - 3600, ended_at_s=now, status="finished"
-    )
+        run_id=f"{hours:032}", name=f"bench-{hours}", task="pretrain", started_at_s=now - seconds, ended_at_s=now,
+        status="finished",
+    )  # fmt: skip
     store = open_store(path)
     store.add_run(run)
     samples = [
-        Sample(metric, now - 3600 + 10 * n, 0.5, n, device)
-        for n in range(360)
+        Sample(metric, now - seconds + 10 * n, 0.5, n, device)
+        for n in range(seconds // 10)
         for metric, device in [("step_s", ""), ("tokens_per_s", ""), ("mfu_frac", ""),
                                *(("utilization_frac", str(i)) for i in range(8))]
     ]  # fmt: skip

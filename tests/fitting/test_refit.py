@@ -82,6 +82,23 @@ def test_what_is_right_stays(facts: Facts) -> None:
     assert np.abs(found.unseen).max() < 1e-9
 
 
+@pytest.mark.parametrize("noise", [0.1, 0.2])
+def test_noise_is_not_learned(facts: Facts, noise: float) -> None:
+    """Runs that scatter about what is known: any constant that follows them predicts the next one worse."""
+    found = fitted(facts, cpu_rows(facts, {}, count=14, noise=noise))
+    assert found.values == {}
+    assert found.groups == "model"
+    assert found.unseen is not None
+    assert found.unseen.tolist() == found.before.tolist()
+
+
+def test_what_runs_agree_on_is_learned_in_spite_of_noise(facts: Facts) -> None:
+    found = fitted(facts, cpu_rows(facts, {"matmul_frac.bf16": 0.6}, count=14, noise=0.1))
+    assert {c.name: v for c, v in found.values.items()}["matmul_frac.bf16"] == pytest.approx(0.6, rel=0.25)
+    assert found.unseen is not None
+    assert np.median(np.abs(found.unseen)) < 0.6 * np.median(np.abs(found.before))
+
+
 def test_a_band_of_errors_left_out_by_hand() -> None:
     assert own_band(np.array([0.1, -0.2, 0.05])) is None  # 0.8 x 4 rounds up to more than 3 of them
     assert own_band(np.array([0.1, -0.2, 0.05, 0.3])) == pytest.approx(math.exp(0.3))  # the 4th of 4
@@ -160,7 +177,7 @@ def test_with_few_rows_the_wide_interval_stays(facts: Facts, tmp_path: Path) -> 
     done = made(facts, tmp_path, 3)
     assert done.profile.errors[0].interval is None
     assert "intervals.json" not in done.files
-    assert any("too few rows" in note or "none was moved" in note for note in done.profile.notes)
+    assert any("too few rows" in note or "no constant was moved" in note for note in done.profile.notes)
 
 
 def test_a_profile_on_another_has_the_devices_of_both(facts: Facts) -> None:

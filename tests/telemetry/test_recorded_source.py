@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,27 @@ def test_watching_a_recorded_run_loads_no_arrays_and_no_other_database(tmp_path:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.stderr.splitlines()[-1:] == ["set()"], ended.stderr
+
+
+def test_one_look_at_a_run_that_is_over_says_what_all_of_its_readings_say(tmp_path: Path) -> None:
+    """Three hours, busy, in which no token is made for half an hour twice: each time an alert fires and clears."""
+    store, start = open_store(tmp_path / "runs.db"), time.time() - 10_800.0
+    run = Run(run_id=secrets.token_hex(16), name="over", task="pretrain", started_at_s=start)
+    store.add_run(run)
+    stuck = {*range(20, 50), *range(90, 120)}
+    store.append(run.run_id, [
+        sample
+        for n in range(180)
+        for sample in (
+            Sample("tokens_per_s", start + 60 * n, 0.0 if n in stuck else 100.0),
+            Sample("utilization_frac", start + 60 * n, 0.95, device="0"),
+        )
+    ])  # fmt: skip
+    store.set_status(run.run_id, "finished", start + 10_800.0)
+    spec = WatchSpec(run="over", store=str(tmp_path / "runs.db"))
+    *earlier, last = Watcher.of(spec, None).looks()
+    look = Watcher.of(spec, None).look()
+    assert {c.limit.name for c in look.changes} == {"BusyWithoutProgress"}
+    assert [c.firing for c in look.changes] == [True, False] * 2
+    assert look.changes == tuple(change for status in (*earlier, last) for change in status.changes)
+    assert replace(look, changes=last.changes) == last

@@ -283,7 +283,9 @@ def own_coverage(unseen: Array, groups: NDArray[np.str_]) -> float | None:
 def _notes(given: Measurements, fits: Sequence[Refit], skipped: Counter[str]) -> list[str]:
     notes = [note for one in given.probed for note in one.notes]
     if fits and not any(one.values for one in fits):
-        notes.append("no constant that these rows can decide is better than the one that holds: none was moved")
+        notes.append(
+            "no constant was moved: beyond chance, none predicts rows that it has not seen closer than what holds"
+        )
     elif any(one.unseen is None for one in fits):
         notes.append("too few rows to leave some out: how well unseen cases are predicted is not known")
     if skipped:

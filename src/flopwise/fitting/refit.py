@@ -1,7 +1,7 @@
 """Constants of devices refitted to a user's own measurements: the few that these can decide, near what was known.
 
 Every candidate is a parameter of the calibration, in the scope of the family of a device that was measured. It moves
-where the rows say more of it than is known beforehand, and stays where moving it helps nothing.
+where the rows say more of it than is known beforehand, and only as far as predicts rows that are left out closer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.fitting import kernels
 from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import MeasuredRow
-from flopwise.fitting.robust import PULL, Fit, FitModel, fit
+from flopwise.fitting.robust import PULL, Fit, FitModel, fit, least_within_chance, robust_losses, solve
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
 
@@ -34,6 +34,8 @@ FARTHEST = 100.0
 """A constant goes no further down than to this part of what it was."""
 STEPS_BACK = (1.0, 0.7, 0.5, 0.3, 0.1)
 """Of the way to the fitted values, tried in turn until no kind of measurement is worse than before."""
+FIRMNESS = (1, 4, 16, 64)
+"""How firmly constants may be held where they were, in multiples of `PULL`; not to move them is one more choice."""
 PARTS = 20
 """Parts of rows that name no model; one is left out at a time."""
 GROUPS_LEAST = 4
@@ -234,7 +236,10 @@ def _refit(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | N
     model = RowModel(figures, facts, free)
     start = np.log([c.prior for c in free])
     turns = itertools.count(1)
-    found = fit(model, start, ROUNDS, tell=lambda _: None if advance is None else advance(next(turns), ROUNDS))
+    loosest = fit(model, start, ROUNDS, tell=lambda _: None if advance is None else advance(next(turns), ROUNDS))
+    found, unseen, left_out = _supported(loosest, figures, before)
+    if found is None:
+        return Refit(figures, {}, {}, before, before, before, left_out)
     point = _kept_where_no_better(model, start, _never_worse(model, start, found.point, before))
     moved = np.abs(point - start) > 1e-4
     if not moved.any():
@@ -242,7 +247,7 @@ def _refit(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | N
     touched = (np.abs(found.slopes) > 1e-3).sum(axis=0)
     values = {c: float(math.exp(p)) for c, p, did in zip(free, point, moved, strict=True) if did}
     rows = {c: int(n) for c, n, did in zip(free, touched, moved, strict=True) if did}
-    return Refit(figures, values, rows, before, model.errors(point), *_left_out(found, figures))
+    return Refit(figures, values, rows, before, model.errors(point), unseen, left_out)
 
 
 def no_worse(kinds: Sequence[str], errors: Array, than: Array) -> bool:
@@ -275,15 +280,32 @@ def _kept_where_no_better(model: RowModel, start: Array, point: Array) -> Array:
     return point
 
 
-def _left_out(found: Fit, figures: Sequence[MeasuredFigure]) -> tuple[Array | None, str]:
-    """Errors of every model left out, of every row where there are few models; None with too few of both."""
-    models = [f.group for f in figures]
-    if len(set(models)) >= GROUPS_LEAST:
-        return found.left_out(models), "model"
-    rows = [str(id(f.row)) for f in figures]
-    if len(set(rows)) >= GROUPS_LEAST:
-        return found.left_out(rows), "row"
-    return None, ""
+def _supported(
+    loosest: Fit, figures: Sequence[MeasuredFigure], before: Array
+) -> tuple[Fit | None, Array | None, str]:  # fmt: skip
+    """The fit that holds constants firmest and predicts figures left out as closely as the best one, but by chance.
+
+    None where not to move them does; with the errors of figures left out, and what was left out: every model, or every
+    row where there are few models. With too few of both nothing can be left out, and the loosest fit is all there is.
+    """
+    groups = [f.group for f in figures], [str(id(f.row)) for f in figures]
+    for names, what in zip(groups, ("model", "row"), strict=True):
+        if len(set(names)) >= GROUPS_LEAST:
+            fits = [_firmer(loosest, firmness) for firmness in reversed(FIRMNESS)]
+            unseen = [before, *(one.left_out(names) for one in fits)]
+            chosen = least_within_chance([robust_losses(errors) for errors in unseen], names)
+            return (None, *fits)[chosen], unseen[chosen], what
+    return loosest, None, ""
+
+
+def _firmer(found: Fit, firmness: float) -> Fit:
+    """The fit with priors that hold so many times as firmly: one step from where it ended."""
+    model = found.model
+    assert isinstance(model, RowModel)
+    constants = [replace(c, spread=c.spread / math.sqrt(firmness)) for c in model.constants]
+    firm = RowModel(model.figures, model.facts, constants)
+    point = solve(constants, found.errors, found.slopes, firm.weights, found.point)
+    return Fit(firm, point, found.slopes, firm.errors(point))
 
 
 def _independent(figures: Sequence[MeasuredFigure], facts: Facts) -> list[list[MeasuredFigure]]:

@@ -80,10 +80,14 @@ def loss(constants: Sequence[Constant], errors: Array, weights: Array, point: Ar
     """What a fit minimises; `groups`: `indicators` of figures with an error in common, which is taken out of them."""
     pull, zero = np.full(groups.shape[1], PULL / SHARED_SPREAD**2), np.zeros(groups.shape[1])
     shared = _least(errors, groups, weights, zero, pull=pull, priors=zero, low=zero - math.inf, high=zero + math.inf)
-    left = errors + groups @ shared
-    robust = 2 * ELBOW**2 * (np.sqrt(1 + (left / ELBOW) ** 2) - 1)
     drawn = (_pull(constants) * (point - _priors(constants)) ** 2).sum() + (pull * shared**2).sum()
-    return float((weights * robust).sum() + drawn)
+    return float((weights * robust_losses(errors + groups @ shared)).sum() + drawn)
+
+
+def robust_losses(errors: Array) -> Array:
+    """What each error counts: its square, and from `ELBOW` on its size (pseudo-Huber)."""
+    losses: Array = 2 * ELBOW**2 * (np.sqrt(1 + (errors / ELBOW) ** 2) - 1)
+    return losses
 
 
 def _priors(constants: Sequence[Constant]) -> Array:
@@ -192,6 +196,21 @@ def fit(
         if before - after < least_gain * before:
             break
     return Fit(model, point, slopes, model.errors(point))
+
+
+def least_within_chance(losses: Sequence[Array], groups: Sequence[str]) -> int:
+    """Number of the first of some choices, the most cautious first, of which none is better by more than chance.
+
+    `losses`: of every figure under each choice that has not seen its group. Chance: the standard error of the
+    difference to the best choice's, by groups.
+
+    Source: the one-standard-error rule (Breiman et al. 1984, section 3.4.3; Hastie et al. 2009, section 7.10).
+    """
+    names = np.array(groups)
+    by_group = np.array([[own[names == name].sum() for name in dict.fromkeys(groups)] for own in losses])
+    worse = by_group - by_group[by_group.sum(axis=1).argmin()]
+    chance = worse.std(axis=1, ddof=1) * math.sqrt(worse.shape[1])
+    return int(np.argmax(worse.sum(axis=1) <= chance))
 
 
 def error_text(errors: Array) -> str:

@@ -204,7 +204,7 @@ class Store:
             )
             query = query.where(own).group_by(bucket).order_by(bucket)
         with self._database.connection() as connection:
-            return [tuple(row) for row in connection.execute(query)]
+            return [*map(tuple, connection.execute(query).all())]
 
     def events(self, run_id: str) -> list[Event]:
         """The events of a run, in the order in which they were written."""

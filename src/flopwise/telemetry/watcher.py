@@ -205,13 +205,21 @@ class Watcher:
         return self._spec.interval
 
     def look(self) -> WatchStatus:
-        """Take all readings that are there.
+        """The last status with all readings that are there; `changes`: what fired and cleared with any of them.
 
         Raises:
-            SpecError: the source never answered.
+            SpecError: the source never answered, or has nothing that is known.
         """
-        *_, status = self.looks()
-        return status
+        readings, lost = self._read()
+        if not readings:
+            return self._quiet_status(lost)
+        changes = list[AlertChange]()
+        for place, reading in enumerate(readings, start=1):
+            if self._add(reading):
+                changes += self._step()
+                if readings[-1].at_s - reading.at_s <= BACKFILL_S:  # as far back as a source that goes on is read
+                    self._diagnosis(renew=place == len(readings))
+        return self._status(changes, "", renew=False)
 
     def looks(self) -> Iterator[WatchStatus]:
         """A status for each reading that is there, at least one.
@@ -219,15 +227,7 @@ class Watcher:
         Raises:
             SpecError: the source never answered, or has nothing that is known.
         """
-        try:
-            readings = self._source.readings()
-            lost = ""
-        except SourceLostError as error:
-            readings, lost = [], str(error)
-        if readings:
-            self._answered_s = self._now()
-        elif self._answered_s is None or not self._history.readings:
-            raise SpecError(lost or f"{self._source.title}: {NOTHING}")
+        readings, lost = self._read()
         if not readings:
             yield self._quiet_status(lost)
         for place, reading in enumerate(readings, start=1):
@@ -235,21 +235,53 @@ class Watcher:
 
     def take(self, reading: WatchReading, *, last: bool = True) -> Iterator[WatchStatus]:
         """The status with one more reading; between many the diagnosis is not renewed each time, but at the `last`."""
+        if self._add(reading):
+            yield self._status(self._step(), "", renew=last)
+
+    def _read(self) -> tuple[Sequence[WatchReading], str]:
+        """The readings that are there, and why there are none."""
+        try:
+            readings, lost = self._source.readings(), ""
+        except SourceLostError as error:
+            readings, lost = [], str(error)
+        if readings:
+            self._answered_s = self._now()
+        elif self._answered_s is None or not self._history.readings:
+            raise SpecError(lost or f"{self._source.title}: {NOTHING}")
+        return readings, lost
+
+    def _add(self, reading: WatchReading) -> bool:
+        """Take a reading; False where it is passed over."""
         if not self._history.add(self._with_limits(reading)):
-            return
+            return False
         self._count += 1
         if self._started_at_s is None:
             self._started_at_s = reading.at_s
-        yield self._status(self._alarms.step(self._look()), "", renew=last)
+        return True
+
+    def _step(self) -> list[AlertChange]:
+        """What fires and clears with the latest reading; the budget's command runs, and the webhook is told."""
+        return self._react(self._alarms.step(self._look()))
+
+    def _react(self, changes: list[AlertChange]) -> list[AlertChange]:
+        if self._command is not None:
+            if any(change.limit.name in BUDGETS for change in self._alarms.active()):
+                self._command.run()
+            self._command.check()
+        for change in changes:
+            if self._webhook is not None:
+                self._webhook.post({"source": self._source.title, "title": self._expected.title}
+                                   | alert_document(change))  # fmt: skip
+        return changes
 
     def _quiet_status(self, lost: str) -> WatchStatus:
         """The status where nothing new was read: of a job that goes on, time and cost do too."""
         if not self.live:
-            return self._status((), "")
+            return self._status(self._react([]), "")
         now, quiet_s = self._now(), self._now() - (self._answered_s or 0.0)
         if not lost and quiet_s > QUIET_S:
             lost = "there are no new readings"
-        changes = self._alarms.step(self._look(now, max(0.0, quiet_s) if lost else 0.0))
+        changes = self._react(self._alarms.step(self._look(now, max(0.0, quiet_s) if lost else 0.0)))
         return self._status(changes, lost, clock_s=now)
 
     def _with_limits(self, reading: WatchReading) -> WatchReading:
@@ -287,14 +319,6 @@ class Watcher:
         self, changes: Sequence[AlertChange], lost: str, *, clock_s: float | None = None, renew: bool = True
     ) -> WatchStatus:
         """`clock_s`: now, where the latest reading is an older one."""
-        if self._command is not None:
-            if any(change.limit.name in BUDGETS for change in self._alarms.active()):
-                self._command.run()
-            self._command.check()
-        for change in changes:
-            if self._webhook is not None:
-                self._webhook.post({"source": self._source.title, "title": self._expected.title}
-                                   | alert_document(change))  # fmt: skip
         said, self._said[:] = tuple(self._said), []
         return WatchStatus(
             source=self._source.title, at_s=self._history.latest.at_s if clock_s is None else clock_s,

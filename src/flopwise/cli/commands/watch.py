@@ -21,7 +21,6 @@ from flopwise.units import format_percent, format_seconds, format_usd
 if TYPE_CHECKING:
     from flopwise.telemetry.diagnosis import BoundRule
     from flopwise.telemetry.exposition import MetricsPage
-    from flopwise.telemetry.limits import AlertChange
     from flopwise.telemetry.watcher import Watcher, WatchStatus
 
 MOST_DEVICES = 32
@@ -88,24 +87,15 @@ def _rule_table(rules: Sequence[BoundRule], paper: Screen) -> str:
 
 def _look(watcher: Watcher) -> bool:
     """Show the last status; whether an alert fires, or of a run that is over: whether one ever did."""
-    changes: list[AlertChange] = []
-    status = None
-    for status in watcher.looks():
-        changes += status.changes
-    assert status is not None
-    ended = not watcher.live
+    status = watcher.look()
+    ended, changes = not watcher.live, status.changes
 
     def text(one: WatchStatus, paper: Screen) -> Iterator[str]:
         yield from blocks(one, paper)
         if ended and changes:
             yield bullets("Alerts while it ran:", [_line(change) for change in changes])
 
-    def document(one: WatchStatus) -> dict[str, Any]:
-        from flopwise.telemetry.watcher import alert_document
-
-        return one.document() | {"changes": [alert_document(change) for change in changes]}
-
-    options.answer(status, text, document)
+    options.answer(status, text, lambda one: one.document())
     return bool(status.firing) or (ended and any(change.firing for change in changes))
 
 
