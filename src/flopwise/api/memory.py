@@ -109,10 +109,10 @@ def _of_samples(
     """
     from flopwise.cost.rates import rates
     from flopwise.errors import MissingFactError
-    from flopwise.training.sampled import refuse_options_of_tokens, sampled_recipe, usual_batch
+    from flopwise.training.sampled import check_sampled_options, sampled_recipe, usual_batch
     from flopwise.training.sampled_answer import recipe_settings, sampled_memory_answer
 
-    refuse_options_of_tokens(work, data, spec)
+    check_sampled_options(work, data, spec)
     recipe, notes = sampled_recipe(work, spec, facts, None if chip is None else rates(chip))
     if spec.dp not in (None, counted or spec.dp):
         raise OptionError("dp", f"{spec.dp}; {work.name} has a replica on each of the {counted:,} devices")

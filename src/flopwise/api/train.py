@@ -115,10 +115,10 @@ def _sampled_answer(
     work = network_of_samples(model, source)
     if work is None:
         return None
-    from flopwise.training.sampled import SampledJob, refuse_options_of_tokens
+    from flopwise.training.sampled import SampledJob, check_sampled_options
     from flopwise.training.sampled_answer import SampledTrainAnswer
 
-    refuse_options_of_tokens(work, data, spec, reads)
+    check_sampled_options(work, data, spec, reads)
     job, notes = SampledJob.of(work, data, spec, machines, run, source.catalog, gpus)
     return SampledTrainAnswer.of(job, source.catalog, notes, data.epochs)
 

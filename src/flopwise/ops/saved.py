@@ -30,7 +30,7 @@ from flopwise.facts.architecture import (
 from flopwise.ops.habits import Habit
 from flopwise.ops.shapes import Shape, Split, Trainable, local_heads, local_units, rows
 from flopwise.ops.types import Floats, Ints, ceil_div
-from flopwise.ops.work import brought_share, expert_dims, inner_tp, linear_dims, present_keys
+from flopwise.ops.work import expert_dims, expert_token_share, inner_tp, linear_dims, present_keys
 from flopwise.values import dataclass
 
 Implementation = Literal["eager", "sdpa", "fused"]
@@ -164,7 +164,7 @@ def _linear(t: Trace, item: Linear) -> None:
 def _experts(t: Trace, item: Experts) -> None:
     s, x = t.setting, t.source(item.reads)
     _, k, n = expert_dims(item, s.split)
-    m = rows("tokens", s.shape, s.split) * brought_share(s.split) * item.top_k * s.split.expert_load
+    m = rows("tokens", s.shape, s.split) * expert_token_share(s.split) * item.top_k * s.split.expert_load
     trained = t.trains_weights
     if trained and item.shard == "column":
         t.note(f"{item.name}/permuted", m * k * s.elem_bytes)
@@ -237,7 +237,7 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
     cut = inside(item.dim, item.stream, s) if item.shard else outside(item.dim, item.stream, s)
     if item.per_expert:  # routed copies are whole rows, whatever sequence parallelism does outside
         columns = local_units(item.dim, inner_tp(s.split)) if item.shard else item.dim
-        copies = item.per_expert * rows("tokens", s.shape, s.split) * brought_share(s.split)
+        copies = item.per_expert * rows("tokens", s.shape, s.split) * expert_token_share(s.split)
         cut = copies * columns * s.split.expert_load
     size, grad = cut * s.elem_bytes, x.grad
     if item.kind == "residual":

@@ -133,7 +133,7 @@ def single_table(job: TrainJob, like: StepTable | None = None) -> StepTable:
 
 @lru_cache(maxsize=KEPT_TABLES)
 def _kept_table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout) -> StepTable:
-    """The table of one layout: its network, its levers and the next question of a person ask for it again."""
+    """The step table of one layout, kept: links, levers and further questions about it read the same table."""
     return _table(model, recipe, cluster, layout, None)
 
 

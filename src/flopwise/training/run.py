@@ -159,10 +159,10 @@ def validation_batch_s(parts: Mapping[str, float]) -> float:
 
 def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
     """What the run adds to the step whose lines are `parts`."""
-    return step_among_others(parts, float(job.recipe.global_batch) / int(job.layout.num_gpus), job.conditions)
+    return step_in_run_of(parts, float(job.recipe.global_batch) / int(job.layout.num_gpus), job.conditions)
 
 
-def step_among_others(parts: Mapping[str, float], samples_per_gpu: float, conditions: Conditions) -> StepInRun:
+def step_in_run_of(parts: Mapping[str, float], samples_per_gpu: float, conditions: Conditions) -> StepInRun:
     """What a run under `conditions` adds to a step of so many samples on each device."""
     rate, every = conditions.loader_samples_per_s, conditions.validate_every
     forward_s = validation_batch_s(parts)

@@ -24,7 +24,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.options import OptionError, Spec, changed_options
 from flopwise.training.estimate import COMMUNICATION, step_watts
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
-from flopwise.training.run import StepRun, step_among_others
+from flopwise.training.run import StepRun, step_in_run_of
 from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory, state_bytes
 from flopwise.training.samples import (
     REFERENCE_STACK,
@@ -36,8 +36,8 @@ from flopwise.training.samples import (
     num_parameters,
     rate_band,
 )
-from flopwise.training.start import before_steps_s
-from flopwise.training.step import shown_message_s
+from flopwise.training.start import staging_s
+from flopwise.training.step import exposed_message_s
 from flopwise.training.stragglers import STRAGGLERS, waiting_frac
 from flopwise.values import dataclass
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 TF32 = "tf32"
 """What runs in other formats where a device lacks it: `usable_precision`."""
-SAID_OF_SAMPLES = {"samples", "epochs", "global_batch", "micro_batch", "dp", "precision", "optimizer", "stack"}
+SAMPLED_OPTIONS = {"samples", "epochs", "global_batch", "micro_batch", "dp", "precision", "optimizer", "stack"}
 """What can be said of training a network without layers of tokens, beside its machines and its run."""
 BUCKET_BYTES = 25 * 2**20
 """Of gradients that are sent together: `bucket_cap_mb` of PyTorch's DistributedDataParallel."""
@@ -140,7 +140,7 @@ class SampledEstimate:
         message_s, notes = _message_s(job, count)
         hidden_behind_s = parts["backward"] / job.micro_steps
         parts["data_parallel"] = float(
-            shown_message_s(
+            exposed_message_s(
                 message_s, hidden_behind_s, hide=recipe.stack.dp_overlap, first=1.0 / _buckets(count or 0.0),
                 contention=cluster.rates.value["train_contention"],
             )
@@ -224,18 +224,18 @@ def _run(job: SampledJob, parts: dict[str, float], count: float | None, watts: f
         said = f"a run of {job.samples:,.0f} samples is shorter than the {job.global_batch:,} of one step"
         raise SpecError(f"{said}; give a smaller global batch")
     nbytes = (count or 0.0) * (PARAMETER_BYTES + state_bytes(job.recipe.optimizer))
-    one = step_among_others(parts, float(job.samples_per_gpu), job.conditions)
+    one = step_in_run_of(parts, float(job.samples_per_gpu), job.conditions)
     return StepRun.of_steps(steps, one, nbytes, job.cluster, job.num_gpus, job.conditions, watts)
 
 
-def refuse_options_of_tokens(work: SampledWorkload, *specs: Spec) -> None:
+def check_sampled_options(work: SampledWorkload, *specs: Spec) -> None:
     """Refuse what is said of a network without layers of tokens and means nothing to it.
 
     Raises:
         SpecError: names it.
     """
     said = {name for spec in specs for name in changed_options(spec)}
-    if wrong := sorted(said - SAID_OF_SAMPLES):
+    if wrong := sorted(said - SAMPLED_OPTIONS):
         names = ", ".join(name.replace("_", " ") for name in wrong)
         more = "; what storage it needs `flopwise io` says" if {"storage", "storage_bandwidth"} & said else ""
         raise SpecError(f"{names}: of models with layers of tokens; {work.name} is trained by whole samples{more}")
@@ -306,6 +306,6 @@ def _with_start(conditions: Conditions, job: SampledJob, samples: float, facts: 
         work.record_bytes or work.sample_bytes,
     )
     layers = len(work.layers or ())
-    start_s = before_steps_s(job.recipe.stack.name, layers, samples * nbytes, machines, facts)
+    start_s = staging_s(job.recipe.stack.name, layers, samples * nbytes, machines, facts)
     terms = None if offer is None else facts.terms_of(offer.provider, offer.instance)
     return replace(conditions, start_s=float(start_s), terms=terms)

@@ -51,7 +51,7 @@ def training_start_s(
     Assumes: nothing is compiled or cached before; each instance brings its share of the data from an object store and
     all of the weights, at that store's rate whatever its own network; what is not in the table takes no time.
     """
-    staged: Floats = before_steps_s(
+    staged: Floats = staging_s(
         stack, model.stacks[0].num_layers, corpus(model.vocab, tokens).ids_bytes, instances, facts
     )
     if pretrained:
@@ -59,7 +59,7 @@ def training_start_s(
     return staged
 
 
-def before_steps_s(stack: str, layers: int, data_bytes: float, instances: Floats, facts: Facts) -> Floats:
+def staging_s(stack: str, layers: int, data_bytes: float, instances: Floats, facts: Facts) -> Floats:
     """Seconds from a machine that is paid to the first step with software `stack`, weights apart; of `instances`.
 
     Source: data/run_start.csv. Assumes: as `training_start_s`.
