@@ -20,6 +20,8 @@ class Result:
     __slots__ = ()
     table: ClassVar[str] = ""
     """The key of the document that holds the rows of the main table; none: its plain figures are the rows."""
+    explained: ClassVar[bool] = True
+    """Whether `explain` can show where its figures come from."""
 
     if TYPE_CHECKING:
 

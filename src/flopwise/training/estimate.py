@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import lru_cache
 
@@ -25,7 +26,7 @@ from flopwise.training.layout import Inner, Layout, Recipe, check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import check_routing
-from flopwise.training.run import RunEstimate
+from flopwise.training.run import StepRun, job_run
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
@@ -58,7 +59,7 @@ class TrainEstimate:
     hfu_frac: float  # recomputed operations included, causal attention
     bound: str
     memory: Memory
-    run: RunEstimate | None
+    run: StepRun | None
     band: ErrorBand
     table: StepTable = field(repr=False, compare=False)  # what the step was summed from
     unstated: tuple[UnstatedInput, ...] = ()  # inputs that are assumed, and how much each widens the interval
@@ -193,7 +194,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
         high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper / band.low + read_s, mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
-        run=None if job.tokens is None else RunEstimate.of(job, parts, watts), band=band,
+        run=job_run(job, parts, watts), band=band,
         table=table, dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
     )  # fmt: skip
 
@@ -382,7 +383,7 @@ def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float
     return float(step_watts(float(job.cluster.accelerator.figure("tdp_w")), dict(parts), memory_s))
 
 
-def step_watts(tdp_w: float, parts: dict[str, Floats], memory_s: Floats) -> Floats:
+def step_watts(tdp_w: float, parts: Mapping[str, Floats], memory_s: Floats) -> Floats:
     """Mean draw of one device over a step of these lines, `memory_s` of it in memory-bound kernels, in W; broadcasts.
 
     Source and assumptions: `device_watts`.

@@ -187,7 +187,9 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     run = answer.estimate.run
     if run is None:
         return
-    yield heading(f"The run: {units.format_count(run.tokens)} tokens in {run.steps:,.0f} steps", paper)
+    yield heading(
+        f"The run: {units.format_count(answer.estimate.job.tokens or 0.0)} tokens in {run.steps:,.0f} steps", paper
+    )
     yield pairs(_run_rows(run, answer.run_ends(), answer.unit_usd, _corpus_text(answer)), paper)
     yield parts.shares(run.breakdown, units.format_seconds, paper)
     if answer.rules is not None:
