@@ -144,11 +144,11 @@ def test_fine_recompute_keeps_what_its_report_says() -> None:
         k: float(v)
         for k, v in trace_items(layer.items, Setting(shape=Shape(batch=1, query=1, context=1)), width).kept.items()
     }
-    shape = Shape(batch=1, query=1, context=1)
-    kept = float(kept_bytes(layer, width, shape, Split(), 2.0, modules=FINE))
+    given = Setting(shape=Shape(batch=1, query=1, context=1))
+    kept = float(kept_bytes(layer, width, given, modules=FINE))
     gone = sum(whole[f"attention/attend/{x}"] for x in "qkv") + whole["experts/act"] + whole["experts/down_proj"]
     assert kept < sum(whole.values()) - gone
-    narrow = float(kept_bytes(layer, width, shape, Split(), 2.0, modules=FINE, eight_bits=True))
+    narrow = float(kept_bytes(layer, width, given, modules=FINE, eight_bits=True))
     experts = whole["experts/gate_up_proj/permuted"] + whole["experts/gate_up_proj"]
     assert kept - narrow == pytest.approx(experts / 2)
     options: dict[str, Any] = {**V3, "schedule": "1f1b"}
@@ -325,10 +325,10 @@ def test_named_modules_run_again_alone() -> None:
     assert lines[1]["expert_parallel"] == pytest.approx(lines[0]["expert_parallel"], rel=1e-9)
     again = [line["recompute"] for line in lines]
     assert 0 < again[1] < again[2] < lines[0]["forward"]
-    shape = Shape(batch=1, query=4096, context=4096)
-    whole, without = (float(kept_bytes(layer, width, shape, Split(), 2.0, modules=m)) for m in ((), ("moe",)))
+    given = Setting(shape=Shape(batch=1, query=4096, context=4096), split=Split(), elem_bytes=2.0)
+    whole, without = (float(kept_bytes(layer, width, given, modules=m)) for m in ((), ("moe",)))
     kept = {key for item in layer.items if item.name.startswith(("router", "experts/")) for key in [item.name]}
-    trace = trace_items(layer.items, Setting(shape=shape, split=Split(), elem_bytes=2.0), width)
+    trace = trace_items(layer.items, given, width)
     experts = sum(float(n) for key, n in trace.kept.items() if key.startswith(tuple(kept)))
     assert experts > 0.5 * whole
     assert whole - without == pytest.approx(experts, rel=1e-12)

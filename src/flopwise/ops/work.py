@@ -91,6 +91,14 @@ def of_experts(item: Item) -> bool:
     return isinstance(item, Experts) or item.name.startswith(("router", "experts/", "shared/"))
 
 
+def is_activation(item: Item) -> bool:
+    """Whether an item is the activation function of a feed-forward part or of a recurrent block.
+
+    Source: names of the items (`flopwise.facts.models.blocks`). Assumes: nothing further.
+    """
+    return isinstance(item, Pointwise) and item.name.endswith("/act")
+
+
 def expert_token_share(split: Split) -> Floats:
     """Share of a micro-batch's tokens that one rank brings to its experts: all, or its part of the tp group's.
 

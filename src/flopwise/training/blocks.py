@@ -23,7 +23,7 @@ from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Poi
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
-from flopwise.ops.work import expert_token_share, inner_tp, item_work, linear_dims, of_experts
+from flopwise.ops.work import expert_token_share, inner_tp, is_activation, item_work, linear_dims, of_experts
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
@@ -244,7 +244,7 @@ def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
     """
     kinds = {Attend: "core_attn", Norm: "layernorm"}
     names = {kinds[type(item)] for item in group if type(item) in kinds}
-    names |= {"activation" for item in group if item.name.endswith("/act")}
+    names |= {"activation" for item in group if is_activation(item)}
     names |= {"mla_up_proj" for item in group if item.name.endswith(RAISED)}
     names |= {"moe" for item in group if of_experts(item)}
     return frozenset(names)
@@ -507,13 +507,13 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     if first is None:
         return 0.0, 0.0
     ep = context.split.ep
-    copies = context.tokens * first.top_k * context.split.expert_load
+    copies, links = context.tokens * first.top_k * context.split.expert_load, _beside_tensor_groups(context)
     narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISIONS
     elems, widths = copies * width / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
     together = first.top_k if context.software.node_dispatch else 1
     each = {
         w: all_to_all_s(
-            context.fabric, elems * w, ep, inner_tp(context.split), copies=together, pools=first.groups,
+            links, elems * w, ep, inner_tp(context.split), copies=together, pools=first.groups,
             top_pools=first.top_groups,
         )
         for w in set(widths)
@@ -521,6 +521,11 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     seconds = sum((each[w] for w in widths), start=0.0)
     wire = elems * sum(widths) * (ep - 1) / ep / context.fabric.link_bytes_per_s
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)
+
+
+def _beside_tensor_groups(context: BlockContext) -> Fabric:
+    """The links that a rank's tensor-parallel group leaves to its other groups."""
+    return along(context.fabric, inner=False, tp=context.split.tp)
 
 
 def _context_parallel_s(
@@ -542,7 +547,7 @@ def _context_parallel_s(
     attends = [i for i in items if isinstance(i, Attend)]
     if not attends:
         return 0.0, 0.0, 0.0
-    cp, tp, fabric = context.split.cp, context.split.tp, context.fabric
+    cp, tp, fabric = context.split.cp, context.split.tp, _beside_tensor_groups(context)
     one = context.tokens * context.act_bytes
     nbytes = one * sum(i.kv_heads * (i.qk_dim + i.v_dim) for i in attends)
     nbytes = nbytes / np.minimum(tp, max(1, attends[0].kv_heads))
@@ -561,5 +566,5 @@ def _context_parallel_s(
     else:
         wire = (nbytes + outputs + one * sum(i.heads * i.qk_dim for i in attends) / tp) / cp
         forward = back = all_to_all_s(fabric, cp * wire, cp, stride=tp)
-    wire = others * wire / fabric.link_bytes_per_s
+    wire = others * wire / context.fabric.link_bytes_per_s
     return np.where(cp > 1, forward, 0.0), np.where(cp > 1, back, 0.0), np.where(cp > 1, wire, 0.0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Norm, Pointwise, Stack
+from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Norm, Stack
 from flopwise.facts.software import RECOMPUTE, TrainingStack
 from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
@@ -24,7 +24,7 @@ from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
-from flopwise.ops.work import of_experts
+from flopwise.ops.work import is_activation, of_experts
 from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
 from flopwise.training.frozen import Block, SplitModel, split_model
 from flopwise.training.layout import Layout, Lora, Recipe
@@ -229,40 +229,55 @@ class MemoryTable:
         if not self.blocks[layer.name].backward:
             return 0.0
         stack, seq = self.model.stacks[0], self.recipe.seq_len
-        if recompute == 1 and self.recipe.modules and self.implementation != "eager":
-            shape, modules = stack_shape(self.model, stack, 1, seq), self.recipe.modules
-            return kept_bytes(
-                layer, stack.width, shape, split, self.elem_bytes, modules=modules, eight_bits=self.eight_bits
-            )
+        if recompute == 1 and self.recipe.modules:
+            return self._kept_beside(self.recipe.modules, layer, stack, split, seq)
         if recompute == 1 and self.selective == "operations":
             return _saved_operations(layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused")
         if recompute == 1 and self.selective == "alternate":
             return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
         if recompute == 1 and self.selective == "fine" and self.implementation != "eager":
-            shape = stack_shape(self.model, stack, 1, seq)
-            return kept_bytes(
-                layer, stack.width, shape, split, self.elem_bytes, modules=FINE, eight_bits=self.eight_bits
-            )
+            return self._kept_beside(FINE, layer, stack, split, seq)
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
         return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq)
 
     def _kept_bytes(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
         extra: Floats = 0.0
-        tokens, lora = seq / split.cp, self.lora
-        if lora is not None and recompute == "none":
-            if lora.dropout:
-                joint = self.software.joint_dropout
-                inputs = {(joint and i.reads) or i.name: i.inputs for i in adapted_products(layer.items, lora)}
-                extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * tokens
-            extra = extra + _kept_outputs(layer.items, lora, split.tp) * self.elem_bytes * tokens
+        if recompute == "none":
+            extra = self._kept_for_adapters(layer, split, seq)
         if recompute != "full" and self.eight_bits:
-            extra = extra - _eight_bit_inputs(layer, tokens, split)
+            extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
         return extra + layer_activation_bytes(
-            layer, stack.width, 1, seq,
-            implementation=self.implementation, recompute=recompute, elem_bytes=self.elem_bytes, split=split,
-            habit=self.habit, flash=self.recipe.attention != "eager", trainable=self._trainable(layer),
-            rank=0 if lora is None else lora.rank, dropped=lora is not None and lora.dropout and not self.keeps_inputs,
-        )  # fmt: skip
+            layer, stack.width, 1, seq, recompute=recompute, **self._setting(layer, split)
+        )
+
+    def _kept_beside(self, modules: Sequence[str], layer: Layer, stack: Stack, split: Split, seq: Ints) -> Floats:
+        """The same where `modules` are computed again."""
+        given = Setting(shape=stack_shape(self.model, stack, 1, seq), **self._setting(layer, split))
+        kept = kept_bytes(layer, stack.width, given, modules=modules, eight_bits=self.eight_bits)
+        return kept + self._kept_for_adapters(layer, split, seq)
+
+    def _kept_for_adapters(self, layer: Layer, split: Split, seq: Ints) -> Floats:
+        """Bytes of dropped-out inputs, with their masks, and of outputs that a method's factors read."""
+        lora = self.lora
+        if lora is None:
+            return 0.0
+        tokens = seq / split.cp
+        kept = _kept_outputs(layer.items, lora, split.tp) * self.elem_bytes * tokens
+        if not lora.dropout:
+            return kept
+        joint = self.software.joint_dropout
+        inputs = {(joint and i.reads) or i.name: i.inputs for i in adapted_products(layer.items, lora)}
+        return kept + sum(inputs.values()) * (self.elem_bytes + 1.0) * tokens
+
+    def _setting(self, layer: Layer, split: Split) -> dict[str, Any]:
+        """Fields of `Setting` beside the shape."""
+        lora = self.lora
+        return {
+            "implementation": self.implementation, "elem_bytes": self.elem_bytes, "split": split, "habit": self.habit,
+            "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
+            "rank": 0 if lora is None else lora.rank,
+            "dropped": lora is not None and lora.dropout and not self.keeps_inputs,
+        }  # fmt: skip
 
     def _trainable(self, layer: Layer) -> Trainable:
         """Names of the projections with adapters; "all" without adapters, none of a frozen layer."""
@@ -414,10 +429,9 @@ FINE = ("layernorm", "activation", "mla_up_proj")
 
 
 def kept_bytes(
-    layer: Layer, width: int, shape: Shape, split: Split, elem_bytes: float, *, modules: Sequence[str],
-    eight_bits: bool = False,
+    layer: Layer, width: int, given: Setting, *, modules: Sequence[str], eight_bits: bool = False
 ) -> Floats:  # fmt: skip
-    """Bytes that one layer keeps where `modules` of `RECOMPUTE_MODULES` are computed again; shape of `split.tp`.
+    """Bytes that one layer keeps where `modules` of `RECOMPUTE_MODULES` are computed again; shape of the split's tp.
 
     Norms and activations leave no result; up-projections of latent attention leave its compressed form instead of
     queries, keys and values; experts' results are weighted before their last product, which with the activation so
@@ -426,15 +440,15 @@ def kept_bytes(
 
     Source: DeepSeek-V3 report (arXiv 2412.19437) sections 3.2.3 and 3.3.3; Megatron-Core, `recompute_modules`
     (layernorm, mla_up_proj, moe_act, core_attn, moe).
-    Assumes: fused kernels with flash attention.
+    Assumes: nothing further.
     """
-    trace = trace_items(layer.items, Setting(shape=shape, split=split, elem_bytes=elem_bytes), width)
+    trace = trace_items(layer.items, given, width)
     again: set[str] = set()
     narrow: set[str] = set()
     for item in layer.items:
         if isinstance(item, Norm):
             again |= {item.name} if "layernorm" in modules else set()
-        elif isinstance(item, Pointwise) and "residual" not in item.name:
+        elif is_activation(item):
             again |= {item.name} if "activation" in modules else set()
         elif isinstance(item, Attend) and item.latent_dim:
             again |= {f"{item.name}/{x}" for x in "qkv"} if "mla_up_proj" in modules else set()
@@ -448,7 +462,7 @@ def kept_bytes(
     total: Floats = 0.0
     for key, nbytes in trace.kept.items():
         if key not in again and not key.startswith(whole):
-            total = total + (nbytes / elem_bytes if eight_bits and key in narrow else nbytes)
+            total = total + (nbytes / given.elem_bytes if eight_bits and key in narrow else nbytes)
     return total
 
 
