@@ -525,7 +525,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
 
 def _beside_tensor_groups(context: BlockContext) -> Fabric:
     """The links that a rank's tensor-parallel group leaves to its other groups."""
-    return along(context.fabric, inner=False, tp=context.split.tp)
+    return group_fabric(context.fabric, inner=False, tp=context.split.tp)
 
 
 def _context_parallel_s(
