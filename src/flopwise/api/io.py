@@ -57,8 +57,9 @@ def _training_rate(
 ) -> EstimatedRate:
     """The rate by the training estimate on the best layout, the band of its error and what was assumed."""
     from flopwise.api.train import train_layers
+    from flopwise.training.run_spec import RunConditionsSpec
     from flopwise.training.sample_rate import DeviceRate
-    from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
+    from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
     assert work.model is not None
     assert work.tokens is not None

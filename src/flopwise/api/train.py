@@ -11,7 +11,8 @@ from flopwise.facts.software import RECOMPUTE
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, take
-from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -35,7 +35,8 @@ from flopwise.training.stragglers import STRAGGLERS, waiting_frac
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+    from flopwise.training.run_spec import RunConditionsSpec
+    from flopwise.training.spec import DataSpec, TrainingSpec
 
 TF32 = "tf32"
 """What runs in other formats where a device lacks it: `usable_precision`."""

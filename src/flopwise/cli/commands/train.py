@@ -22,7 +22,8 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, options_of
 from flopwise.results import attributes, notes
-from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
