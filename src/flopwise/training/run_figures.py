@@ -63,7 +63,7 @@ class RunFigures(StepFigures):
         time = self.add("run time", run.seconds, "s", f"steps x {whole.name} / {lasting.name}")
         good = self.add("goodput", run.goodput_frac, "frac", "steps x step time / run time")
         hours = self.add("GPU-hours", run.gpu_hours, "h", f"run time / {HOUR_S:g} x GPUs")
-        return [good, hours, *self._paid(run, time), *self._energy(run, time)]
+        return [good, hours, *self._cost_figures(run, time), *self._energy_figures(run, time)]
 
     def _step_in_run(self, one: StepInRun) -> Figure:
         """A step with what the loader and validation add to it."""
@@ -173,7 +173,7 @@ class RunFigures(StepFigures):
             inputs.append(writes)
         return self.add(_INTERVAL, value, "s", formula, *inputs, source=source)
 
-    def _paid(self, run: StepRun, time: Figure) -> list[Figure]:
+    def _cost_figures(self, run: StepRun, time: Figure) -> list[Figure]:
         cluster = self.job.cluster
         paid = price(cluster)
         if paid is None:
@@ -191,7 +191,7 @@ class RunFigures(StepFigures):
         formula = f"billed time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs per node"
         return [self.add("cost", run.cost_usd, "USD", formula)]
 
-    def _energy(self, run: StepRun, time: Figure) -> list[Figure]:
+    def _energy_figures(self, run: StepRun, time: Figure) -> list[Figure]:
         if run.energy_joules is None:
             return []
         draw, host, limit, pue = self.device.power(job_watts(self.job, self.lines, self.table))

@@ -96,7 +96,7 @@ def sampled_step_memory(
 def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -> list[Remedy]:
     """The largest smaller batch that fits, and products in 16 bits; where neither does, what saves most."""
 
-    def tried(change: str, other: SampledRecipe) -> Iterator[Remedy]:
+    def remedies(change: str, other: SampledRecipe) -> Iterator[Remedy]:
         memory = sampled_memory(other, kind)
         if memory is not None and memory.counts_activations:
             left = memory.total_bytes
@@ -104,11 +104,13 @@ def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -
 
     halves = [recipe.batch // 2**times for times in range(1, recipe.batch.bit_length())]
     found = [
-        one for batch in halves for one in tried(f"a batch of {batch:,} on each device", replace(recipe, batch=batch))
+        one
+        for batch in halves
+        for one in remedies(f"a batch of {batch:,} on each device", replace(recipe, batch=batch))
     ]
     enough = [one for one in found if one.fits][:1]
     if ELEM_BYTES[recipe.precision] == PARAMETER_BYTES:
-        narrow = list(tried("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
+        narrow = list(remedies("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
         found += narrow
         enough += [one for one in narrow if one.fits]
     return enough or sorted(found, key=lambda one: -one.saves_bytes)[:1]

@@ -237,7 +237,7 @@ def messages_s(
     whole: Floats = np.zeros(inner.shape)
     reduce_, gather, across = whole, whole, whole
 
-    def sent(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
+    def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
         seconds = collective(links, nbytes / pieces, n, stride=stride)
         frac: Floats = table.software.message_frac
         if frac != 1.0:
@@ -251,14 +251,14 @@ def messages_s(
         grads, weights = params * grad_bytes, params * ACT_BYTES
         members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
         if wanted[0]:
-            whole = whole + sent(all_reduce_s, grads, every, stride)
+            whole = whole + message_s(all_reduce_s, grads, every, stride)
         if wanted[1]:
-            reduce_ = reduce_ + sent(reduce_scatter_s, grads, members, stride)
-            gather = gather + sent(all_gather_s, weights, members, stride)
+            reduce_ = reduce_ + message_s(reduce_scatter_s, grads, members, stride)
+            gather = gather + message_s(all_gather_s, weights, members, stride)
         if wanted[2]:
-            across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
+            across = across + message_s(all_reduce_s, grads / members, every // members, stride * members)
     still = table.frozen_bytes[degree, inner]
-    together = gather + sent(all_gather_s, still, group, tp) if table.frozen_bytes.any() else gather
+    together = gather + message_s(all_gather_s, still, group, tp) if table.frozen_bytes.any() else gather
     return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, together))
 
 
