@@ -71,5 +71,6 @@ def _cells(choice: ProviderChoice) -> tuple[str, ...]:
         machines = choice.instance
     return (
         choice.workload, choice.provider, machines, choice.region, purchase_text(choice.purchase),
-        usd(choice.usd_per_month), "-" if choice.taken else change_text(choice.change_usd), choice.why, choice.price_date or "-",
+        usd(choice.usd_per_month), "-" if choice.taken else change_text(choice.change_usd), choice.why,
+        choice.price_date or "-",
     )  # fmt: skip
