@@ -92,6 +92,16 @@ def grid() -> Iterator[list[str]]:
         "--recompute-every 2 --fsdp", "--pp 4 --stage-layers 7,8,8,9", "--global-batch-tokens 4M --precision mxfp8",
     ):  # fmt: skip
         yield [*dense, *options.split()]
+    for line in (
+        "train resnet50 --gpu v100 --gpus 64 --global-batch 8192 --samples 1.28M --epochs 90",
+        "train resnet50 --gpu h100 --gpus 8 --micro-batch 64 --samples 1M", "train unet3d --gpu a100-80gb",
+        "train tiramisu --gpu v100 --gpus 16 --provider aws --samples 1M --checkpoint-every 10min",
+        "train resnet50 --gpu b200 --gpus 16 --optimizer sgd --precision fp32 --jitter 4%", "train bert --gpu h100",
+        "train resnet50 --gpu v100 --tp 2", "train resnet50 --gpu v100 --optimizer muon", "memory resnet50 --gpu t4",
+        "memory resnet50 --gpu 4xa100 --micro-batch 512 --grad-accum 2 --dp 4", "memory resnet50 --gpu 4xa100 --dp 3",
+        "memory unet3d --task train --gpu v100 --micro-batch 3", "memory deepcam --gpu h100", "memory resnet50 --tp 2",
+    ):  # fmt: skip
+        yield line.split()
     for options in ("--ep 8", "--ep 8 --expert-skew 1.5", "--ep 4 --capacity-factor 1.25 --zero 1", "--tp 2 --ep 8"):
         yield [*mixture, *options.split()]
     chat = ["serve", "Llama-3.1-70B", "--gpu", "h100", "--tp", "4"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
+import flopwise
 from flopwise.changes import serving as serving_changes
 from flopwise.changes import training as training_changes
 from flopwise.cost.memory_answer import Remedy
@@ -17,6 +18,7 @@ from flopwise.ops import weights as ops_weights
 from flopwise.ops.saved import Trace
 from flopwise.serving import disaggregated, memory, precision, techniques
 from flopwise.serving.job import ServeJob
+from flopwise.training.answer import TrainAnswer
 from flopwise.training.layout import Layout, Lora, Recipe
 
 Record = TypeVar("Record", Recipe, ServeJob)
@@ -30,6 +32,13 @@ FOUND_BY: dict[str, Callable[[str], Any]] = {
     "base": FACTS.weight_format,
     "kv_dtype": FACTS.cache_format,
 }
+
+
+def train_answer(model: Model | str, **options: Any) -> TrainAnswer:
+    """The answer of `train` for a model with layers of tokens."""
+    answer = flopwise.train(model, **options)
+    assert isinstance(answer, TrainAnswer)
+    return answer
 
 
 def cpu_bytes(trace: Trace, elem_bytes: float) -> float:

@@ -55,6 +55,7 @@ from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import WatchStatus
 from flopwise.training.answer import TrainAnswer
+from flopwise.training.sampled_answer import SampledTrainAnswer
 from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
 from pathlib import Path
 from typing import Any, Literal
@@ -2478,7 +2479,7 @@ def train(
     expert_tensor_parallel_size: int | None | str = ...,
     hsdp: int | None | str = ...,
     **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | SourceSpec,
-) -> TrainAnswer:
+) -> TrainAnswer | SampledTrainAnswer:
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is

@@ -46,14 +46,14 @@ def quantity(
 ) -> ValueKind:
     """A number above `low` (`closed`: or equal to it) up to `high`; `reads` is a function of `flopwise.units`."""
 
-    def bound(value: float) -> str:
+    def bound_text(value: float) -> str:
         return "0" if value == 0 else BOUND_TEXTS.get(metavar, _plain_number)(value)
 
     def parse(value: object, what: str) -> float:
         number = reads(value, what)
         if not (math.isfinite(number) and (low < number <= high or (closed and number == low))):
-            above = f"{bound(low)} or more" if closed else f"above {bound(low)}"
-            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {bound(high)}")
+            above = f"{bound_text(low)} or more" if closed else f"above {bound_text(low)}"
+            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {bound_text(high)}")
         return number
 
     return ValueKind(metavar, parse, "quantity", {"type": ["number", "string"]})

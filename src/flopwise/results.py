@@ -20,6 +20,8 @@ class Result:
     __slots__ = ()
     table: ClassVar[str] = ""
     """The key of the document that holds the rows of the main table; none: its plain figures are the rows."""
+    explained: ClassVar[bool] = True
+    """Whether `explain` can show where its figures come from."""
 
     if TYPE_CHECKING:
 
@@ -130,7 +132,7 @@ def _page(title: str, rows: list[dict[str, Any]]) -> str:
         cells = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
         lines = [f"<tr>{cells}</tr>"]
         for row in rows:
-            cells = "".join(f"<td>{html.escape(_shown(row.get(name)))}</td>" for name in heads)
+            cells = "".join(f"<td>{html.escape(_cell_text(row.get(name)))}</td>" for name in heads)
             lines.append(f"<tr>{cells}</tr>")
         shown.append(f"<table>{''.join(lines)}</table>")
     return "\n".join(shown)
@@ -152,7 +154,7 @@ def records(document: Any, table: str | None = "") -> list[dict[str, Any]]:
     return [{"name": n, "value": v} for n, v in document.items() if n != "verdict" and not isinstance(v, dict | list)]
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     """A cell of a notebook's table."""
     if value is None:
         return "-"

@@ -33,7 +33,7 @@ _COUNTED_NAME = re.compile(r"\s*(\d{1,7})\s*x\s*(?=\S)", re.IGNORECASE)
 _RATE_SUFFIX = re.compile(r"(?:/|\s*per\s*)\s*(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)$")
 
 
-def _split(value: object, what: str, example: str) -> tuple[float, str]:
+def _number_and_unit(value: object, what: str, example: str) -> tuple[float, str]:
     """The number and the unit text of `value`; SpecError when there is no finite number in it."""
     if isinstance(value, bool) or value is None:
         raise SpecError(f"{what}: {value!r} is not a quantity; write for example {example}")
@@ -51,7 +51,7 @@ def _split(value: object, what: str, example: str) -> tuple[float, str]:
 
 
 def _scaled_value(value: object, scales: dict[str, float], what: str, example: str) -> float:
-    number, unit = _split(value, what, example)
+    number, unit = _number_and_unit(value, what, example)
     scale = scales.get(unit) or scales.get(unit.lower())
     if scale is None:
         allowed = ", ".join(u for u in scales if u)

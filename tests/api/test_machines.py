@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-import flopwise
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
+from named import train_answer
 
 
 @pytest.mark.parametrize(("gpus", "per_node", "rest"), [(64, 7, 1), (12, 8, 4), (64, 8, 0), (7, 8, 0), (1, 1, 0)])
@@ -22,10 +22,10 @@ def test_a_node_that_is_not_full_is_told(gpus: int, per_node: int, rest: int) ->
 def test_a_power_limit_is_that_of_a_row_with_less_power(tmp_path: Path) -> None:
     (tmp_path / "accelerators.csv").write_text("name,tdp_w,source,date\nH100-SXM-80,500,our cluster,2026-10-01\n")
     asked: dict[str, Any] = {"gpu": "H100-SXM-80", "gpus": 8, "fsdp": True, "tokens": 1e9}
-    plain = flopwise.train("Llama-3.1-8B", **asked)
-    limited = flopwise.train("Llama-3.1-8B", **asked, power_limit=500.0)
-    own = flopwise.train("Llama-3.1-8B", **asked, facts=tmp_path)
-    whole = flopwise.train("Llama-3.1-8B", **asked, power_limit=700.0)
+    plain = train_answer("Llama-3.1-8B", **asked)
+    limited = train_answer("Llama-3.1-8B", **asked, power_limit=500.0)
+    own = train_answer("Llama-3.1-8B", **asked, facts=tmp_path)
+    whole = train_answer("Llama-3.1-8B", **asked, power_limit=700.0)
     assert limited.estimate.step_s == own.estimate.step_s > plain.estimate.step_s == whole.estimate.step_s
     ours, theirs = limited.estimate.run, plain.estimate.run
     assert ours is not None
@@ -36,9 +36,9 @@ def test_a_power_limit_is_that_of_a_row_with_less_power(tmp_path: Path) -> None:
     assert any("power limit of 500 W" in told for told in limited.assumptions)
     for watts in (10.0, 701.0, "0.8kW"):
         with pytest.raises(SpecError, match="allowed: 175 to 700 W"):
-            flopwise.train("Llama-3.1-8B", **asked, power_limit=watts)
+            train_answer("Llama-3.1-8B", **asked, power_limit=watts)
     with pytest.raises(SpecError, match="power limit: nan is not finite"):
-        flopwise.train("Llama-3.1-8B", **asked, power_limit=float("nan"))
+        train_answer("Llama-3.1-8B", **asked, power_limit=float("nan"))
 
 
 def test_software_of_before_flash_attention_writes_its_scores() -> None:
@@ -51,9 +51,9 @@ def test_software_of_before_flash_attention_writes_its_scores() -> None:
         "recompute": "full",
         "global_batch": 1536,
     }
-    found = flopwise.train("GPT-3-175B", **asked, stack="megatron-2021")
+    found = train_answer("GPT-3-175B", **asked, stack="megatron-2021")
     assert found.estimate.job.recipe.attention == "eager"
     assert 300e9 / found.estimate.tokens_per_s / 86400 == pytest.approx(34, rel=0.1)
-    told = flopwise.train("GPT-3-175B", **asked, stack="megatron-2021", attention="flash")
+    told = train_answer("GPT-3-175B", **asked, stack="megatron-2021", attention="flash")
     assert told.estimate.step_s < found.estimate.step_s
-    assert flopwise.train("GPT-3-175B", **asked, stack="megatron-te").estimate.job.recipe.attention == "flash"
+    assert train_answer("GPT-3-175B", **asked, stack="megatron-te").estimate.job.recipe.attention == "flash"

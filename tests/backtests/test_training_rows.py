@@ -93,6 +93,9 @@ def test_a_run_is_read_from_the_columns_of_published_tables() -> None:
     assert (recipe.global_batch, recipe.stack.name, recipe.attention) == (256, "megatron-2021", "eager")
     assert row["node_bytes_per_s"] == "200000000000"  # eight links of 200 Gbit/s, one for each GPU of the node
     assert job.cluster.fabric.levels[-1].bytes_per_s == 25e9
+    printed["notes"] = "the whole MoE block recomputed"
+    recipe = row_job(our_columns("training", printed), FACTS).recipe
+    assert (recipe.selective, recipe.modules) == (None, ("layernorm", "moe"))
 
 
 @pytest.mark.parametrize(

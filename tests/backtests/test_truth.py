@@ -16,13 +16,12 @@ TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth"
 README = (TRUTH / "README.md").read_text(encoding="utf-8")
 TEXT = {
     "id", "study", "publisher", "date", "model", "gpu", "gated", "task", "lora_targets", "packed_data", "zero",
-    "recompute", "topology", "sequence_parallel", "attention", "precision", "software", "compiled", "async_tp",
-    "quality",
-    "source", "format", "form", "method", "base", "offload", "weights_dtype", "grad_dtype", "states_dtype",
-    "adapter_dtype", "optimizer",
-    "optimizer_in_backward", "reading", "library", "library_version", "op", "kernel", "dtype", "kv_dtype", "warm",
-    "workload", "attention_dp", "weights", "engine", "engine_version", "eager", "speculation", "mode", "lengths",
-    "arrivals", "arrivals_per_s", "requests", "dispatch", "config", "double_quant", "covers",
+    "recompute", "recompute_modules", "topology", "sequence_parallel", "attention", "precision", "software",
+    "compiled", "async_tp", "quality", "source", "format", "form", "method", "base", "offload", "weights_dtype",
+    "grad_dtype", "states_dtype", "adapter_dtype", "optimizer", "optimizer_in_backward", "reading", "library",
+    "library_version", "op", "kernel", "dtype", "kv_dtype", "warm", "workload", "attention_dp", "weights", "engine",
+    "engine_version", "eager", "speculation", "mode", "lengths", "arrivals", "arrivals_per_s", "requests",
+    "dispatch", "config", "double_quant", "covers",
 }  # fmt: skip
 """Columns that hold no plain numbers."""
 

@@ -9,7 +9,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.serving.memory_answer import ServingMemoryAnswer
 from flopwise.units import GIB
-from named import FACTS
+from named import FACTS, train_answer
 
 MODEL, CONTEXT = "Llama-3.1-8B", 16_384
 PARAMETERS = 8_030_261_248
@@ -110,7 +110,7 @@ def test_counted_accelerators_are_one_replica_of_a_service_and_all_of_a_run() ->
     assert (replicas.replicas, replicas.num_gpus) == (2, 8)
     encoder = flopwise.serve("bge-m3", gpu="4xl4")
     assert (encoder.replicas, encoder.estimate.num_gpus) == (4, 1)
-    assert flopwise.train("gpt2", gpu="4xh100", seq=1024).estimate.num_gpus == 4
+    assert train_answer("gpt2", gpu="4xh100", seq=1024).estimate.num_gpus == 4
     sharded = flopwise.memory(MODEL, gpu="8xh100", task="train", seq=4096)
     assert dict(sharded.items)["weights"] == pytest.approx(4 * PARAMETERS / 8, rel=1e-3), "fp32 over eight (FSDP)"
     spread = flopwise.memory("Llama-3.3-70B", gpu="2xa100-80gb", context="32k")

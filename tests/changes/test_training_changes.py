@@ -10,7 +10,7 @@ import flopwise
 from flopwise.api.explain import sensitivities
 from flopwise.changes.training import CHANGES, MOVING, SAVING, TrainingSetup, training_changes
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
-from named import FACTS
+from named import FACTS, train_answer
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from named import FACTS
     ids=str,
 )  # fmt: skip
 def test_heads_experts_layers_and_gpus_allow_each_change(model: str, how: dict[str, Any]) -> None:
-    job = flopwise.train(model, gpu="h100", seq=1024, **how).estimate.job
+    job = train_answer(model, gpu="h100", seq=1024, **how).estimate.job
     gpus, seen = int(job.layout.num_gpus), set()
     for name, recipe, layout in training_changes(TrainingSetup(job.model, job.recipe, job.layout, FACTS), CHANGES):
         check_tensor_parallel(job.model, int(layout.tp))
@@ -45,7 +45,7 @@ def test_degrees_that_heads_do_not_allow_are_no_remedy() -> None:
 
 
 def test_one_change_has_one_name_in_every_question() -> None:
-    answer = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, dp=8, zero=3, seq=8192, micro_batch=4)
+    answer = train_answer("Llama-3.1-8B", gpu="h100", gpus=8, dp=8, zero=3, seq=8192, micro_batch=4)
     memory = flopwise.memory("Llama-3.1-8B", gpu="l4", dp=8, zero=3, seq=8192, micro_batch=4)
     moved = {row.change for row in sensitivities(answer)}
     saved = {row.change for row in memory.remedies}

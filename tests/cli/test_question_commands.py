@@ -11,6 +11,7 @@ import pytest
 
 import flopwise
 from flopwise import units
+from named import train_answer
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -271,7 +272,7 @@ def test_a_format_without_units_is_said(document: Callable[[str], dict[str, Any]
 
 def test_table_json_and_python_say_the_same(run: Run, document: Callable[[str], dict[str, Any]]) -> None:
     line = "train Llama-3.1-8B --gpu h100 --gpus 8 --fsdp --global-batch 64 --seq 4096"
-    answer = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, fsdp=True, global_batch=64, seq=4096)
+    answer = train_answer("Llama-3.1-8B", gpu="h100", gpus=8, fsdp=True, global_batch=64, seq=4096)
     found, (_, out, _) = document(line), run(line)
     assert found["step_s"] == pytest.approx(answer.estimate.step_s)
     assert f"{answer.estimate.tokens_per_s:,.0f} tokens/s" in out

@@ -16,7 +16,7 @@ from flopwise.cost.collectives import (
     level_groups,
     p2p_s,
 )
-from flopwise.cost.fabric import Fabric, along, fabric
+from flopwise.cost.fabric import Fabric, fabric, group_fabric
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 
@@ -200,6 +200,8 @@ def test_tensor_groups_of_a_torus_have_one_axis_and_the_others_the_rest() -> Non
         links = fabric(FACTS.accelerator(name))
         assert links.levels[0].axes == axes
         tp = np.array([1, 4])
-        assert along(links, inner=True, tp=tp).link_bytes_per_s == pytest.approx(whole / axes)
-        assert along(links, inner=False, tp=tp).link_bytes_per_s == pytest.approx([whole, whole * (axes - 1) / axes])
-    assert along(FABRICS["hgx"], inner=True, tp=8) is FABRICS["hgx"]
+        assert group_fabric(links, inner=True, tp=tp).link_bytes_per_s == pytest.approx(whole / axes)
+        assert group_fabric(links, inner=False, tp=tp).link_bytes_per_s == pytest.approx(
+            [whole, whole * (axes - 1) / axes]
+        )
+    assert group_fabric(FABRICS["hgx"], inner=True, tp=8) is FABRICS["hgx"]

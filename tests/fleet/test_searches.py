@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from flopwise.fleet.planned import run_forked
+from flopwise.fleet.forked import run_forked
 
 ALONE = """import os
-from flopwise.fleet.planned import run_forked
+from flopwise.fleet.forked import run_forked
 print(os.getpid() in set(run_forked(lambda _: os.getpid(), 20, 2)))"""
 
 

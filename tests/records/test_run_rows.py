@@ -12,6 +12,7 @@ import flopwise
 from flopwise.backtests.kinds import KINDS
 from flopwise.errors import UnknownNameError
 from flopwise.records.rows import COLUMNS, rows_of
+from named import train_answer
 
 TRAINING: dict[str, Any] = {
     "model": "Llama-3.2-1B", "gpu": "a100-80gb", "gpus": 2,
@@ -28,7 +29,7 @@ def test_a_training_run_is_predicted_by_backtest(tmp_path: Path) -> None:
     assert made.rows[0]["tokens_per_s_per_gpu"] == "16384"  # 2048 x 64 tokens in 4 s on two accelerators
     (tmp_path / "training.csv").write_text(made.csv)
     [prediction] = flopwise.backtest("training", tmp_path / "training.csv").predictions
-    estimate = flopwise.train(
+    estimate = train_answer(
         "Llama-3.2-1B", gpu="a100-80gb", gpus=2, seq=2048, global_batch=64, micro_batch=4, dp=2, zero=1
     ).estimate
     assert prediction.measured == 16384.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flopwise.api.plan import plan
-from flopwise.cli.commands.plan import blocks
+from flopwise.cli.plan_text import blocks
 from flopwise.cli.render import Screen
 from flopwise.errors import InfeasibleError
 from flopwise.search.answer import Plan, to_json

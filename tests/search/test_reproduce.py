@@ -17,7 +17,8 @@ from flopwise import cli, options
 from flopwise.cost.spec import MachineSpec
 from flopwise.search.answer import Candidate, Plan
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
-from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
 
 ROOT = Path(__file__).parents[2]
 ROWS = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,9 +148,10 @@ def test_the_interval_of_what_train_costs_leaves_its_start_alone() -> None:
     """2 $/h: start 382.2 s, and the run at 1.25 and at 0.8 of the throughput."""
     run = train("gpt2", gpu="a100", tokens="100M", price=2).estimate.run
     assert run is not None
-    ends = run.ends(0.8, 1.25)
-    assert ends["cost_usd"] == pytest.approx([2 / 3600 * (run.start_s + run.seconds / rate) for rate in (1.25, 0.8)])
-    assert ends["seconds"] == pytest.approx([run.seconds / 1.25, run.seconds / 0.8])
+    ends = run.ends(replace(train("gpt2", gpu="a100").estimate.band, low=0.8, high=1.25))
+    for end, rate in (("low", 1.25), ("high", 0.8)):
+        assert ends[f"cost_usd_{end}"] == pytest.approx(2 / 3600 * (run.start_s + run.seconds / rate))
+        assert ends[f"seconds_{end}"] == pytest.approx(run.seconds / rate)
 
 
 def test_weights_of_what_is_tuned_are_brought_whether_by_adapters_or_not() -> None:

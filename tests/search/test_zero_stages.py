@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from flopwise.api.plan import plan
-from flopwise.api.train import train
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -14,7 +13,7 @@ from flopwise.search.layout_search import layout_search
 from flopwise.search.scaling import comparison
 from flopwise.training.layout import Layout
 from flopwise.training.spec import DataSpec
-from named import FACTS, recipe_with, training_remedies
+from named import FACTS, recipe_with, train_answer, training_remedies
 
 
 @pytest.mark.parametrize(
@@ -31,8 +30,8 @@ def test_the_search_holds_the_stages_of_the_stack_and_no_others(name: str, stage
 
 def test_a_stage_asked_for_is_estimated_and_told() -> None:
     note = "megatron-te supports ZeRO up to stage 1"
-    beyond = train("Llama-3.1-8B", gpu="h100", gpus=8, stack="megatron", zero=3)
-    within = train("Llama-3.1-8B", gpu="h100", gpus=8, stack="megatron", zero=1)
+    beyond = train_answer("Llama-3.1-8B", gpu="h100", gpus=8, stack="megatron", zero=3)
+    within = train_answer("Llama-3.1-8B", gpu="h100", gpus=8, stack="megatron", zero=1)
     assert any(note in told for told in beyond.assumptions)
     assert not any(note in told for told in within.assumptions)
     assert float(beyond.memory.per_gpu_bytes) < float(within.memory.per_gpu_bytes)
@@ -77,9 +76,11 @@ def test_a_degree_asked_for_is_estimated_and_a_stack_that_has_it_is_named() -> N
     layout: dict[str, Any] = {"gpu": "h100", "gpus": 8, "tp": 2, "dp": 4}
     what = "hf-trainer does not support tensor parallelism (tp 2): estimated as if it did"
     note = f"{what}; megatron-te supports the whole layout"
-    assert any(note in told for told in train("Llama-3.1-8B", stack="hf", **layout).assumptions)
-    assert not any("parallelism" in told for told in train("Llama-3.1-8B", stack="megatron", **layout).assumptions)
-    sharded = train("Llama-3.1-8B", stack="deepspeed", zero=3, **layout).assumptions
+    assert any(note in told for told in train_answer("Llama-3.1-8B", stack="hf", **layout).assumptions)
+    assert not any(
+        "parallelism" in told for told in train_answer("Llama-3.1-8B", stack="megatron", **layout).assumptions
+    )
+    sharded = train_answer("Llama-3.1-8B", stack="deepspeed", zero=3, **layout).assumptions
     assert any(
         "deepspeed-zero3 does not support tensor parallelism" in told and "--stack fsdp-eager" in told
         for told in sharded

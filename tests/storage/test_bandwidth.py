@@ -12,6 +12,7 @@ from flopwise.errors import FlopwiseError, MissingFactError, SpecError, UnknownN
 from flopwise.provenance import walk
 from flopwise.storage.figures import storage_figure
 from formulas import is_arithmetic, recomputed
+from named import train_answer
 
 V100 = MachineSpec(gpu="v100")
 GOLDEN: list[tuple[str, dict[str, Any], dict[str, float], float]] = [
@@ -78,7 +79,7 @@ def test_every_kind_of_model_has_an_answer() -> None:
 
 def test_a_language_model_reads_what_its_training_estimate_uses() -> None:
     found = flopwise.io("Llama-3.1-8B", gpu="h100", gpus=8, seq=4096, batch=16)
-    trained = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, seq=4096, global_batch=128)
+    trained = train_answer("Llama-3.1-8B", gpu="h100", gpus=8, seq=4096, global_batch=128)
     assert found.read_bytes_per_s_total == pytest.approx(4 * trained.estimate.tokens_per_s)
     halved = flopwise.io("Llama-3.1-8B", gpu="h100", gpus=8, seq=4096, batch=16, token_bytes=2)
     assert halved.read_bytes_per_s_total == pytest.approx(found.read_bytes_per_s_total / 2)
@@ -140,7 +141,7 @@ def test_checkpoints_and_loading() -> None:
     found = flopwise.io("Llama-3.1-8B", gpu="h100", gpus=16, seq=4096, storage=["lustre"], **asked)
     saved = found.checkpoints
     assert saved is not None
-    trained = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=16, seq=4096, tokens=1e9).estimate.run
+    trained = train_answer("Llama-3.1-8B", gpu="h100", gpus=16, seq=4096, tokens=1e9).estimate.run
     assert trained is not None
     assert saved.nbytes == trained.checkpoint_bytes
     assert 12 * 8_030_261_248 <= saved.nbytes <= 14 * 8_030_261_248

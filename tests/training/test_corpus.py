@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import flopwise
 from flopwise.facts.catalog import load_facts
 from flopwise.training.corpus import corpus
+from named import train_answer
 
 
 @pytest.mark.parametrize(("vocab", "each"), [(50_257, 2), (65_536, 2), (65_537, 4), (128_256, 4)])
@@ -17,7 +17,7 @@ def test_ids_take_the_bytes_that_the_vocabulary_needs(vocab: int, each: int) -> 
 
 def test_train_counts_tokens_once_whatever_the_epochs() -> None:
     # 1e9 tokens of gpt2: 2 GB of ids and 4 GB of text at aws's price of a byte and month
-    answer = flopwise.train("gpt2", gpu="a100-80gb", seq=1024, tokens=1e9, epochs=3)
+    answer = train_answer("gpt2", gpu="a100-80gb", seq=1024, tokens=1e9, epochs=3)
     assert answer.corpus is not None
     assert answer.corpus.tokens == pytest.approx(1e9)
     price = load_facts().volume_prices["aws", "storage"]
@@ -26,4 +26,4 @@ def test_train_counts_tokens_once_whatever_the_epochs() -> None:
 
 
 def test_without_a_length_there_is_no_corpus() -> None:
-    assert flopwise.train("gpt2", gpu="a100-80gb", seq=1024).corpus is None
+    assert train_answer("gpt2", gpu="a100-80gb", seq=1024).corpus is None

@@ -32,7 +32,7 @@ from flopwise.training.frozen import Frozen
 from flopwise.training.goodput import Reliability, daly_interval_s, goodput
 from flopwise.training.job import Conditions
 from flopwise.training.layout import Lora
-from flopwise.training.run import RunEstimate
+from flopwise.training.run import StepRun
 from named import lora_with
 
 TOKENS = 1e9
@@ -53,7 +53,7 @@ def estimated(
     return estimate(asked if conditions is None else replace(asked, conditions=conditions))
 
 
-def run_of(conditions: Conditions | None = None, recipe: dict[str, Any] | None = None, **layout: Any) -> RunEstimate:
+def run_of(conditions: Conditions | None = None, recipe: dict[str, Any] | None = None, **layout: Any) -> StepRun:
     run = estimated(conditions, recipe, **layout).run
     assert run is not None
     return run

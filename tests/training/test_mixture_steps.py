@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.cost.kernels import STREAMS, grouped_matmul_s
@@ -31,7 +30,7 @@ from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.schedules import schedule_code
 from flopwise.training.spec import TrainingSpec
-from named import FACTS, recipe_with
+from named import FACTS, recipe_with, train_answer
 
 H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
@@ -347,7 +346,7 @@ def test_modules_go_with_selective_recompute() -> None:
 def test_the_answer_recomputes_the_named_modules(degrees: dict[str, Any]) -> None:
     """Whoever says the layout, and though the stack by itself recomputes nothing."""
     asked: dict[str, Any] = {"gpu": "h200", "gpus": 8, "stack": "megatron-te", "global_batch": 8, "seq": 2048}
-    found = flopwise.train("Mixtral-8x7B", **asked, **degrees, recompute_modules=["core_attn"]).estimate
+    found = train_answer("Mixtral-8x7B", **asked, **degrees, recompute_modules=["core_attn"]).estimate
     assert found.job.layout.recompute == 1
     assert dict(found.breakdown)["recompute"] > 0
 

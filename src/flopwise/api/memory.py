@@ -9,7 +9,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.options import BATCH, CONTEXT, OptionError, changed_options, defaults_of, take
+from flopwise.options import BATCH, CONTEXT, changed_options, defaults_of, take
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.training.samples import SampledWorkload
 
 
 @takes(DataSpec, TrainingSpec, ServingSpec, SourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)
@@ -75,7 +74,9 @@ def memory(
 
         work = network_of_samples(model, source)
         if work is not None:
-            sampled = _of_samples(work, data, spec, chip, facts, grad_accum, machines.counted)
+            from flopwise.training.sampled_answer import sampled_step_memory
+
+            sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum)
             return replace(sampled, assumptions=(*sampled.assumptions, *notes))
     found = source.model_with_layers(model)
     if task == "train":
@@ -95,45 +96,6 @@ def memory(
         said = changed_options(deployment)
     kinds = unsaid_kinds(settings, said, "default")
     return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
-
-
-def _of_samples(
-    work: SampledWorkload, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, facts: Facts, grad_accum: int,
-    counted: int | None,
-) -> MemoryAnswer:  # fmt: skip
-    """Memory of a training step of a network that is known by its samples; `counted`: devices, where that is said.
-
-    Raises:
-        MissingFactError: its parameters are not known.
-        SpecError: options that mean nothing to it, or a batch that does not divide.
-    """
-    from flopwise.cost.rates import rates
-    from flopwise.errors import MissingFactError
-    from flopwise.training.sampled import refuse_options_of_tokens, sampled_recipe, usual_batch
-    from flopwise.training.sampled_answer import recipe_settings, sampled_memory_answer
-
-    refuse_options_of_tokens(work, data, spec)
-    recipe, notes = sampled_recipe(work, spec, facts, None if chip is None else rates(chip))
-    if spec.dp not in (None, counted or spec.dp):
-        raise OptionError("dp", f"{spec.dp}; {work.name} has a replica on each of the {counted:,} devices")
-    gpus = spec.dp or counted or 1
-    batch, rest = spec.micro_batch, 0
-    if batch is None and data.global_batch is not None:
-        batch, rest = divmod(data.global_batch, gpus * grad_accum)
-    if batch is None:
-        recipe, note = usual_batch(recipe, chip)
-        notes = (note, *notes)
-    elif rest or batch < 1:
-        passes = f" and {grad_accum:,} passes" if grad_accum > 1 else ""
-        raise OptionError("global_batch", f"{data.global_batch:,} does not divide over {gpus:,} devices{passes}")
-    else:
-        recipe = replace(recipe, batch=batch)
-    answer = sampled_memory_answer(recipe, chip, gpus, facts, recipe_settings(recipe, grad_accum))
-    if answer is None:
-        raise MissingFactError(
-            f"{work.name}: its parameters are not known, so the memory of training it is not known either"
-        )
-    return replace(answer, assumptions=(*notes, *answer.assumptions))
 
 
 def _of_serving(options: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import MissingFactError, SpecError
+from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, DEGREE, OptionError, take
@@ -13,9 +13,6 @@ from flopwise.options import BATCH, CONTEXT, DEGREE, OptionError, take
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.shapes.answer import ShapeAnswer
-
-DEFAULT_BATCH = {"train": 1, "serve": 32}
-"""Sequences of a pass where none are given."""
 
 
 @takes(MachineSpec, SourceSpec, tp=DEGREE, batch=BATCH, seq=CONTEXT, ep=DEGREE)
@@ -66,18 +63,16 @@ def advise(
         >>> 0 < found.memory_bound_frac < 1
         True
     """
-    from flopwise.facts import defaults
-    from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes.answer import shape_answer
-    from flopwise.shapes.clocks import COMPARED, DecodeClock, TrainingClock
-    from flopwise.training.on_device import recipe_on
-    from flopwise.training.spec import DataSpec, TrainingSpec
+    from flopwise.shapes.clocks import DecodeClock, TrainingClock
+    from flopwise.training.spec import DataSpec
 
-    if task not in DEFAULT_BATCH:
-        raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(DEFAULT_BATCH)}")
-    of_training = {"precision": precision, "stack": stack, "attention": attention, "ep": ep, "offload": offload or None}
+    of_training = {"precision": precision, "stack": stack, "attention": attention}
     of_serving = {"weights": weights, "kv_dtype": kv_dtype, "engine": engine}
-    for name, value in (of_serving if task == "train" else of_training).items():
+    others = {"train": of_serving, "serve": {**of_training, "ep": ep, "offload": offload or None}}
+    if task not in others:
+        raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(others)}")
+    for name, value in others[task].items():
         if value is not None:
             raise OptionError(name, f"does not go with --task {task}")
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
@@ -86,25 +81,10 @@ def advise(
     machines, source = take(options, MachineSpec, SourceSpec)
     found, facts = source.model_with_layers(model), source.catalog
     cluster, tokens = machines.cluster(tp, facts), DataSpec(seq=seq).seq_len(found)
-    sequences = DEFAULT_BATCH[task] if batch is None else batch
-    if task == "train":
-        check_expert_parallel(found, ep or 1)
-        spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention)
-        recipe, _ = recipe_on(spec.recipe(tokens, sequences, facts), cluster.accelerator)
-        return shape_answer(
-            TrainingClock(
-                model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1,
-                batch=sequences, offload=offload, compared=tuple(map(facts.stack, COMPARED)),
-            )
-        )  # fmt: skip
-    if found.kind not in ("decoder", "encoder-decoder", "vision-text"):
-        raise MissingFactError(
-            f"{found.name} does not generate tokens: there is no decoding to advise on; --task train"
-        )
+    if task == "serve":
+        return shape_answer(DecodeClock.of(found, cluster, facts, tp=tp, batch=batch, seq=tokens, **of_serving))
     return shape_answer(
-        DecodeClock(
-            model=found, cluster=cluster, weights=facts.weight_format(weights or defaults.WEIGHTS),
-            kv_dtype=facts.cache_format(kv_dtype or defaults.CACHE), engine=facts.engine(engine or defaults.ENGINE),
-            tp=tp, batch=sequences, seq=tokens,
+        TrainingClock.of(
+            found, cluster, facts, tp=tp, ep=ep or 1, batch=batch, seq=tokens, offload=offload, **of_training
         )
-    )  # fmt: skip
+    )

@@ -11,7 +11,8 @@ from flopwise.facts.software import RECOMPUTE
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, take
-from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @takes(DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec, gpus=DEGREE)
-def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> TrainAnswer:
+def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> TrainAnswer | SampledTrainAnswer:
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
@@ -50,7 +51,7 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
     """
     specs = take(options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec)
     if (of_samples := _sampled_answer(model, gpus, *specs)) is not None:
-        return of_samples  # type: ignore[return-value]  # two answers of one verb: almost all models have layers of tokens
+        return of_samples
     return train_layers(model, gpus, *specs)
 
 
@@ -115,10 +116,10 @@ def _sampled_answer(
     work = network_of_samples(model, source)
     if work is None:
         return None
-    from flopwise.training.sampled import SampledJob, refuse_options_of_tokens
+    from flopwise.training.sampled import SampledJob, check_sampled_options
     from flopwise.training.sampled_answer import SampledTrainAnswer
 
-    refuse_options_of_tokens(work, data, spec, reads)
+    check_sampled_options(work, data, spec, reads)
     job, notes = SampledJob.of(work, data, spec, machines, run, source.catalog, gpus)
     return SampledTrainAnswer.of(job, source.catalog, notes, data.epochs)
 

@@ -350,6 +350,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "zero": _by_word(ZERO_STAGES, "zero_stage_or_fsdp"), **_same("shard", "micro_batch"),
         "global_batch": "global_batch_seqs", "interleave": "interleave_vpp",
         "recompute": _either(_recompute("activation_recompute", RECOMPUTE), _respelt({}, "activation_recompute")),
+        "recompute_modules": _by_word({"moe block recomputed": "layernorm moe"}, "notes"),
         "sequence_parallel": _respelt(YES_NO, "sequence_parallel"), "attention": _ATTENTION,
         "dispatch": _by_word({r"\bdeepep\b|hybridep": "node"}, "notes"),
         "capacity": _match(r"capacity factor (\d+(?:\.\d+)?)", "notes"), "precision": _training_precision,

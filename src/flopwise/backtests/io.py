@@ -7,7 +7,8 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
-from flopwise.training.samples import SampledWorkload, device_rate, workload_of_model, workload_of_sample
+from flopwise.training.sample_rate import device_rate
+from flopwise.training.samples import SampledWorkload, workload_of_model, workload_of_sample
 
 UNIT = "B/s"
 REFERENCE_PRECISION = "tf32"

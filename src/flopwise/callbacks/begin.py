@@ -66,5 +66,5 @@ def _expectation_of(spec: RecordingSpec, source: SourceSpec, question: Any) -> E
     answer = train(model, **{"facts": source.facts, **asked})
     values = {name: getattr(part, name) for part in take(asked, *specs) for name in changed_options(part)}
     said = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
-    name = model if isinstance(model, str) else answer.estimate.job.model.name
+    name = model if isinstance(model, str) else model.name
     return ExpectedTraining.of_answer(answer, command_line("train", name, values, specs), said)

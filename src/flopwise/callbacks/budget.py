@@ -33,7 +33,7 @@ class RunBudget:
             text = "flopwise: the budget in US dollars is not watched, as no price is known; give price_usd_per_hour"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
 
-    def _used(self, elapsed_s: float) -> Iterator[tuple[float, str]]:
+    def _used_shares(self, elapsed_s: float) -> Iterator[tuple[float, str]]:
         if self._usd is not None and self._price is not None:
             spent = self._earlier_usd + self._price * elapsed_s / HOUR_S
             yield spent / self._usd, f"{format_usd(spent)} of {format_usd(self._usd)}"
@@ -43,13 +43,13 @@ class RunBudget:
 
     def used_frac(self, elapsed_s: float) -> float:
         """The share of the budget that is used up; 0 without one."""
-        return max((frac for frac, _ in self._used(elapsed_s)), default=0.0)
+        return max((frac for frac, _ in self._used_shares(elapsed_s)), default=0.0)
 
     def alerts(self, elapsed_s: float) -> list[str]:
         """A sentence for the highest share that was passed since the last call."""
         if not self._ahead:
             return []
-        frac, text = max(self._used(elapsed_s), default=(0.0, ""))
+        frac, text = max(self._used_shares(elapsed_s), default=(0.0, ""))
         passed = [share for share in self._ahead if frac >= share]
         self._ahead = [share for share in self._ahead if frac < share]
         return [f"{100 * passed[-1]:.0f} % of the budget is used up: {text}"] if passed else []

@@ -78,7 +78,7 @@ def chart(series: Sequence[Series], x: Axis, y: Axis, to: Screen | None = None, 
     columns = max(paper.columns - margin - 4, 20)
     fine = (2, 4) if paper.unicode else (1, 1)
     frame = _Frame(left, right, low, high, columns * fine[0], rows * fine[1])
-    cells = _drawn(placed, frame, fine, paper)
+    cells = _cells(placed, frame, fine, paper)
     labels = {0: ticks[0], (rows - 1) // 2: ticks[1], rows - 1: ticks[2]}
     lines = [plain_text(y.label)]
     for row in range(rows):
@@ -107,7 +107,7 @@ def _mark(series: Series, paper: Screen) -> str:
     return paper.spell(series.mark) or ("" if paper.unicode else ".")
 
 
-def _drawn(
+def _cells(
     placed: Sequence[tuple[Series, list[tuple[float, float]]]], frame: _Frame, fine: tuple[int, int], paper: Screen
 ) -> dict[tuple[int, int], str]:
     """The characters of the picture by (column, row)."""

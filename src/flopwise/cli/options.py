@@ -222,7 +222,7 @@ class QuestionCommand(click.Command):
         left = super().parse_args(ctx, args)
         source = click.core.ParameterSource.DEFAULT_MAP
         ctx.meta["flopwise.settings"] = {
-            p.name: (settings[p.name][1], f"{spelling(p)} {_shown(ctx.params.get(p.name, settings[p.name][0]))}")
+            p.name: (settings[p.name][1], f"{spelling(p)} {_value_text(ctx.params.get(p.name, settings[p.name][0]))}")
             for p in self.params if p.name in settings and ctx.get_parameter_source(p.name) == source
         }  # fmt: skip
         return left
@@ -382,7 +382,7 @@ def ignore_settings(*, but: Iterable[str]) -> None:
         del used[field]
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

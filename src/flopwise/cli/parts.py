@@ -17,7 +17,7 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
     """The rules of thumb beside the estimate."""
     from flopwise.provenance import Figure, format_value
 
-    def shown(value: float | None, unit: str) -> str | None:
+    def figure_text(value: float | None, unit: str) -> str | None:
         return None if value is None else format_value(Figure("x", value, unit, kind="given"))
 
     def signed_percent(fraction: float | None) -> str | None:
@@ -26,7 +26,7 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
         return f"{fraction + 1:.0f} x" if fraction > 9 else f"{100 * fraction:+.0f} %"
 
     rows = [
-        (r.name, r.formula, shown(r.value, r.unit), shown(r.estimate, r.unit), signed_percent(r.error_frac))
+        (r.name, r.formula, figure_text(r.value, r.unit), figure_text(r.estimate, r.unit), signed_percent(r.error_frac))
         for r in rules
     ]
     return table(["rule of thumb", "formula", ">says", ">estimate", ">off by"], rows, paper) if rows else ""

@@ -91,7 +91,7 @@ class Fabric:
         return self.levels[0].bytes_per_s
 
 
-def along(fabric: Fabric, *, inner: bool, tp: Ints) -> Fabric:
+def group_fabric(fabric: Fabric, *, inner: bool, tp: Ints) -> Fabric:
     """The fabric as one group of a mesh has it: on a torus, tensor groups (`inner`) have one axis, others the rest.
 
     Without tensor parallelism all axes are left; shape of `tp`.

@@ -88,6 +88,11 @@ class MemoryAnswer(Result):
     def verdict(self) -> str:
         """Whether it fits, how sure that is, and what would make it fit, in a few words."""
         gib, usable, chance = format_gib, self.usable_bytes, self.fits_probability
+        if self.accelerator is not None and usable is not None and self.fits is None:
+            rest = f"{gib(self.per_gpu_bytes)} of {gib(usable)}"
+            return (
+                f"Weights, gradients and states take {rest}; activations are not known, so neither is whether it fits."
+            )
         if self.accelerator is None or usable is None or chance is None:
             ends = format_interval(self.low_bytes, self.high_bytes, gib)
             return f"{gib(self.per_gpu_bytes)} per accelerator {ends}. Name a device (--gpu) to see whether it fits."

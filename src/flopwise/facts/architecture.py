@@ -268,7 +268,7 @@ class Model:
     notes: tuple[str, ...] = ()  # what was assumed: shown with every answer
 
     def __hash__(self) -> int:
-        """Of what tells most models apart: tables are looked up by model again and again, and its layers are many."""
+        """A hash of the name and the sizes alone: hashing every layer would slow down look-ups by model."""
         sizes = tuple((stack.width, stack.num_layers) for stack in self.stacks)
         return hash((self.name, self.model_type, self.vocab, sizes))
 

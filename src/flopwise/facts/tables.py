@@ -47,10 +47,10 @@ class Row:
 
     def error(self, column: str, given: object, allowed: str) -> SpecError:
         """Return the error that says where the fault stands, what was given and what is allowed."""
-        return SpecError(f"{self.file}, row {self.line}, column {column}: got {_shown(given)}; {allowed}")
+        return SpecError(f"{self.file}, row {self.line}, column {column}: got {_quoted_text(given)}; {allowed}")
 
 
-def _shown(given: object) -> str:
+def _quoted_text(given: object) -> str:
     text = str(given)
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
@@ -441,7 +441,7 @@ def _check_header(path: Path, header: list[str], columns: Mapping[str, Reader], 
         if name not in columns:
             near = nearest_names(name, columns)
             hint = f"nearest: {', '.join(near)}" if near else f"allowed: {', '.join(columns)}"
-            raise SpecError(f"{path}, row 1: unknown column {_shown(name)}; {hint}")
+            raise SpecError(f"{path}, row 1: unknown column {_quoted_text(name)}; {hint}")
         if header.count(name) > 1:
             raise SpecError(f"{path}, row 1: column {name} appears twice")
     missing = [key for key in keys if key not in header]

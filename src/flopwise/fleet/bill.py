@@ -12,6 +12,7 @@ from flopwise.cost.money import unit_usd
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Allotment, MonthlyCost, WorkloadResult
 from flopwise.fleet.expected import ExpectedFigures, expected_figures
+from flopwise.fleet.forked import run_forked
 from flopwise.fleet.model import (
     VOLUMES,
     Allocation,
@@ -25,7 +26,6 @@ from flopwise.fleet.model import (
 )
 from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.option import ReplicaLoad, replica_load
-from flopwise.fleet.planned import run_forked
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters

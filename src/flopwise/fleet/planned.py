@@ -7,22 +7,18 @@ offer that will do is an option, one instance a machine.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import os
-import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
-from typing import TypeVar
 
 import msgspec
 
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer, names_instance
+from flopwise.fleet.forked import run_forked
 from flopwise.fleet.load_levels import SLIGHT, LoadLevels
 from flopwise.fleet.model import MonthlyOption, PlannedWorkload, Platform, ResolvedJob, is_rented
 from flopwise.fleet.offers import (
@@ -48,7 +44,6 @@ from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_seconds
 
 Advance = Callable[[int, int], None]
-Result = TypeVar("Result")
 Tags = tuple[object, ...]
 """Residency, tags and limits on devices: workloads with the same may use the same offers."""
 Offered = tuple["Facts", dict[str, int]]
@@ -62,8 +57,6 @@ OF_SHARE = 3
 """Kinds of machines at least of each provider that has a share of the bill."""
 OF_ONE = 3
 """One provider has at most so much of them (a third) where none has a share: others stand ready."""
-CHUNKS = 24
-"""Parts of neighbouring searches that each process gets one after another."""
 WORTH_SHARING = 4
 """Parts of the searches from which other processes are worth starting."""
 LEAST_PARTS = 16
@@ -483,43 +476,6 @@ def _best_in_turn(
             if len(kept) == before:
                 break
     return kept
-
-
-# Work shared between forked processes: facts need not be sent to them
-
-_CALLED: Callable[[int], object] | None = None
-
-
-def run_forked(call: Callable[[int], Result], count: int, least: int) -> Iterator[Result]:
-    """`call(0)` to `call(count - 1)` in order, from as many processes as there are cores; here below `least` of them.
-
-    Processes are forked only from a main thread alone on Linux. Results are sent back, so they are plain data.
-
-    Raises: Whatever `call` raises.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    unsafe = threading.active_count() > 1 or sys.platform != "linux" or multiprocessing.current_process().daemon
-    if cores < 2 or unsafe or count < least:
-        yield from map(call, range(count))
-        return
-    global _CALLED  # noqa: PLW0603 - what forked processes find in place
-    _CALLED = call
-    try:
-        pool = multiprocessing.get_context("fork").Pool(min(cores, count))
-    except OSError:  # no shared memory for its locks, or no more processes
-        _CALLED = None
-        yield from map(call, range(count))
-        return
-    try:
-        with pool:
-            yield from pool.imap(_call, range(count), chunksize=max(1, count // (CHUNKS * cores)))
-    finally:
-        _CALLED = None
-
-
-def _call(number: int) -> object:
-    assert _CALLED is not None
-    return _CALLED(number)
 
 
 # Machines that people work on

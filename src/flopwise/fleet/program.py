@@ -273,11 +273,11 @@ class AllocationProgram:
             usd = (option.usd_running + each) * scale
             moved = 0.0 if demand.splittable else demand.volumes_usd.get(option.provider, 0.0)
             kg = self.rules.carbon_usd_per_kg * option.kg_each * scale
-            column = self._bought(usd, -(-option.instances // scale), option, moved + kg)
+            column = self._units_column(usd, -(-option.instances // scale), option, moved + kg)
             self.paid.append(PaidColumn(column, moved, option.provider, VOLUMES))
             self.own.append(column)
 
-    def _bought(self, usd: float, upper: float, option: MonthlyOption, more: float = 0.0) -> int:
+    def _units_column(self, usd: float, upper: float, option: MonthlyOption, more: float = 0.0) -> int:
         """A column of so many units of an option; `more` counts in the objective too."""
         column = self.program.column(usd + more, upper)
         self.paid.append(PaidColumn(column, usd, option.provider, option.purchase))
@@ -309,7 +309,7 @@ class AllocationProgram:
                 option, scale, self.on[i] = self.options[i], self.scale[i], []
                 for _, hours in lower:
                     usd = option.usd_each * hours / option.busy_hours * scale
-                    there = self._bought(usd, -(-option.instances // scale), option)
+                    there = self._units_column(usd, -(-option.instances // scale), option)
                     self.program.at_most({there: 1.0, self.own[i]: -1.0}, 0.0)
                     self.on[i].append(there)
                 self.on[i].append(self.own[i])
@@ -351,7 +351,9 @@ class AllocationProgram:
         for machine, mine in of.items():
             first = self.options[mine[0]]
             most, own = wanted[first.whole_kind], first.own is not None
-            self.pools[machine] = self._own_machines(first, most) if own else self._bought(first.usd_each, most, first)
+            self.pools[machine] = (
+                self._own_machines(first, most) if own else self._units_column(first.usd_each, most, first)
+            )
             self._fill_pool(machine, mine, week)
 
     def _own_machines(self, option: MonthlyOption, most: int) -> int:
@@ -364,11 +366,11 @@ class AllocationProgram:
         terms = {column: 1.0}
         for number, (there, usd) in enumerate(option.own.tiers, start=1):
             unlimited = number == len(option.own.tiers) and policy in self.without
-            terms[self._bought(usd, most if unlimited else min(there, most), option)] = -1.0
+            terms[self._units_column(usd, most if unlimited else min(there, most), option)] = -1.0
         self.program.at_most(terms, 0.0, policy)
         self.owned[option.whole_kind] = self.program.rows[-1]
         if option.own.off_usd:
-            there = self._bought(option.own.tiers[0][0] * option.own.off_usd, 1, option)
+            there = self._units_column(option.own.tiers[0][0] * option.own.off_usd, 1, option)
             self.program.row({there: 1.0}, 1.0, 1.0)
         return column
 
@@ -379,9 +381,9 @@ class AllocationProgram:
         than they have. Where nothing is bound to slots, that they fit into all hours is enough (McNaughton 1959,
         doi:10.1287/mnsc.6.1.1). Runs that need several machines at once have machines of the pool to themselves.
         """
-        bound = any(self._bound(i) for i in mine)
+        bound = any(self._is_pinned(i) for i in mine)
         column = self.pools[machine]
-        gangs = [i for i in mine if self.scale[i] > 1 and not self._bound(i)]
+        gangs = [i for i in mine if self.scale[i] > 1 and not self._is_pinned(i)]
         room = {column: -1.0} | self._gang_room(gangs)
         slots: list[dict[int, float]] = [dict(room) for _ in week]
         hours, whole = dict(room), {column: 1.0}
@@ -436,7 +438,7 @@ class AllocationProgram:
             self.program.at_most(terms, 0.0)
         return room
 
-    def _bound(self, index: int) -> bool:
+    def _is_pinned(self, index: int) -> bool:
         """Whether an option's workload may not be put anywhere in the week."""
         demand = self.demands[self.options[index].workload]
         return not demand.flexible or sum(demand.slots or (1.0,)) < 1 - MARGIN
@@ -454,7 +456,7 @@ class AllocationProgram:
             by_provider = self.by_provider(number)
             for i in (i for mine in by_provider.values() for i in mine if self.options[i].purchase == "on_demand"):
                 most = float(-(-round(share * self.options[i].instances * 1e6) // 10**6))
-                self.spare[i] = self._bought(backup_usd(self.options[i], self.rules), most, self.options[i])
+                self.spare[i] = self._units_column(backup_usd(self.options[i], self.rules), most, self.options[i])
             kinds = {self.options[i].software for mine in by_provider.values() for i in mine}
             for lost, software in product(by_provider, kinds):
                 others = [

@@ -30,7 +30,7 @@ from flopwise.facts.architecture import (
 from flopwise.ops.habits import Habit
 from flopwise.ops.shapes import Shape, Split, Trainable, local_heads, local_units, rows
 from flopwise.ops.types import Floats, Ints, ceil_div
-from flopwise.ops.work import brought_share, expert_dims, inner_tp, linear_dims, present_keys
+from flopwise.ops.work import expert_dims, expert_token_share, inner_tp, linear_dims, present_keys
 from flopwise.values import dataclass
 
 Implementation = Literal["eager", "sdpa", "fused"]
@@ -108,7 +108,7 @@ class Trace:
             return self.last
         return self.made.get(reads, self.made["input"])
 
-    def put(self, name: str, nbytes: Floats, *, grad: bool) -> None:
+    def register(self, name: str, nbytes: Floats, *, grad: bool) -> None:
         """Register the output of an item."""
         self.last = self.made[name] = Tensor(name, nbytes, grad)
 
@@ -158,13 +158,13 @@ def _linear(t: Trace, item: Linear) -> None:
         t.note(f"{item.name}/lora_a", rows(item.stream, s.shape, s.split) * s.rank * s.elem_bytes)
     _, n = linear_dims(item, s.split)
     size = rows(item.stream, s.shape, s.split) * n if item.shard == "column" else outside(n, item.stream, s)
-    t.put(item.name, size * s.elem_bytes, grad=x.grad or trained or adapted)
+    t.register(item.name, size * s.elem_bytes, grad=x.grad or trained or adapted)
 
 
 def _experts(t: Trace, item: Experts) -> None:
     s, x = t.setting, t.source(item.reads)
     _, k, n = expert_dims(item, s.split)
-    m = rows("tokens", s.shape, s.split) * brought_share(s.split) * item.top_k * s.split.expert_load
+    m = rows("tokens", s.shape, s.split) * expert_token_share(s.split) * item.top_k * s.split.expert_load
     trained = t.trains_weights
     if trained and item.shard == "column":
         t.note(f"{item.name}/permuted", m * k * s.elem_bytes)
@@ -172,7 +172,7 @@ def _experts(t: Trace, item: Experts) -> None:
             t.note(f"{item.name}/indices", m * (4 * 8 + 2 * 4))
     elif trained:
         t.keep(x)
-    t.put(item.name, m * n * s.elem_bytes, grad=x.grad or trained)
+    t.register(item.name, m * n * s.elem_bytes, grad=x.grad or trained)
 
 
 def _norm(t: Trace, item: Norm) -> None:
@@ -195,7 +195,7 @@ def _norm(t: Trace, item: Norm) -> None:
                 t.note(f"{item.name}/rstd", elems / item.dim * 4)
             if trained:
                 t.note(f"{item.name}/normed", elems * (4 if s.habit.norm_weight_fp32 else s.elem_bytes))
-    t.put(item.name, elems * s.elem_bytes, grad=x.grad or trained)
+    t.register(item.name, elems * s.elem_bytes, grad=x.grad or trained)
 
 
 def _save_gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> None:
@@ -237,14 +237,14 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
     cut = inside(item.dim, item.stream, s) if item.shard else outside(item.dim, item.stream, s)
     if item.per_expert:  # routed copies are whole rows, whatever sequence parallelism does outside
         columns = local_units(item.dim, inner_tp(s.split)) if item.shard else item.dim
-        copies = item.per_expert * rows("tokens", s.shape, s.split) * brought_share(s.split)
+        copies = item.per_expert * rows("tokens", s.shape, s.split) * expert_token_share(s.split)
         cut = copies * columns * s.split.expert_load
     size, grad = cut * s.elem_bytes, x.grad
     if item.kind == "residual":
         grad = grad or t.source(item.reads or "input").grad
     elif x.grad:
         _keep_for_pointwise(t, item, x, size)
-    t.put(item.name, size, grad=grad)
+    t.register(item.name, size, grad=grad)
 
 
 def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
@@ -270,7 +270,7 @@ def _table(t: Trace, item: Embedding) -> None:
     if trained:
         sequences = 1 if item.position else s.shape.batch
         t.note(f"{item.name}/ids", rows(item.stream, s.shape, s.split) / s.shape.batch * sequences * 8)
-    t.put(item.name, outside(item.dim, item.stream, s) * s.elem_bytes, grad=trained or t.last.grad)
+    t.register(item.name, outside(item.dim, item.stream, s) * s.elem_bytes, grad=trained or t.last.grad)
 
 
 def _convolution(t: Trace, item: Convolution) -> None:
@@ -282,7 +282,7 @@ def _convolution(t: Trace, item: Convolution) -> None:
         t.keep(x)
     width = item.channels if item.outputs is None else item.outputs
     elems = inside(width, item.stream, s) if item.shard else outside(width, item.stream, s)
-    t.put(item.name, elems * item.rows_per_token * s.elem_bytes, grad=x.grad or t.trains_weights)
+    t.register(item.name, elems * item.rows_per_token * s.elem_bytes, grad=x.grad or t.trains_weights)
 
 
 def _recurrence(t: Trace, item: Recurrence) -> None:
@@ -292,7 +292,7 @@ def _recurrence(t: Trace, item: Recurrence) -> None:
     if x.grad:
         t.keep(x)
         t.note(f"{item.name}/inputs", out + rows("tokens", s.shape, s.split) * 2 * item.key_dim * s.elem_bytes)
-    t.put(item.name, out, grad=x.grad)
+    t.register(item.name, out, grad=x.grad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,15 +307,15 @@ class _Operands:
 
 
 def _operands(t: Trace, prefix: str) -> _Operands:
-    def made(*names: str) -> Tensor | None:
+    def output(*names: str) -> Tensor | None:
         return next((t.made[f"{prefix}/{n}"] for n in names if f"{prefix}/{n}" in t.made), None)
 
-    fused = made("qkv_proj")
-    q, k = made("q_norm", "q_proj", "q_b_proj", "qkv_proj"), made("k_norm", "k_proj", "kv_b_proj", "qkv_proj")
-    v = made("v_norm", "v_proj", "kv_b_proj", "qkv_proj") or k
-    plain = made("q_norm") is None and prefix not in t.rotated
+    fused = output("qkv_proj")
+    q, k = output("q_norm", "q_proj", "q_b_proj", "qkv_proj"), output("k_norm", "k_proj", "kv_b_proj", "qkv_proj")
+    v = output("v_norm", "v_proj", "kv_b_proj", "qkv_proj") or k
+    plain = output("q_norm") is None and prefix not in t.rotated
     grads = [True if x is None else x.grad for x in (q, k, v)]
-    return _Operands(grads[0], grads[1], grads[2], fused or made("kv_b_proj"), fused is not None and plain)
+    return _Operands(grads[0], grads[1], grads[2], fused or output("kv_b_proj"), fused is not None and plain)
 
 
 def _attend(t: Trace, item: Attend) -> None:
@@ -329,7 +329,7 @@ def _attend(t: Trace, item: Attend) -> None:
         _keep_copied_operands(t, item, given)
     if grad:
         _keep_scores(t, item, given, heads * tokens)
-    t.put(item.name, tokens * heads * item.v_dim * s.elem_bytes, grad=grad)
+    t.register(item.name, tokens * heads * item.v_dim * s.elem_bytes, grad=grad)
     if grad and s.implementation == "sdpa" and _concatenates(t, item):
         t.note(f"{item.name}/out", t.last.nbytes)  # lies head by head, as the queries: the projection reads a copy
     elif grad and (s.implementation == "sdpa" or (s.implementation == "fused" and s.flash)):

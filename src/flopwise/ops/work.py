@@ -99,7 +99,7 @@ def is_activation(item: Item) -> bool:
     return isinstance(item, Pointwise) and item.name.endswith("/act")
 
 
-def brought_share(split: Split) -> Floats:
+def expert_token_share(split: Split) -> Floats:
     """Share of a micro-batch's tokens that one rank brings to its experts: all, or its part of the tp group's.
 
     Where experts are cut as all else is, every rank of a tensor-parallel group computes all of its tokens; where they
@@ -126,7 +126,7 @@ def expert_dims(item: Experts, split: Split) -> tuple[Ints, Ints, Ints]:
 def _(item: Experts, shape: Shape, split: Split) -> Work:
     held, k, n = expert_dims(item, split)
     tokens = rows("tokens", shape, split)
-    everyone = tokens * brought_share(split) * split.ep if split.ep_own_tokens else tokens
+    everyone = tokens * expert_token_share(split) * split.ep if split.ep_own_tokens else tokens
     m = everyone * item.top_k * held / item.experts * split.expert_load
     touched = touched_experts(item.experts, item.top_k, everyone, held) * split.touched_load
     flops = 2.0 * m * n * k
@@ -206,7 +206,7 @@ def _(item: Pointwise, shape: Shape, split: Split) -> Work:
     if item.per_expert:  # on routed copies: whole rows of what one rank's experts are given
         columns = local_units(item.dim, inner_tp(split)) if item.shard else item.dim
         copies = rows("tokens", shape, split) * item.per_expert * split.expert_load
-        elems = copies * columns * (brought_share(split) if split.ep_own_tokens else 1.0 / split.ep)
+        elems = copies * columns * (expert_token_share(split) if split.ep_own_tokens else 1.0 / split.ep)
     else:
         elems = _shared_elems(item.dim, item.shard, item.stream, shape, split)
     reads = 2 if item.gated else _READS.get(item.kind, 1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.search.answer import Plan
     from flopwise.training.answer import TrainAnswer
+    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +35,15 @@ class ExpectedTraining:
     total_tokens: float | None
 
     @classmethod
-    def of_answer(cls, answer: TrainAnswer, question: str, settings: Mapping[str, object]) -> Self:
+    def of_answer(cls, answer: TrainAnswer | SampledTrainAnswer, question: str, settings: Mapping[str, object]) -> Self:
         """The run that an answer of `train` is of; `settings` are the keywords that were asked with.
 
         Raises:
             SpecError: the answer is of a network without layers of tokens.
         """
-        from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - as the rest of training
+        from flopwise.training.answer import TrainAnswer  # noqa: PLC0415 - as the rest of training
 
-        if isinstance(answer, SampledTrainAnswer):
+        if not isinstance(answer, TrainAnswer):
             raise SpecError("expectations of runs are of models with layers of tokens; leave the question out")
         job = answer.estimate.job
         each, gpus = job.cluster.usd_per_gpu_hour, answer.estimate.num_gpus

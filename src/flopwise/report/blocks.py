@@ -61,14 +61,14 @@ class Table:
     first: int = 16
 
     @property
-    def shown(self) -> Sequence[Sequence[str | Link]]:
+    def visible_rows(self) -> Sequence[Sequence[str | Link]]:
         """The rows that a page shows; a single one that would be folded is shown too."""
         return self.rows if len(self.rows) <= self.first + 1 else self.rows[: self.first]
 
     @property
     def rest(self) -> Sequence[Sequence[str | Link]]:
         """The rows that a page folds."""
-        return self.rows[len(self.shown) :]
+        return self.rows[len(self.visible_rows) :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Block, Table, Text
-from flopwise.report.words import bought, change_text, enumeration, hourly, usd
+from flopwise.report.words import change_text, enumeration, hourly, purchase_text, usd
 from flopwise.units import format_percent
 
 SMALL_USD = 0.005
@@ -34,7 +34,7 @@ def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
         for name in sorted({*was, *now}):
             moved = now.get(name, 0.0) - was.get(name, 0.0)
             if abs(moved) >= SMALL_USD:
-                words = bought(name) if title == "purchase" else name
+                words = purchase_text(name) if title == "purchase" else name
                 rows.append((title, words, usd(was.get(name)), usd(now.get(name)), change_text(moved)))
     if rows:
         blocks.append(Table(["by", "", ">then", ">now", ">change"], rows))
@@ -65,7 +65,7 @@ def _machines_by_workload(assessment: Assessment) -> dict[str, str]:
     for a in assessment.allocation:
         standby = " (backup)" if a.role == "backup" else ""
         machines.setdefault(a.workload, []).append(
-            f"{a.count:,} x {a.provider} {a.instance}, {a.region}, {bought(a.purchase)}{standby}"
+            f"{a.count:,} x {a.provider} {a.instance}, {a.region}, {purchase_text(a.purchase)}{standby}"
         )
     return {name: "; ".join(sorted(own)) for name, own in machines.items()}
 
@@ -86,7 +86,7 @@ def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
         if then and today is not None and abs(today - then) > 1e-9 * then:
             change = f"{'+' if today > then else ''}{format_percent(today / then - 1)}"
             yield (
-                f"{provider} {instance}, {region}", bought(purchase), f"{hourly(then)} ({old.price_date})",
+                f"{provider} {instance}, {region}", purchase_text(purchase), f"{hourly(then)} ({old.price_date})",
                 f"{hourly(today)} ({new.price_date})", change,
             )  # fmt: skip
 

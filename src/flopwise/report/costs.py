@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
-from flopwise.report.words import between, bought, change_text, dash, digits, hourly, hours, largest, share, usd
+from flopwise.report.words import between, change_text, dash, digits, hourly, hours, largest, purchase_text, share, usd
 from flopwise.units import CURRENCY, format_cost, format_percent, in_currency
 
 DRAWN = 30
@@ -58,7 +58,9 @@ def costs(assessment: Assessment) -> Iterator[Block]:
         ("By provider", cost.by_provider), ("By environment", cost.by_environment), ("By purchase", cost.by_purchase),
         ("By part", {"machines": cost.compute, "storage": cost.storage, "traffic": cost.traffic}),
     ):  # fmt: skip
-        yield Bars(title, [Bar(bought(n), v, f"{usd(v)} ({share(v, cost.total)})") for n, v in largest(values) if v])
+        yield Bars(
+            title, [Bar(purchase_text(n), v, f"{usd(v)} ({share(v, cost.total)})") for n, v in largest(values) if v]
+        )
     by_name = {w.name: w for w in assessment.workloads}
     rows = []
     for name, value in largest(cost.by_workload):
@@ -135,7 +137,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         [
             (
                 _carries(a), a.provider, a.region, a.instance, a.gpu,
-                _bought(a), f"{a.count:,}",
+                _purchase_text(a), f"{a.count:,}",
                 hours(a.hours_per_month), hourly(a.usd_per_hour), hourly(a.usd_per_hour_effective),
                 usd(a.usd_per_month), _price_day(a),
             )
@@ -152,7 +154,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
     for (provider, region, instance, purchase), own in sorted(pools.items()):
         gpu_hours = digits(sum(a.hours_per_month * a.num_gpus for a in own)) if all(a.num_gpus for a in own) else "-"
         names, machines = ", ".join(dict.fromkeys(a.workload for a in own)), f"{sum(a.count for a in own):,}"
-        rows.append((f"{provider} {instance}", region, bought(purchase), machines, gpu_hours, names))
+        rows.append((f"{provider} {instance}", region, purchase_text(purchase), machines, gpu_hours, names))
     if rows:
         yield Table(
             ["to secure before the start", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
@@ -161,10 +163,10 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
 
 
-def _bought(a: Allotment) -> str:
+def _purchase_text(a: Allotment) -> str:
     """How, and who may use them."""
     who = f", dedicated to {a.pool}" if a.dedicated else ", shared" if a.pool else ""
-    return f"{bought(a.purchase)}{who}"
+    return f"{purchase_text(a.purchase)}{who}"
 
 
 def _carries(a: Allotment) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from flopwise.fleet.assessment import Alert, Assessment, Month, Phase
 from flopwise.fleet.schedules import month_after, months_between
 from flopwise.report.blocks import Bar, Bars, Block, Heading, Span, Spans, Table, Text
-from flopwise.report.words import between, bought, digits, sentence, usd
+from flopwise.report.words import between, digits, purchase_text, sentence, usd
 from flopwise.units import format_bytes, format_percent, format_seconds
 
 AHEAD = 12
@@ -108,7 +108,7 @@ def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Bloc
             tasks.append((*head, f"{n + 1}. {task.name}", span, waits))
         quotas += [
             (
-                q.ask_by or f"{q.weeks} weeks before", q.provider, q.region, q.instance, bought(q.purchase),
+                q.ask_by or f"{q.weeks} weeks before", q.provider, q.region, q.instance, purchase_text(q.purchase),
                 f"{q.count:,}", f"{q.count_in_a_year:,}", f"{q.num_gpus:,} {q.gpu}", f"{q.weeks}",
                 ", ".join(q.workloads),
             )

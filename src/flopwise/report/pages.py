@@ -88,7 +88,7 @@ def html(document: Document) -> str:
     def kind(block: Block) -> str:
         return type(block).__name__.lower()
 
-    def drawn(block: Bars | Spans | Streams | Curves) -> Any:
+    def picture_svg(block: Bars | Spans | Streams | Curves) -> Any:
         match block:
             case Bars():
                 picture = bars_svg(block)
@@ -100,7 +100,7 @@ def html(document: Document) -> str:
                 picture = curves_svg(block)
         return Markup(picture)  # noqa: S704 - all texts in it are escaped
 
-    return _template().render(document=document, kind=kind, drawn=drawn)
+    return _template().render(document=document, kind=kind, picture_svg=picture_svg)
 
 
 # Pictures: bars with intervals, spans along an axis

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flopwise.fleet.assessment import Assessment, ProviderChoice
 from flopwise.report.blocks import Block, Stream, Streams, Table
-from flopwise.report.words import bought, change_text, largest, usd
+from flopwise.report.words import change_text, largest, purchase_text, usd
 
 DRAWN = 20
 """Workloads in the picture, those that cost most; the others are one."""
@@ -70,6 +70,7 @@ def _cells(choice: ProviderChoice) -> tuple[str, ...]:
     if choice.purchase == "api":
         machines = choice.instance
     return (
-        choice.workload, choice.provider, machines, choice.region, bought(choice.purchase), usd(choice.usd_per_month),
-        "-" if choice.taken else change_text(choice.change_usd), choice.why, choice.price_date or "-",
+        choice.workload, choice.provider, machines, choice.region, purchase_text(choice.purchase),
+        usd(choice.usd_per_month), "-" if choice.taken else change_text(choice.change_usd), choice.why,
+        choice.price_date or "-",
     )  # fmt: skip

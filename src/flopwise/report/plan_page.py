@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flopwise.facts.offers import UNDATED
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Document, Points, Section, Table, Text, Tile, Tiles
-from flopwise.report.words import between, bought, dash, digits, hourly, sentence, usd
+from flopwise.report.words import between, dash, digits, hourly, purchase_text, sentence, usd
 from flopwise.report.workloads import layout
 from flopwise.search.answer import LATENCIES, RUNS, Candidate, Plan
 from flopwise.units import format_bytes, format_joules, format_percent, format_seconds
@@ -64,7 +64,7 @@ def _choice(plan: Plan, best: Candidate) -> Iterator[Block]:
 def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
     """What is bought where, how the model lies on it, and what price and estimate rest on."""
     machines = f"{best.num_instances:,} x {best.provider} {best.instance} in {best.region}"
-    yield "Machines.", f"{machines}, {bought(best.purchase)}, {hourly(best.usd_per_hour)} an hour in all."
+    yield "Machines.", f"{machines}, {purchase_text(best.purchase)}, {hourly(best.usd_per_hour)} an hour in all."
     yield "Layout.", sentence(layout(best.layout))
     dated = "undated" if best.price_date in {"", UNDATED} else f"of {best.price_date}"
     yield "Price.", sentence(f"{dated}, {best.price_source}")
@@ -104,7 +104,7 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
         [
             (
                 str(c.rank), f"{c.num_instances:,} x {c.provider} {c.instance} ({c.num_gpus:,} x {c.gpu})", c.region,
-                bought(c.purchase), layout(c.layout), format_seconds(c.seconds),
+                purchase_text(c.purchase), layout(c.layout), format_seconds(c.seconds),
                 format_percent(c.memory_bytes / c.capacity_bytes, 0), hourly(c.usd_per_hour), usd(c.cost_usd),
                 dash(c.energy_joules, format_joules), c.likely or "-", c.price_date or "-",
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Block, Table
-from flopwise.report.words import bought, change_text, largest, usd
+from flopwise.report.words import change_text, largest, purchase_text, usd
 
 LISTED = 40
 """Workloads in the table; the JSON has all."""
@@ -18,7 +18,7 @@ def if_you_port(assessment: Assessment) -> Iterator[Block]:
     rows = [
         (
             port.workload, port.software, f"{port.num_instances:,} x {port.provider} {port.instance} ({port.gpu})",
-            bought(port.purchase), usd(port.cost_usd), change_text(-port.saves_usd), f"{port.rows:,}",
+            purchase_text(port.purchase), usd(port.cost_usd), change_text(-port.saves_usd), f"{port.rows:,}",
             "; ".join(port.work),
         )
         for port in assessment.if_you_port

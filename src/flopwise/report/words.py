@@ -65,7 +65,7 @@ def share(part: float, whole: float) -> str:
     return format_percent(part / whole, 0 if part >= 0.1 * whole else 1) if whole else "-"
 
 
-def bought(purchase: str) -> str:
+def purchase_text(purchase: str) -> str:
     """A way to buy in words."""
     return BOUGHT.get(purchase, purchase.replace("_", " "))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
-from flopwise.report.words import bought, dash, digits, enumeration, figure, hours, runs_on, share
+from flopwise.report.words import dash, digits, enumeration, figure, hours, purchase_text, runs_on, share
 from flopwise.units import format_bytes, format_count, format_rate, format_seconds
 
 FIGURES = {
@@ -98,7 +98,7 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
         if not w.feasible:
             rows.append((w.name, "nothing runs it", "", "", "; ".join(w.reasons), *plan))
             continue
-        way = f"{runs_on(assessment, w)}, {bought(str(w.best.get('purchase', '')))}".rstrip(", ")
+        way = f"{runs_on(assessment, w)}, {purchase_text(str(w.best.get('purchase', '')))}".rstrip(", ")
         reason = w.why_not_cheaper or "it is the cheapest"
         rows.append((w.name, way, layout(w.best.get("layout") or {}), performance(w), reason, *plan))
     headers = ["workload", "machines", "laid out", "expected (80 % interval)", "why not the cheaper one"]

@@ -17,7 +17,7 @@ from flopwise.report.blocks import Block, Bullets, Document, Section, Table, Tex
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
 from flopwise.report.plan_page import plan_document
-from flopwise.report.words import bought, change_text, dash, hours, usd
+from flopwise.report.words import change_text, dash, hours, purchase_text, usd
 from flopwise.report.workloads import plan_page
 from flopwise.search.answer import Plan
 from flopwise.search.answer import to_json as plan_json
@@ -174,7 +174,7 @@ def _rows(w: CheckedWorkload) -> Iterator[tuple[str, ...]]:
         first = not number
         verdict = (*("yes" if good else "no" for good in (w.fits, w.holds)), likely) if first else ("", "", "")
         yield (
-            w.name if first else "", f"{m.count:,} x {m.provider} {m.instance}, {m.region}", bought(m.purchase),
+            w.name if first else "", f"{m.count:,} x {m.provider} {m.instance}, {m.region}", purchase_text(m.purchase),
             hours(m.hours_per_month), usd(m.usd_per_month), *verdict,
             dash(m.busy_frac, lambda value: format_percent(value, 0)), usd(w.idle_usd_per_month) if first else "",
             m.price_date or m.price_source,

@@ -25,7 +25,8 @@ from flopwise.search.workload import Resolved
 from flopwise.serving.memory import generates
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.layout import Layout
-from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
 
 TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, SourceSpec)
 SERVE = (MachineSpec, ServingSpec, RequestSpec, TechniqueRequest, SharedSpec, SourceSpec)

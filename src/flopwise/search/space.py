@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
-from flopwise.ops.types import Floats
+from flopwise.ops.types import Ints
 from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
 from flopwise.training.stages import FULL, cuts_alike
@@ -242,15 +242,15 @@ def powers_of_two(most: int) -> Column:
 def layouts(
     limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
     recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
-    spans: Floats | None = None,
+    expert_ranks: Ints | None = None,
 ) -> Space:  # fmt: skip
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
-    Rules: the global batch divides into dp x micro-batch; sets of experts, each of `spans` ranks (None: ep), divide
-    dp x cp; ZeRO only where there are replicas, and
-    only its first stage in pipelines; interleaving only where chunks come out alike (`cuts_alike`) and micro-batches
-    fill the pipeline. Numbers of GPUs are those that come of it. `pipelines`: the schedules and ZeRO stages that are
-    tried; `shard`: only ZeRO 3 over groups of exactly so many ranks, whatever the stack has.
+    Rules: the global batch divides into dp x micro-batch; the `expert_ranks` that hold all experts once (None: tp x ep)
+    divide tp x dp x cp; ZeRO only where there are replicas, and only its first stage in pipelines; interleaving only
+    where chunks come out alike (`cuts_alike`) and micro-batches fill the pipeline. Numbers of GPUs are what comes of
+    it. `pipelines`: the schedules and ZeRO stages that are tried; `shard`: only ZeRO 3 over groups of exactly so many
+    ranks, whatever the stack has.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
     degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
@@ -263,8 +263,8 @@ def layouts(
     i, d, dp, gpus = i[pair], d[pair], replicas[r], gpus[pair, r]
     batch = limits.global_batch % (dp * inner.micro_batch[i]) == 0
     ruled_out["the global batch does not divide into dp x micro-batch"] = int((~batch).sum())
-    span = np.broadcast_to(np.asarray(inner.ep if spans is None else spans, dtype=float), inner.ep.shape)
-    experts = (dp * inner.cp[i]) % span[i] == 0 if limits.experts > 1 else np.ones_like(batch)
+    of_experts = np.broadcast_to(inner.tp * inner.ep if expert_ranks is None else expert_ranks, inner.ep.shape)
+    experts = (dp * (inner.tp * inner.cp)[i]) % of_experts[i] == 0 if limits.experts > 1 else np.ones_like(batch)
     ruled_out["ep does not divide the ranks that share experts"] = int((batch & ~experts).sum())
     kept = np.flatnonzero(batch & experts)
     micros = max(1, ascending(inner.micro_batch).size)  # the fastest axis of `inner`: side by side on a mesh
@@ -277,7 +277,7 @@ def layouts(
     pipelines = pipelines or Pipelines()
     if pipelines.interleaved:
         _count_uneven(limits, inner, degrees, meshes, ruled_out)
-    families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, span))
+    families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, of_experts))
     return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
 
 
@@ -295,7 +295,7 @@ def _count_uneven(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: F
 
 def _families(
     limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines, only: int | None,
-    spans: NDArray[np.float64],
+    expert_ranks: Column,
 ) -> Iterator[Family]:  # fmt: skip
     """`meshes` by the choices that each leaves open; those of HSDP, once for each size of group, at the end."""
     if pipelines.alone:
@@ -323,8 +323,8 @@ def _families(
         yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
     if only is None and pipelines.zero < 3:
         return
-    tp, span = inner.tp[meshes.inner_index], np.maximum(spans[meshes.inner_index], 1.0).astype(np.int64)
-    mesh, shard = sharding_groups(ranks, tp, span, np.flatnonzero(pp == 1), only)
+    tp, of_experts = inner.tp[meshes.inner_index], expert_ranks[meshes.inner_index]
+    mesh, shard = sharding_groups(ranks, tp, of_experts, np.flatnonzero(pp == 1), only)
     if mesh.size:
         yield replace(meshes.take(mesh), shard=shard, zeros=(3,), turns=(Turns(),))
 
@@ -338,22 +338,22 @@ def _possible(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Famil
 
 
 def sharding_groups(
-    ranks: Column, tp: Column, spans: Column, meshes: Index, only: int | None = None
+    ranks: Column, tp: Column, expert_ranks: Column, meshes: Index, only: int | None = None
 ) -> tuple[Index, Column]:
     """(mesh, ranks of a group): every way to shard within groups of the `ranks` of these meshes and replicate beyond.
 
     Groups come out even, are larger than one rank and smaller than all, hold at least `MIN_GROUP_GPUS` devices, and
-    hold whole sets of the experts, each of `spans` ranks, or lie within one. With `only`, groups of so many ranks,
+    hold whole sets of all experts (`expert_ranks` devices), or lie within one. With `only`, groups of so many ranks,
     all of them included.
     """
     gpus = np.concatenate([powers_of_two(int((ranks * tp)[meshes].max(initial=1))), ODD_NODES])
     gpus = np.sort(gpus[gpus >= MIN_GROUP_GPUS])
-    own, tensor, experts = (column[meshes][:, None] for column in (ranks, tp, spans))
+    own, tensor, experts = (column[meshes][:, None] for column in (ranks, tp, expert_ranks))
     groups = gpus // tensor
     sensible = (groups * tensor == gpus) & (groups > 1) & (groups < own)
     if only is not None:
         groups, sensible = np.full(own.shape, only), own > 1
     groups = np.maximum(groups, 1)
-    even = sensible & (own % groups == 0) & ((groups % experts == 0) | (experts % groups == 0))
+    even = sensible & (own % groups == 0) & ((groups * tensor % experts == 0) | (experts % (groups * tensor) == 0))
     column, row = np.nonzero(even.T)  # group by group, so that what only the micro-batch tells apart stays side by side
     return meshes[row], groups[row, column]

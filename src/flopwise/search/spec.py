@@ -15,7 +15,8 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FIELD, FileFormat, OptionError, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
-from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import parse_share, split_count
 from flopwise.values import dataclass
 

@@ -22,13 +22,12 @@ from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes
 from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Recipe
+from flopwise.training.sample_rate import DeviceRate, device_rate, rate_band, share_rate
+from flopwise.training.sampled_memory import PARAMETER_BYTES, saved_bytes, state_bytes
 from flopwise.training.samples import (
-    DeviceRate,
     SampledWorkload,
-    device_rate,
+    benchmark_and_model,
     num_parameters,
-    rate_band,
-    share_rate,
     workload_of_model,
     workload_of_sample,
 )
@@ -306,8 +305,7 @@ def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: Sou
     """
     figures = {"flops_per_sample": sample.flops_per_sample, "sample_bytes": sample.sample_bytes}
     given = {name: value for name, value in figures.items() if value is not None}
-    row = source.catalog.sample(model) if isinstance(model, str) else None
-    named = None if model is None else source.model(model if row is None else row.model)
+    row, named = (None, None) if model is None else benchmark_and_model(model, source)
     if named is None or (row is None and not named.stacks and len(given) == len(figures)):
         if len(given) < len(figures):
             raise SpecError("nothing to train is given; name a MODEL, or give --flops-per-sample and --sample-bytes")
@@ -367,9 +365,9 @@ def _checkpoint_demand(
         nbytes = float(checkpoint_bytes(memory_table(work.model, recipe)))
         origin = f"weights, master weights and {row.name}'s states as {recipe.stack.name} keeps them"
     else:
-        states = 4.0 * row.states + row.packed_bytes
-        nbytes = count * (4.0 + states)
-        origin = f"{count:,.0f} parameters x (4 bytes + {states:g} of {row.name}'s states)"
+        nbytes = saved_bytes(count, row)
+        each = f"{PARAMETER_BYTES:g} bytes + {state_bytes(row):g} of {row.name}'s states"
+        origin = f"{count:,.0f} parameters x ({each})"
     stall = request.checkpoint_stall_frac
     every = balanced_interval_s(stall, DEFAULT_RELIABILITY.mtbf_gpu_s / num_gpus) if interval is None else interval
     return CheckpointDemand(

@@ -142,7 +142,7 @@ def _new_xid(look: Look, _: str) -> PerDevice:
     return dict.fromkeys(history.xids, 0.0) | new
 
 
-def _lost(look: Look, _: str) -> PerDevice:
+def _lost_devices(look: Look, _: str) -> PerDevice:
     reading = look.history.latest
     return dict.fromkeys(reading.devices, 0.0) | dict.fromkeys(reading.lost, 1.0)
 
@@ -164,7 +164,7 @@ QUANTITIES: dict[str, Callable[[Look, str], PerDevice]] = {
     _above_limit("memory_temperature_c", "memory_temperature_limit_c"), "power_ratio":
     _share("power_w", "power_limit_w"), "mfu_ratio": _mfu, "tensor_ratio": _tensor, "throttle_reasons": _throttle_flags,
     "xid_hardware": _hardware_xid, "xid": _new_xid, "checkpoint_age_seconds": _job("checkpoint_age_s"),
-    "device_lost": _lost, "source_lost": _source_lost,
+    "device_lost": _lost_devices, "source_lost": _source_lost,
 }  # fmt: skip
 """What limits are about: under the names that exported rules record them by, and a few that those do not have."""
 

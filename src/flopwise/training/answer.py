@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flopwise.cost.money import unit_usd
 from flopwise.cost.quick import QuickFormula
 from flopwise.facts.catalog import Facts
 from flopwise.ops.flops import causal_forward_flops
@@ -23,23 +22,40 @@ from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules, token_rules
 from flopwise.training.schedules import NAMES
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
-from flopwise.units import (
-    HOUR_S,
-    format_count,
-    format_interval,
-    format_percent,
-    format_price,
-    format_seconds,
-    format_usd,
-)
+from flopwise.units import format_count, format_interval, format_percent, format_price
 from flopwise.values import dataclass
+
+if TYPE_CHECKING:
+    from flopwise.training.sampled import SampledEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TrainAnswer(Result):
-    """The estimate, its memory, and what stands beside it."""
+class StepAnswer(Result):
+    """What all answers of training have: a step, the run of such steps, and whether it fits."""
 
     table = "breakdown"
+    estimate: TrainEstimate | SampledEstimate
+    fits: bool | None
+    unit_usd: dict[str, float]  # of the run: an hour, a million tokens or samples, an epoch, a step
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
+
+    def picture(self) -> Picture:
+        """The parts of a step."""
+        rows = [(name.replace("_", " "), seconds) for name, seconds in self.estimate.breakdown if seconds > 0]
+        return BarPicture(title=self.verdict, unit="seconds of a step", rows=rows)
+
+    def run_ends(self) -> dict[str, float | None]:
+        """The ends of the 80 % intervals of time, cost and energy, which go with the throughput."""
+        run = self.estimate.run
+        return {} if run is None else run.ends(self.estimate.band)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainAnswer(StepAnswer):
+    """The estimate, its memory, and what stands beside it."""
+
     estimate: TrainEstimate
     memory: TrainingMemoryAnswer
     fits: bool
@@ -47,12 +63,8 @@ class TrainAnswer(Result):
     quick: tuple[QuickFormula, ...]
     rules: TokenRules | None  # of the tokens and the batch
     network: tuple[LinkNeed, ...]  # bytes of a step over each kind of link, and the rates that they ask for
-    unit_usd: dict[str, float]  # of the run: an hour, a million tokens, an epoch, a step
     corpus: Corpus | None = None  # what is gone through, as files; None where the run's length is not given
     corpus_storage: tuple[float, str] | None = None  # USD a month of its ids and text, and at whose price, where known
-    settings: tuple[tuple[str, str], ...]
-    assumptions: tuple[str, ...]
-    kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
     @property
     def verdict(self) -> str:
@@ -69,12 +81,7 @@ class TrainAnswer(Result):
         text += f", MFU {format_percent(found.mfu_frac)}, bound by {found.bound}."
         if run is None:
             return text
-        bounds, taken = self.run_ends(), list[str]()
-        for name, show in (("seconds", format_seconds), ("cost_usd", format_usd)):
-            value, least, most = getattr(run, name), bounds[f"{name}_low"], bounds[f"{name}_high"]
-            if value is not None and least is not None and most is not None:
-                taken.append(f"{show(value)} ({show(least)} to {show(most)})")
-        return f"{text} {format_count(run.tokens)} tokens take {' and '.join(taken)}."
+        return f"{text} {run.sentence(f'{format_count(found.job.tokens or 0.0)} tokens', found.band)}"
 
     def document(self) -> dict[str, Any]:
         """The training estimate as the JSON that scripts rely on."""
@@ -104,44 +111,20 @@ class TrainAnswer(Result):
             **notes(self),
         }
 
-    def picture(self) -> Picture:
-        """The parts of a step."""
-        rows = [(name.replace("_", " "), seconds) for name, seconds in self.estimate.breakdown if seconds > 0]
-        return BarPicture(title=self.verdict, unit="seconds of a step", rows=rows)
-
     def run_document(self) -> dict[str, Any] | None:
         """The run as JSON; nothing without a length."""
         run, rules = self.estimate.run, self.rules
         if run is None:
             return None
         return {
-            **attributes(run, "tokens steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
-            **attributes(run, "start_s start_usd start_joules"),
-            "unit_usd": self.unit_usd,
-            **self.run_ends(),
-            "breakdown": entries(run.breakdown, "seconds"),
-            **attributes(
-                run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"
-            ),
-            "interruptions": run.interruptions,
+            "tokens": self.estimate.job.tokens,
+            **run.document(self.unit_usd, self.estimate.band),
             "corpus": None
             if self.corpus is None
             else attributes(self.corpus, "tokens id_bytes ids_bytes text_bytes")
             | {"usd_per_month": None if self.corpus_storage is None else self.corpus_storage[0]},
             **attributes(self, "rules.compute_optimal_tokens rules.critical_batch_tokens"),
             "notes": [] if rules is None else rules.notes,
-        }
-
-    def run_ends(self) -> dict[str, float | None]:
-        """The ends of the 80 % intervals of time, cost and energy, which go with the throughput."""
-        run, band = self.estimate.run, self.estimate.band
-        if run is None:
-            return {}
-        found = run.ends(band.low, band.high)
-        return {
-            f"{name}_{end}": None if ends is None else ends[place]
-            for name, ends in found.items()
-            for place, end in enumerate(("low", "high"))
         }
 
 
@@ -164,15 +147,7 @@ def train_answer(
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
     memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts, unsaid=unsaid)
     node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
-    run, costs = result.run, dict[str, float]()
-    if run is not None:
-        amounts = {
-            "hour": (run.start_s + run.seconds) / HOUR_S,
-            "million_tokens": run.tokens / 1e6,
-            "epoch": epochs,
-            "step": run.steps,
-        }
-        costs = unit_usd(run.cost_usd, amounts)
+    millions, run = (job.tokens or 0.0) / 1e6, result.run
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
     return TrainAnswer(
         estimate=result,
@@ -182,7 +157,7 @@ def train_answer(
         quick=(_step_rule(result), *memory.quick),
         rules=token_rules(job),
         network=network_needs(result),
-        unit_usd=costs,
+        unit_usd={} if run is None else run.unit_usd(epochs, million_tokens=millions),
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
-from flopwise.cost.fabric import along
+from flopwise.cost.fabric import group_fabric
 from flopwise.cost.kernels import Timing, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
@@ -23,7 +23,7 @@ from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Poi
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
-from flopwise.ops.work import brought_share, inner_tp, is_activation, item_work, linear_dims, of_experts
+from flopwise.ops.work import expert_token_share, inner_tp, is_activation, item_work, linear_dims, of_experts
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
@@ -478,8 +478,8 @@ def tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) 
     Assumes: activations of the recipe's precision.
     """
     nbytes, split = context.tokens * width * context.act_bytes, context.split
-    links = along(context.fabric, inner=True, tp=split.tp)
-    cuts = (Linear, split.tp, nbytes), (Experts, inner_tp(split), nbytes * brought_share(split))
+    links = group_fabric(context.fabric, inner=True, tp=split.tp)
+    cuts = (Linear, split.tp, nbytes), (Experts, inner_tp(split), nbytes * expert_token_share(split))
     total: Floats = 0.0
     wires: Floats = 0.0
     for kind, ranks, shared in cuts:
@@ -525,7 +525,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
 
 def _beside_tensor_groups(context: BlockContext) -> Fabric:
     """The links that a rank's tensor-parallel group leaves to its other groups."""
-    return along(context.fabric, inner=False, tp=context.split.tp)
+    return group_fabric(context.fabric, inner=False, tp=context.split.tp)
 
 
 def _context_parallel_s(

@@ -26,7 +26,7 @@ from flopwise.training.layout import Inner, Layout, Recipe, check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import check_routing
-from flopwise.training.run import RunEstimate
+from flopwise.training.run import StepRun, job_run
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
@@ -59,7 +59,7 @@ class TrainEstimate:
     hfu_frac: float  # recomputed operations included, causal attention
     bound: str
     memory: Memory
-    run: RunEstimate | None
+    run: StepRun | None
     band: ErrorBand
     table: StepTable = field(repr=False, compare=False)  # what the step was summed from
     unstated: tuple[UnstatedInput, ...] = ()  # inputs that are assumed, and how much each widens the interval
@@ -134,7 +134,7 @@ def single_table(job: TrainJob, like: StepTable | None = None) -> StepTable:
 
 @lru_cache(maxsize=KEPT_TABLES)
 def _kept_table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout) -> StepTable:
-    """The table of one layout: its network, its levers and the next question of a person ask for it again."""
+    """The step table of one layout, kept: links, levers and further questions about it read the same table."""
     return _table(model, recipe, cluster, layout, None)
 
 
@@ -194,7 +194,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
         high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper / band.low + read_s, mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
-        run=None if job.tokens is None else RunEstimate.of(job, parts, watts), band=band,
+        run=job_run(job, parts, watts), band=band,
         table=table, dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
     )  # fmt: skip
 

@@ -196,12 +196,12 @@ class Recipe:
             return np.minimum(tp, self.ranks_per_expert)
         return np.where(np.asarray(ep) > 1, 1, tp) if self.stack.whole_experts else tp
 
-    def expert_span(self, tp: Ints, ep: Ints) -> Floats:
-        """Of the dp x cp ranks of a tensor-parallel place, those that one set of all experts takes; below 1: sets.
+    def expert_ranks(self, tp: Ints, ep: Ints) -> Ints:
+        """Ranks that hold all experts once; shape of `tp`.
 
-        Source: as `expert_tp`: ep x expert_tp GPUs hold all experts once. Assumes: nothing further.
+        Source: as `expert_tp`. Assumes: nothing further.
         """
-        return ep * self.expert_tp(tp, ep) / tp
+        return ep * self.expert_tp(tp, ep)
 
     def reduces_once(self, pp: Ints) -> NDArray[np.bool_]:
         """Where ZeRO 2 and 3 keep gradients whole up to the last micro-batch of a step; shape of `pp`."""

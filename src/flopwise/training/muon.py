@@ -76,14 +76,14 @@ class Matrices:
         """The same of each candidate: `degree` and `inner` index the axes."""
         return replace(self, counts=self.counts[:, degree, inner])
 
-    def seconds(self, fabric: Fabric, flops_per_s: float, tp: Ints, span: Floats, group: Ints, zero: Ints) -> Floats:
+    def seconds(self, fabric: Fabric, flops_per_s: float, tp: Ints, experts: Ints, group: Ints, zero: Ints) -> Floats:
         """Seconds of a step in which a rank gathers and orthogonalises the matrices that it updates; broadcasts.
 
-        `group`: ranks over which ZeRO shards what experts do not hold; `span`: of these, those that hold different
-        experts. Without ZeRO every replica orthogonalises all
-        matrices. From ZeRO 1 on a rank's share begins and ends inside a matrix: it gathers that one whole, in 16 bits,
-        and orthogonalises it besides its own. FSDP (ZeRO 3) cuts every matrix evenly: slices go to the one rank that
-        orthogonalises it, and come back. Ranks of a tensor-parallel group gather their slices and all do the same.
+        `group`: ranks over which ZeRO shards what experts do not hold; `experts`: ranks that hold all experts once.
+        Without ZeRO every replica orthogonalises all matrices. From ZeRO 1 on a rank's share begins and ends inside a
+        matrix: it gathers that one whole, in 16 bits, and orthogonalises it besides its own. FSDP (ZeRO 3) cuts every
+        matrix evenly: slices go to the one rank that orthogonalises it, and come back. Ranks of a tensor-parallel group
+        gather their slices and all do the same.
 
         Source: Liu et al. 2025 (arXiv:2502.16982) section 2.3 and algorithm 1, distributed Muon: DP gather, TP gather;
         Ahn et al. 2025 (arXiv:2504.05295) section 3 for the exchange of slices.
@@ -93,12 +93,11 @@ class Matrices:
         flops: Floats = 0.0
         seconds: Floats = 0.0
         dense, expert, _, dense_flops, expert_flops = self.counts
-        groups = (dense, dense_flops, 1), (expert, expert_flops, span)
-        for (elements, work, share), one, one_flops in zip(groups, self.largest, self.largest_flops, strict=True):
+        groups = (dense, dense_flops, tp), (expert, expert_flops, experts)
+        for (elements, work, stride), one, one_flops in zip(groups, self.largest, self.largest_flops, strict=True):
             if not elements.any():
                 continue
-            ranks = np.where(np.asarray(zero) > 0, np.maximum(group // share, 1), 1)
-            stride = np.asarray(tp * share, dtype=np.int64)
+            ranks = np.where(np.asarray(zero) > 0, np.maximum(group * tp // stride, 1), 1)
             owned, edge = elements / ranks, (ranks > 1) * np.where(even, 0.0, 1.0)  # of one matrix more
             flops = flops + np.minimum(work / ranks + edge * one_flops, work)
             gathered = ACT_BYTES * edge * one

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from math import exp
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from flopwise.cost.energy import facility_joules, start_joules
-from flopwise.cost.money import num_instances, run_cost_usd, run_usd
+from flopwise.cost.money import num_instances, run_cost_usd, run_usd, unit_usd
 from flopwise.errors import InfeasibleError
+from flopwise.results import attributes, entries
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
 from flopwise.training.layer_sums import memory_table
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stragglers import STRAGGLERS
-from flopwise.units import HOUR_S, format_seconds
+from flopwise.units import HOUR_S, format_seconds, format_usd
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flopwise.cost.cluster import Cluster
+    from flopwise.cost.intervals import ErrorBand
     from flopwise.training.job import Conditions, TrainJob
 
 PASSES = ("forward", "backward", "recompute")
@@ -53,11 +55,11 @@ class StepRun:
     @classmethod
     def of_steps(
         cls, steps: float, one: StepInRun, nbytes: float, cluster: Cluster, gpus: int, conditions: Conditions,
-        watts: float | None, **more: float,
+        watts: float | None,
     ) -> Self:  # fmt: skip
         """Time, GPU-hours, money and energy of so many steps like `one` on `gpus` devices.
 
-        `nbytes`: of a checkpoint; `watts`: draw of one device, None: not known; `more`: further fields of the class.
+        `nbytes`: of a checkpoint; `watts`: draw of one device, None: not known.
 
         Raises:
             InfeasibleError: interruptions leave no time for progress.
@@ -81,49 +83,55 @@ class StepRun:
             breakdown=run_lines(one, steps, good, seconds), checkpoint_bytes=nbytes,
             checkpoint_write_s=float(good.write_s), checkpoint_interval_s=float(good.interval_s),
             mtbf_s=float(good.mtbf_s), interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
-            **more,
         )  # fmt: skip
 
-    def ends(self, low: float, high: float) -> dict[str, tuple[float, float] | None]:
-        """Time, cost and energy at the ends of the interval of the throughput over its estimate.
+    def ends(self, band: ErrorBand) -> dict[str, float | None]:
+        """Time, cost and energy at the ends (`_low`, `_high`) of the interval of the throughput.
 
         Source: arithmetic. Assumes: the start takes as long as it is estimated; what rounding adds grows alike.
         """
-        found: dict[str, tuple[float, float] | None] = {}
+        found: dict[str, float | None] = {}
         for name in ("seconds", "cost_usd", "energy_joules"):
             value = getattr(self, name)
             fixed = {"cost_usd": self.start_s / (self.start_s + self.seconds)}.get(name, 0.0)
             if name == "energy_joules" and value:
                 fixed = self.start_joules / value
-            slow, fast = (fixed + (1.0 - fixed) / rate for rate in (low, high))
-            found[name] = None if value is None else (value * fast, value * slow)
+            for end, rate in (("low", band.high), ("high", band.low)):
+                found[f"{name}_{end}"] = None if value is None else value * (fixed + (1.0 - fixed) / rate)
         return found
+
+    def sentence(self, what: str, band: ErrorBand) -> str:
+        """How long `what` takes and what it costs, each with its interval."""
+        ends, taken = self.ends(band), list[str]()
+        for name, show in (("seconds", format_seconds), ("cost_usd", format_usd)):
+            value, least, most = getattr(self, name), ends[f"{name}_low"], ends[f"{name}_high"]
+            if value is not None and least is not None and most is not None:
+                taken.append(f"{show(value)} ({show(least)} to {show(most)})")
+        return f"{what} take {' and '.join(taken)}."
+
+    def unit_usd(self, epochs: float, **amounts: float) -> dict[str, float]:
+        """What an hour, each of `amounts`, an epoch and a step cost; nothing where no price is known."""
+        hours = (self.start_s + self.seconds) / HOUR_S
+        return unit_usd(self.cost_usd, {"hour": hours, **amounts, "epoch": epochs, "step": self.steps})
+
+    def document(self, unit_costs: Mapping[str, float], band: ErrorBand) -> dict[str, Any]:
+        """The run as the JSON that scripts rely on."""
+        return {
+            **attributes(self, "steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
+            **attributes(self, "start_s start_usd start_joules"),
+            "unit_usd": unit_costs,
+            **self.ends(band),
+            "breakdown": entries(self.breakdown, "seconds"),
+            **attributes(
+                self, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"
+            ),
+            "interruptions": self.interruptions,
+        }
 
     @property
     def checkpoint_bytes_per_s(self) -> float:
         """With which all GPUs together write a checkpoint."""
         return self.checkpoint_bytes / self.checkpoint_write_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEstimate(StepRun):
-    """The run of a job over so many tokens."""
-
-    tokens: float
-
-    @classmethod
-    def of(cls, job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Self:
-        """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known.
-
-        Raises:
-            InfeasibleError: interruptions leave no time for progress.
-        """
-        assert job.tokens is not None
-        nbytes = checkpoint_bytes(memory_table(job.model, job.recipe))
-        return cls.of_steps(
-            job.tokens / job.recipe.useful_tokens, step_in_run(job, parts), nbytes, job.cluster,
-            int(job.layout.num_gpus), job.conditions, watts, tokens=job.tokens,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +165,29 @@ def validation_batch_s(parts: Mapping[str, float]) -> float:
     return whole * parts["forward"] / sum(parts[name] for name in PASSES)
 
 
+def job_run(job: TrainJob, parts: Mapping[str, float], watts: float | None) -> StepRun | None:
+    """The run of `job.tokens` tokens in steps whose lines are `parts`; None where no length is given.
+
+    `watts`: draw of one device, None: not known.
+
+    Raises:
+        InfeasibleError: interruptions leave no time for progress.
+    """
+    if job.tokens is None:
+        return None
+    nbytes = checkpoint_bytes(memory_table(job.model, job.recipe))
+    return StepRun.of_steps(
+        job.tokens / job.recipe.useful_tokens, step_in_run(job, parts), nbytes, job.cluster, int(job.layout.num_gpus),
+        job.conditions, watts,
+    )  # fmt: skip
+
+
 def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
     """What the run adds to the step whose lines are `parts`."""
-    return step_among_others(parts, float(job.recipe.global_batch) / int(job.layout.num_gpus), job.conditions)
+    return step_in_run_of(parts, float(job.recipe.global_batch) / int(job.layout.num_gpus), job.conditions)
 
 
-def step_among_others(parts: Mapping[str, float], samples_per_gpu: float, conditions: Conditions) -> StepInRun:
+def step_in_run_of(parts: Mapping[str, float], samples_per_gpu: float, conditions: Conditions) -> StepInRun:
     """What a run under `conditions` adds to a step of so many samples on each device."""
     rate, every = conditions.loader_samples_per_s, conditions.validate_every
     forward_s = validation_batch_s(parts)

@@ -12,8 +12,8 @@ from flopwise.training.goodput import write_rate_bytes_per_s
 from flopwise.training.run import (
     NOT_IN_VALIDATION,
     PASSES,
-    RunEstimate,
     StepInRun,
+    StepRun,
     job_goodput,
     step_in_run,
 )
@@ -57,13 +57,13 @@ class RunFigures(StepFigures):
         self.nbytes, self.goodput = job_goodput(self.job)
         formula = f"global batch x {self.useful.name}"
         self.add("tokens per step", self.recipe.useful_tokens, "tokens", formula)
-        self.add_given("tokens", run.tokens, "tokens")
+        self.add_given("tokens", self.job.tokens, "tokens")
         self.add("steps", run.steps, "", "tokens / tokens per step")
         whole, lasting = self._step_in_run(step_in_run(self.job, self.lines)), self._up_frac()
         time = self.add("run time", run.seconds, "s", f"steps x {whole.name} / {lasting.name}")
         good = self.add("goodput", run.goodput_frac, "frac", "steps x step time / run time")
         hours = self.add("GPU-hours", run.gpu_hours, "h", f"run time / {HOUR_S:g} x GPUs")
-        return [good, hours, *self._paid(run, time), *self._energy(run, time)]
+        return [good, hours, *self._cost_figures(run, time), *self._energy_figures(run, time)]
 
     def _step_in_run(self, one: StepInRun) -> Figure:
         """A step with what the loader and validation add to it."""
@@ -173,7 +173,7 @@ class RunFigures(StepFigures):
             inputs.append(writes)
         return self.add(_INTERVAL, value, "s", formula, *inputs, source=source)
 
-    def _paid(self, run: RunEstimate, time: Figure) -> list[Figure]:
+    def _cost_figures(self, run: StepRun, time: Figure) -> list[Figure]:
         cluster = self.job.cluster
         paid = price(cluster)
         if paid is None:
@@ -191,7 +191,7 @@ class RunFigures(StepFigures):
         formula = f"billed time / {HOUR_S:g} x {paid.name} x (nodes + spare nodes) x GPUs per node"
         return [self.add("cost", run.cost_usd, "USD", formula)]
 
-    def _energy(self, run: RunEstimate, time: Figure) -> list[Figure]:
+    def _energy_figures(self, run: StepRun, time: Figure) -> list[Figure]:
         if run.energy_joules is None:
             return []
         draw, host, limit, pue = self.device.power(job_watts(self.job, self.lines, self.table))

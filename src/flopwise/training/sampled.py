@@ -21,32 +21,26 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
+from flopwise.ops.types import Floats
 from flopwise.options import OptionError, Spec, changed_options
 from flopwise.training.estimate import COMMUNICATION, step_watts
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
-from flopwise.training.run import StepRun, step_among_others
-from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory, state_bytes
-from flopwise.training.samples import (
-    REFERENCE_STACK,
-    TRAINING_PASSES,
-    DeviceRate,
-    SampledWorkload,
-    counted_flops,
-    device_rate,
-    num_parameters,
-    rate_band,
-)
-from flopwise.training.start import before_steps_s
-from flopwise.training.step import shown_message_s
+from flopwise.training.run import StepRun, step_in_run_of
+from flopwise.training.sample_rate import REFERENCE_STACK, DeviceRate, device_rate, rate_band
+from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory, saved_bytes, state_bytes
+from flopwise.training.samples import TRAINING_PASSES, SampledWorkload, counted_flops, num_parameters
+from flopwise.training.start import staging_s, with_paid_start
+from flopwise.training.step import exposed_message_s
 from flopwise.training.stragglers import STRAGGLERS, waiting_frac
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
+    from flopwise.training.run_spec import RunConditionsSpec
+    from flopwise.training.spec import DataSpec, TrainingSpec
 
 TF32 = "tf32"
 """What runs in other formats where a device lacks it: `usable_precision`."""
-SAID_OF_SAMPLES = {"samples", "epochs", "global_batch", "micro_batch", "dp", "precision", "optimizer", "stack"}
+SAMPLED_OPTIONS = {"samples", "epochs", "global_batch", "micro_batch", "dp", "precision", "optimizer", "stack"}
 """What can be said of training a network without layers of tokens, beside its machines and its run."""
 BUCKET_BYTES = 25 * 2**20
 """Of gradients that are sent together: `bucket_cap_mb` of PyTorch's DistributedDataParallel."""
@@ -83,18 +77,19 @@ class SampledJob:
         Raises:
             SpecError: batches that do not divide, a run without a length, or a choice that does not exist.
         """
-        number = machines.num_gpus(gpus)
+        number = num_replicas(work, spec, machines.num_gpus(gpus))
         cluster = machines.cluster(number, facts)
-        if spec.dp not in (None, number):
-            raise OptionError("dp", f"{spec.dp}; {work.name} has a replica on each of the {number:,} devices")
         recipe, notes = sampled_recipe(work, spec, facts, cluster.rates)
-        job, batch_note = _with_batches(cls(recipe=recipe, cluster=cluster, num_gpus=number), data, spec)
+        recipe, micro_steps, batch_note = sampled_batches(
+            recipe, cluster.accelerator, number, spec.micro_batch, data.global_batch
+        )
+        job = cls(recipe=recipe, cluster=cluster, num_gpus=number, micro_steps=micro_steps)
         if data.samples is None and (named := [*changed_options(run), *(["epochs"] if data.epochs != 1 else [])]):
             names = ", ".join(name.replace("_", " ") for name in named)
             raise SpecError(f"{names}: of a whole run; give its length (--samples)")
         conditions, run_notes = run.conditions(cluster, facts)
         if data.samples is not None:
-            conditions = _with_start(conditions, job, data.samples, facts)
+            conditions = with_paid_start(conditions, _start_s(job, data.samples, facts), cluster, facts)
             job, run_notes = replace(job, samples=data.samples * data.epochs), (*run_notes, *run.write_assumptions)
         return replace(job, conditions=conditions), (*batch_note, *notes, *run_notes, *cluster.assumptions)
 
@@ -140,7 +135,7 @@ class SampledEstimate:
         message_s, notes = _message_s(job, count)
         hidden_behind_s = parts["backward"] / job.micro_steps
         parts["data_parallel"] = float(
-            shown_message_s(
+            exposed_message_s(
                 message_s, hidden_behind_s, hide=recipe.stack.dp_overlap, first=1.0 / _buckets(count or 0.0),
                 contention=cluster.rates.value["train_contention"],
             )
@@ -223,19 +218,19 @@ def _run(job: SampledJob, parts: dict[str, float], count: float | None, watts: f
     if steps < 1:
         said = f"a run of {job.samples:,.0f} samples is shorter than the {job.global_batch:,} of one step"
         raise SpecError(f"{said}; give a smaller global batch")
-    nbytes = (count or 0.0) * (PARAMETER_BYTES + state_bytes(job.recipe.optimizer))
-    one = step_among_others(parts, float(job.samples_per_gpu), job.conditions)
+    nbytes = saved_bytes(count or 0.0, job.recipe.optimizer)
+    one = step_in_run_of(parts, float(job.samples_per_gpu), job.conditions)
     return StepRun.of_steps(steps, one, nbytes, job.cluster, job.num_gpus, job.conditions, watts)
 
 
-def refuse_options_of_tokens(work: SampledWorkload, *specs: Spec) -> None:
+def check_sampled_options(work: SampledWorkload, *specs: Spec) -> None:
     """Refuse what is said of a network without layers of tokens and means nothing to it.
 
     Raises:
         SpecError: names it.
     """
     said = {name for spec in specs for name in changed_options(spec)}
-    if wrong := sorted(said - SAID_OF_SAMPLES):
+    if wrong := sorted(said - SAMPLED_OPTIONS):
         names = ", ".join(name.replace("_", " ") for name in wrong)
         more = "; what storage it needs `flopwise io` says" if {"storage", "storage_bandwidth"} & said else ""
         raise SpecError(f"{names}: of models with layers of tokens; {work.name} is trained by whole samples{more}")
@@ -265,47 +260,68 @@ def sampled_recipe(
     return recipe, work.notes
 
 
+def num_replicas(work: SampledWorkload, spec: TrainingSpec, counted: int | None) -> int:
+    """The replicas of a job on `counted` devices (None: not said), each of which has one.
+
+    Raises:
+        SpecError: another number of replicas is given.
+    """
+    if counted is not None and spec.dp not in (None, counted):
+        raise OptionError("dp", f"{spec.dp}; {work.name} has a replica on each of the {counted:,} devices")
+    return counted or spec.dp or 1
+
+
+def sampled_batches(
+    recipe: SampledRecipe, device: Accelerator | None, num_gpus: int, micro: int | None, whole: int | None,
+    passes: int | None = None,
+) -> tuple[SampledRecipe, int, tuple[str, ...]]:  # fmt: skip
+    """The recipe with the batch of a pass, the passes of a step on each device, and what was assumed.
+
+    Of `whole`, the samples of a step on all devices, a pass has `micro`, or what comes of so many `passes`, or as many
+    as fit; without `whole` it has `micro`, or what the reference has as far as memory goes.
+
+    Raises:
+        SpecError: batches that do not divide, or passes that do not make up the whole.
+    """
+    if whole is None:
+        if micro is not None:
+            return replace(recipe, batch=micro), passes or 1, ()
+        recipe, note = usual_batch(recipe, device)
+        return recipe, passes or 1, (note,)
+    each, rest = divmod(whole, num_gpus * (passes or 1))
+    if rest or not each:
+        added = f" and {passes:,} passes" if passes is not None and passes > 1 else ""
+        raise OptionError("global_batch", f"{whole:,} does not divide over {num_gpus:,} devices{added}")
+    if micro is not None and passes is not None and each != micro:
+        made = f"{num_gpus:,} devices x {passes:,} passes x micro-batch {micro:,}"
+        raise OptionError("global_batch", f"{whole:,} is not the {num_gpus * passes * micro:,} of {made}")
+    if micro is not None and each % micro:
+        raise OptionError("micro_batch", f"{micro:,} does not divide the {each:,} samples of a device and step")
+    if passes is not None:
+        return replace(recipe, batch=each), passes, ()
+    parts = [replace(recipe, batch=micro or each // n) for n in range(1, each + 1) if each % n == 0]
+    recipe = next((one for one in parts if micro or _fits(one, device)), parts[-1])
+    return recipe, each // recipe.batch, ()
+
+
 def usual_batch(recipe: SampledRecipe, device: Accelerator | None) -> tuple[SampledRecipe, str]:
     """The recipe with the batch of the reference, as far as the device's memory goes, and why it is that one."""
     usual = recipe.work.batch or 1
     halves = [replace(recipe, batch=usual // 2**times) for times in range(usual.bit_length())]
-    chosen = next((one for one in halves if device is None or _fits(one, device)), halves[-1])
+    chosen = next((one for one in halves if _fits(one, device)), halves[-1])
     why = "as the reference trains it" if chosen.batch == usual else f"the most that fits of the reference's {usual:,}"
     return chosen, f"batches of {chosen.batch:,} on each device, {why} (--micro-batch)"
 
 
-def _fits(recipe: SampledRecipe, device: Accelerator) -> bool:
+def _fits(recipe: SampledRecipe, device: Accelerator | None) -> bool:
     """Whether a step is not known to need more memory than the device has."""
-    memory = sampled_memory(recipe, device.kind)
-    return memory is None or memory.total_bytes <= device.hbm_bytes
+    memory = None if device is None else sampled_memory(recipe, device.kind)
+    return device is None or memory is None or memory.total_bytes <= device.hbm_bytes
 
 
-def _with_batches(job: SampledJob, data: DataSpec, spec: TrainingSpec) -> tuple[SampledJob, tuple[str, ...]]:
-    """The job with its batches: as given; else the reference's on each device, as far as memory goes."""
-    micro, whole, device = spec.micro_batch, data.global_batch, job.cluster.accelerator
-    if whole is None:
-        if micro is not None:
-            return replace(job, recipe=replace(job.recipe, batch=micro)), ()
-        recipe, note = usual_batch(job.recipe, device)
-        return replace(job, recipe=recipe), (note,)
-    each, rest = divmod(whole, job.num_gpus)
-    if rest or not each:
-        raise OptionError("global_batch", f"{whole:,} does not divide over {job.num_gpus:,} devices")
-    if micro is not None and each % micro:
-        raise OptionError("micro_batch", f"{micro:,} does not divide the {each:,} samples of a device and step")
-    parts = [replace(job.recipe, batch=micro or each // n) for n in range(1, each + 1) if each % n == 0]
-    recipe = next((one for one in parts if micro or _fits(one, device)), parts[-1])
-    return replace(job, recipe=recipe, micro_steps=each // recipe.batch), ()
-
-
-def _with_start(conditions: Conditions, job: SampledJob, samples: float, facts: Facts) -> Conditions:
-    """The conditions with what is paid before the first step, of an epoch of `samples`."""
-    cluster, work, offer = job.cluster, job.recipe.work, job.cluster.offer
-    machines, nbytes = (
-        num_instances(job.num_gpus, max(1, cluster.gpus_per_node)),
-        work.record_bytes or work.sample_bytes,
-    )
-    layers = len(work.layers or ())
-    start_s = before_steps_s(job.recipe.stack.name, layers, samples * nbytes, machines, facts)
-    terms = None if offer is None else facts.terms_of(offer.provider, offer.instance)
-    return replace(conditions, start_s=float(start_s), terms=terms)
+def _start_s(job: SampledJob, samples: float, facts: Facts) -> Floats:
+    """Seconds from a machine that is paid to the first step of an epoch of `samples`."""
+    work = job.recipe.work
+    machines = num_instances(job.num_gpus, max(1, job.cluster.gpus_per_node))
+    nbytes = samples * (work.record_bytes or work.sample_bytes)
+    return staging_s(job.recipe.stack.name, len(work.layers or ()), nbytes, machines, facts)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 from flopwise.cost.convolutions import ELEM_BYTES
 from flopwise.cost.intervals import error_band
 from flopwise.cost.memory_answer import MemoryAnswer, Remedy, fit_figures
-from flopwise.cost.money import unit_usd
+from flopwise.cost.rates import rates
+from flopwise.errors import MissingFactError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
-from flopwise.pictures import BarPicture, Picture
-from flopwise.provenance import Kind
-from flopwise.results import Result, attributes, entries, interval, notes
+from flopwise.results import attributes, entries, interval, notes
+from flopwise.training.answer import StepAnswer
 from flopwise.training.memory import memory_class
-from flopwise.training.sampled import SampledEstimate, SampledJob
+from flopwise.training.sampled import (
+    SampledEstimate,
+    SampledJob,
+    check_sampled_options,
+    num_replicas,
+    sampled_batches,
+    sampled_recipe,
+)
 from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory
+from flopwise.training.samples import SampledWorkload
+from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import (
-    HOUR_S,
     format_count,
-    format_gib,
     format_interval,
     format_percent,
     format_price,
-    format_seconds,
-    format_usd,
 )
 from flopwise.values import dataclass
 
@@ -35,15 +40,8 @@ from flopwise.values import dataclass
 class SampledMemoryAnswer(MemoryAnswer):
     """The memory of a step; `fits` is None where activations are not counted and the rest would fit."""
 
+    explained: ClassVar[bool] = False
     recipe: SampledRecipe
-
-    @property
-    def verdict(self) -> str:
-        """Whether it fits, or that it is not known whether it does."""
-        if self.fits is not None or self.accelerator is None or self.usable_bytes is None:
-            return MemoryAnswer.verdict.__get__(self)  # type: ignore[no-any-return]  # a slot class has no super()
-        rest = f"{format_gib(self.per_gpu_bytes)} of {format_gib(self.usable_bytes)}"
-        return f"Weights, gradients and states take {rest}; activations are not known, so neither is whether it fits."
 
 
 def sampled_memory_answer(
@@ -72,10 +70,33 @@ def sampled_memory_answer(
     )  # fmt: skip
 
 
+def sampled_step_memory(
+    work: SampledWorkload, data: DataSpec, spec: TrainingSpec, device: Accelerator | None, facts: Facts,
+    counted: int | None, grad_accum: int,
+) -> SampledMemoryAnswer:  # fmt: skip
+    """The memory of a training step of `grad_accum` passes on `counted` devices (None: not said).
+
+    Raises:
+        MissingFactError: its parameters are not known.
+        SpecError: options that mean nothing to it, or batches that do not divide.
+    """
+    check_sampled_options(work, data, spec)
+    gpus = num_replicas(work, spec, counted)
+    recipe, notes = sampled_recipe(work, spec, facts, None if device is None else rates(device))
+    passes = None if grad_accum == 1 and spec.micro_batch is not None else grad_accum
+    recipe, passes, assumed = sampled_batches(recipe, device, gpus, spec.micro_batch, data.global_batch, passes)
+    answer = sampled_memory_answer(recipe, device, gpus, facts, recipe_settings(recipe, passes))
+    if answer is None:
+        raise MissingFactError(
+            f"{work.name}: its parameters are not known, so the memory of training it is not known either"
+        )
+    return replace(answer, assumptions=(*assumed, *notes, *answer.assumptions))
+
+
 def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -> list[Remedy]:
     """The largest smaller batch that fits, and products in 16 bits; where neither does, what saves most."""
 
-    def tried(change: str, other: SampledRecipe) -> Iterator[Remedy]:
+    def remedies(change: str, other: SampledRecipe) -> Iterator[Remedy]:
         memory = sampled_memory(other, kind)
         if memory is not None and memory.counts_activations:
             left = memory.total_bytes
@@ -83,11 +104,13 @@ def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -
 
     halves = [recipe.batch // 2**times for times in range(1, recipe.batch.bit_length())]
     found = [
-        one for batch in halves for one in tried(f"a batch of {batch:,} on each device", replace(recipe, batch=batch))
+        one
+        for batch in halves
+        for one in remedies(f"a batch of {batch:,} on each device", replace(recipe, batch=batch))
     ]
     enough = [one for one in found if one.fits][:1]
     if ELEM_BYTES[recipe.precision] == PARAMETER_BYTES:
-        narrow = list(tried("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
+        narrow = list(remedies("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
         found += narrow
         enough += [one for one in narrow if one.fits]
     return enough or sorted(found, key=lambda one: -one.saves_bytes)[:1]
@@ -122,17 +145,12 @@ def format_samples(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SampledTrainAnswer(Result):
+class SampledTrainAnswer(StepAnswer):
     """The estimate and its memory; `fits` and `memory` are None where activations or parameters are not known."""
 
-    table = "breakdown"
+    explained: ClassVar[bool] = False
     estimate: SampledEstimate
     memory: SampledMemoryAnswer | None
-    fits: bool | None
-    unit_usd: dict[str, float]  # of the run: an hour, a million samples, an epoch, a step
-    settings: tuple[tuple[str, str], ...]
-    assumptions: tuple[str, ...]
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: SampledJob, facts: Facts, assumptions: tuple[str, ...], epochs: float = 1.0) -> Self:
@@ -140,15 +158,12 @@ class SampledTrainAnswer(Result):
         found = SampledEstimate.of(job, facts)
         shown, run = job_settings(job), found.run
         memory = sampled_memory_answer(job.recipe, job.cluster.accelerator, job.num_gpus, facts, shown)
-        costs = dict[str, float]()
-        if run is not None:
-            hours, millions = (run.start_s + run.seconds) / HOUR_S, (job.samples or 0.0) / 1e6
-            amounts = {"hour": hours, "million_samples": millions, "epoch": epochs, "step": run.steps}
-            costs = unit_usd(run.cost_usd, amounts)
+        millions = (job.samples or 0.0) / 1e6
         unknown = ("its parameters are not known, and so is not the memory that it takes",)
         noted = (*assumptions, *found.assumptions, *(unknown if memory is None else memory.assumptions))
         return cls(
-            estimate=found, memory=memory, fits=None if memory is None else memory.fits, unit_usd=costs,
+            estimate=found, memory=memory, fits=None if memory is None else memory.fits,
+            unit_usd={} if run is None else run.unit_usd(epochs, million_samples=millions),
             settings=shown, assumptions=tuple(dict.fromkeys(noted)),
         )  # fmt: skip
 
@@ -166,31 +181,11 @@ class SampledTrainAnswer(Result):
         text += f"{f', bound by {found.bound}' if found.bound else ''}."
         if run is None:
             return text
-        bounds, taken = self.run_ends(), list[str]()
-        for name, show in (("seconds", format_seconds), ("cost_usd", format_usd)):
-            value, least, most = getattr(run, name), bounds[f"{name}_low"], bounds[f"{name}_high"]
-            if value is not None and least is not None and most is not None:
-                taken.append(f"{show(value)} ({show(least)} to {show(most)})")
-        return f"{text} {format_count(found.job.samples or 0.0)} samples take {' and '.join(taken)}."
-
-    def run_ends(self) -> dict[str, float | None]:
-        """The ends of the 80 % intervals of time, cost and energy, which go with the throughput."""
-        run, band = self.estimate.run, self.estimate.band
-        found = {} if run is None else run.ends(band.low, band.high)
-        return {
-            f"{name}_{end}": None if ends is None else ends[place]
-            for name, ends in found.items()
-            for place, end in enumerate(("low", "high"))
-        }
-
-    def picture(self) -> Picture:
-        """The parts of a step."""
-        rows = [(name.replace("_", " "), seconds) for name, seconds in self.estimate.breakdown if seconds > 0]
-        return BarPicture(title=self.verdict, unit="seconds of a step", rows=rows)
+        return f"{text} {run.sentence(f'{format_count(found.job.samples or 0.0)} samples', found.band)}"
 
     def document(self) -> dict[str, Any]:
         """The training estimate as the JSON that scripts rely on."""
-        found, job = self.estimate, self.estimate.job
+        found, job, run = self.estimate, self.estimate.job, self.estimate.run
         return {
             **attributes(
                 found,
@@ -201,29 +196,11 @@ class SampledTrainAnswer(Result):
             "breakdown": entries(found.breakdown, "seconds"),
             "memory": None if self.memory is None else self.memory.document(),
             "fits": self.fits,
-            "run": self._run_document(),
+            "run": None if run is None else {"samples": job.samples, **run.document(self.unit_usd, found.band)},
             **attributes(
                 job, "recipe.batch micro_steps global_batch optimizer=recipe.optimizer.name cluster.usd_per_gpu_hour"
             ),
             "price_source": job.cluster.price_source or None,
             "interval": interval(found.band),
             **notes(self),
-        }
-
-    def _run_document(self) -> dict[str, Any] | None:
-        """The run as JSON; nothing without a length."""
-        run = self.estimate.run
-        if run is None:
-            return None
-        return {
-            "samples": self.estimate.job.samples,
-            **attributes(run, "steps seconds gpu_hours goodput_frac cost_usd energy_joules"),
-            **attributes(run, "start_s start_usd start_joules"),
-            "unit_usd": self.unit_usd,
-            **self.run_ends(),
-            "breakdown": entries(run.breakdown, "seconds"),
-            **attributes(
-                run, "checkpoint_bytes checkpoint_write_s checkpoint_bytes_per_s checkpoint_interval_s mtbf_s"
-            ),
-            "interruptions": run.interruptions,
         }

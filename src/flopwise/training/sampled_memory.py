@@ -94,6 +94,11 @@ def state_bytes(optimizer: Optimizer) -> float:
     return optimizer.states * PARAMETER_BYTES + optimizer.packed_bytes
 
 
+def saved_bytes(count: float, optimizer: Optimizer) -> float:
+    """Bytes of a checkpoint of `count` parameters: weights and an optimizer's states. Source: as `state_bytes`."""
+    return count * (PARAMETER_BYTES + state_bytes(optimizer))
+
+
 def sampled_memory(recipe: SampledRecipe, device_kind: str = "gpu") -> SampledMemory | None:
     """Bytes on each device in a step; None where the parameters are not known.
 

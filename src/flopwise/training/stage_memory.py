@@ -146,7 +146,8 @@ class StageMemory:
         self.shares = [np.where(chosen, of_group, whole) for chosen in at_least]
         self.expert_shares: list[Floats] = [0.0, 0.0, 0.0]
         if self.sums.has_experts:
-            of_experts = np.minimum(of_group * table.recipe.expert_span(layout.tp, layout.ep), 1.0)
+            sets = table.recipe.expert_ranks(layout.tp, layout.ep) / layout.tp
+            of_experts = np.minimum(of_group * sets, 1.0)
             self.expert_shares = [np.where(chosen, of_experts, whole) for chosen in at_least]
         pp, alone = np.asarray(layout.pp), np.asarray(self.recipe.global_batch) <= replicas * self.micro_batch
         self.gathers_once, late = table.recipe.gathers_once(pp), table.recipe.reduces_once(pp) & ~alone

@@ -17,9 +17,10 @@ from flopwise.ops.weights import weight_bytes
 from flopwise.training.corpus import corpus
 
 if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.training.job import TrainJob
+    from flopwise.training.job import Conditions, TrainJob
 
 OBJECT_STORE = "s3"
 """Kind of storage that weights and data are brought from."""
@@ -32,13 +33,18 @@ def with_start(job: TrainJob, facts: Facts, *, epochs: float, pretrained: bool) 
     """
     if job.tokens is None:
         return job
-    cluster, offer = job.cluster, job.cluster.offer
-    machines = num_instances(int(job.layout.num_gpus), max(1, cluster.gpus_per_node))
+    machines = num_instances(int(job.layout.num_gpus), max(1, job.cluster.gpus_per_node))
     start_s = training_start_s(
         job.model, job.recipe.stack.name, job.tokens / epochs, machines, facts, pretrained=pretrained
     )
+    return replace(job, conditions=with_paid_start(job.conditions, start_s, job.cluster, facts))
+
+
+def with_paid_start(conditions: Conditions, start_s: Floats, cluster: Cluster, facts: Facts) -> Conditions:
+    """The conditions of a run whose start takes `start_s`, billed as the provider of the cluster's offer does."""
+    offer = cluster.offer
     terms = None if offer is None else facts.terms_of(offer.provider, offer.instance)
-    return replace(job, conditions=replace(job.conditions, start_s=float(start_s), terms=terms))
+    return replace(conditions, start_s=float(start_s), terms=terms)
 
 
 def training_start_s(
@@ -51,7 +57,7 @@ def training_start_s(
     Assumes: nothing is compiled or cached before; each instance brings its share of the data from an object store and
     all of the weights, at that store's rate whatever its own network; what is not in the table takes no time.
     """
-    staged: Floats = before_steps_s(
+    staged: Floats = staging_s(
         stack, model.stacks[0].num_layers, corpus(model.vocab, tokens).ids_bytes, instances, facts
     )
     if pretrained:
@@ -59,7 +65,7 @@ def training_start_s(
     return staged
 
 
-def before_steps_s(stack: str, layers: int, data_bytes: float, instances: Floats, facts: Facts) -> Floats:
+def staging_s(stack: str, layers: int, data_bytes: float, instances: Floats, facts: Facts) -> Floats:
     """Seconds from a machine that is paid to the first step with software `stack`, weights apart; of `instances`.
 
     Source: data/run_start.csv. Assumes: as `training_start_s`.

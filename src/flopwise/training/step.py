@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
-from flopwise.cost.fabric import along, pcie_bytes_per_s
+from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
@@ -107,8 +107,8 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
         group = shard_ranks(layout.shard, dp * table.inner.cp[inner])
         rate = table.rates.matmul_flops_per_s("bf16")  # of large products
         tp, ep = table.inner.tp[inner], table.inner.ep[inner]
-        span = table.recipe.expert_span(tp, ep)
-        once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, span, group, layout.zero)
+        experts = table.recipe.expert_ranks(tp, ep)
+        once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, experts, group, layout.zero)
         parts[NEWTON_SCHULZ] = once * _copies(table, degree, layout)
     if layout.offloads:
         forward_s, backward_s, rates = stage[0], stage[1] + stage[2], table.rates
@@ -233,11 +233,11 @@ def messages_s(
     grad_bytes = sent_grad_bytes(table.recipe)
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
     group = shard_ranks(shard, ranks)
-    links = along(table.fabric, inner=False, tp=tp)
+    links = group_fabric(table.fabric, inner=False, tp=tp)
     whole: Floats = np.zeros(inner.shape)
     reduce_, gather, across = whole, whole, whole
 
-    def sent(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
+    def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
         seconds = collective(links, nbytes / pieces, n, stride=stride)
         frac: Floats = table.software.message_frac
         if frac != 1.0:
@@ -246,19 +246,19 @@ def messages_s(
 
     groups: list[tuple[Floats, Ints]] = [(table.dense_params[degree, inner], tp)]
     if table.expert_params.any():
-        groups.append((table.expert_params[degree, inner], table.recipe.expert_tp(tp, ep) * ep))
+        groups.append((table.expert_params[degree, inner], table.recipe.expert_ranks(tp, ep)))
     for params, stride in groups:
         grads, weights = params * grad_bytes, params * ACT_BYTES
         members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
         if wanted[0]:
-            whole = whole + sent(all_reduce_s, grads, every, stride)
+            whole = whole + message_s(all_reduce_s, grads, every, stride)
         if wanted[1]:
-            reduce_ = reduce_ + sent(reduce_scatter_s, grads, members, stride)
-            gather = gather + sent(all_gather_s, weights, members, stride)
+            reduce_ = reduce_ + message_s(reduce_scatter_s, grads, members, stride)
+            gather = gather + message_s(all_gather_s, weights, members, stride)
         if wanted[2]:
-            across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
+            across = across + message_s(all_reduce_s, grads / members, every // members, stride * members)
     still = table.frozen_bytes[degree, inner]
-    together = gather + sent(all_gather_s, still, group, tp) if table.frozen_bytes.any() else gather
+    together = gather + message_s(all_gather_s, still, group, tp) if table.frozen_bytes.any() else gather
     return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, together))
 
 
@@ -283,7 +283,7 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
     whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
     exposed_s = partial(
-        shown_message_s, hide=table.software.dp_overlap, first=1.0 / table.num_layers,
+        exposed_message_s, hide=table.software.dp_overlap, first=1.0 / table.num_layers,
         contention=table.rates.value["train_contention"],
     )  # fmt: skip
     total: Floats = exposed_s(whole, backward) if replicated else 0.0
@@ -301,7 +301,7 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     return total * copies(layout.schedule, table.degrees[degree])
 
 
-def shown_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: float, contention: float) -> Floats:
+def exposed_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: float, contention: float) -> Floats:
     """Seconds by which a message lengthens a step behind whose compute of `behind_s` it may hide; broadcasts.
 
     `hide`: share of that compute that the software overlaps; `first`: share of the message that has nothing before it
@@ -317,15 +317,16 @@ def shown_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: 
 def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Trained parameters that a rank updates: sharded over the replicas from ZeRO 1 on.
 
-    Ranks with the same experts are dp * cp / `Recipe.expert_span`: so many, fewer than of everything else, share
-    their states.
+    Ranks with the same experts are dp * cp * tp / `Recipe.expert_ranks`: so many share their states, fewer than those
+    of everything else.
 
     Source: Megatron-LM, distributed optimizer (expert data-parallel group); Rajbhandari et al. 2022 (arXiv:2201.05596)
     section 4. Assumes: groups of HSDP that hold no two ranks with the same experts shard none of them.
     """
     keys, zero = table.inner, np.asarray(layout.zero)
     group = shard_ranks(layout.shard, layout.dp * keys.cp[inner])
-    of_experts = np.maximum(group / table.recipe.expert_span(keys.tp[inner], keys.ep[inner]), 1.0)
+    tp, ep = keys.tp[inner], keys.ep[inner]
+    of_experts = np.maximum(group * tp / table.recipe.expert_ranks(tp, ep), 1.0)
     dense, expert = table.dense_params[degree, inner], table.expert_params[degree, inner]
     owned = dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
     return owned * _copies(table, degree, layout)

@@ -21,7 +21,7 @@ from flopwise.report.costs import baseline_text, savings_by_kind
 from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
-from flopwise.report.words import AS_PLANNED, between, bill_interval, bought, enumeration, hours, usd
+from flopwise.report.words import AS_PLANNED, between, bill_interval, enumeration, hours, purchase_text, usd
 from flopwise.results import plain
 from flopwise.units import format_percent
 
@@ -158,8 +158,8 @@ def _row(a: Any) -> tuple[str, ...]:
     own = ", dedicated" if a.dedicated else ""
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
-        bought(a.purchase) + own + (" (assumed price)" if a.usd_per_hour_interval else ""), hours(a.hours_per_month),
-        usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+        purchase_text(a.purchase) + own + (" (assumed price)" if a.usd_per_hour_interval else ""),
+        hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
     )  # fmt: skip
 
 

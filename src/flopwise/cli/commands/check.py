@@ -15,7 +15,7 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, pairs, plain_text, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE
-from flopwise.report.words import bought, change_text, hours, usd
+from flopwise.report.words import change_text, hours, purchase_text, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -94,6 +94,6 @@ def _rows(w: CheckedWorkload) -> Iterator[tuple[Any, ...]]:
         busy = None if m.busy_frac is None else format_percent(m.busy_frac, 0)
         idle = usd(w.idle_usd_per_month) if w.idle_usd_per_month and not number else ""
         yield (
-            "" if number else w.name, f"{m.count:,} x {m.provider} {m.instance}, {m.region}", bought(m.purchase),
+            "" if number else w.name, f"{m.count:,} x {m.provider} {m.instance}, {m.region}", purchase_text(m.purchase),
             hours(m.hours_per_month), usd(m.usd_per_month), *verdict, busy, idle,
         )  # fmt: skip

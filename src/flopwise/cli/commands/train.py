@@ -22,7 +22,8 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, options_of
 from flopwise.results import attributes, notes
-from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
@@ -187,7 +188,9 @@ def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     run = answer.estimate.run
     if run is None:
         return
-    yield heading(f"The run: {units.format_count(run.tokens)} tokens in {run.steps:,.0f} steps", paper)
+    yield heading(
+        f"The run: {units.format_count(answer.estimate.job.tokens or 0.0)} tokens in {run.steps:,.0f} steps", paper
+    )
     yield pairs(_run_rows(run, answer.run_ends(), answer.unit_usd, _corpus_text(answer)), paper)
     yield parts.shares(run.breakdown, units.format_seconds, paper)
     if answer.rules is not None:

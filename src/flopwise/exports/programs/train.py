@@ -165,20 +165,20 @@ def collator(job: Job) -> Any:
     """What makes a batch of rows."""
     if job["objective"] == "masked":
         return DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(job["model"]))
-    return padded if job["packing"] == "padded" else default_data_collator
+    return padded_batch if job["packing"] == "padded" else default_data_collator
 
 
-def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+def padded_batch(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     """Rows filled up to the longest of them; what is filled in counts in no loss."""
     longest = max(len(row["input_ids"]) for row in rows)
 
-    def filled(ids: list[int], value: int) -> list[int]:
+    def row_of(ids: list[int], value: int) -> list[int]:
         return ids + [value] * (longest - len(ids))
 
     return {
-        "input_ids": torch.tensor([filled(row["input_ids"], 0) for row in rows]),
-        "attention_mask": torch.tensor([filled([1] * len(row["input_ids"]), 0) for row in rows]),
-        "labels": torch.tensor([filled(row["input_ids"], IGNORED) for row in rows]),
+        "input_ids": torch.tensor([row_of(row["input_ids"], 0) for row in rows]),
+        "attention_mask": torch.tensor([row_of([1] * len(row["input_ids"]), 0) for row in rows]),
+        "labels": torch.tensor([row_of(row["input_ids"], IGNORED) for row in rows]),
     }
 
 
@@ -198,7 +198,7 @@ def kept_on_host(model: torch.nn.Module) -> Iterator[None]:
     """Tensors that are saved for the backward pass go to host memory, but for the model's own."""
     own = {part.untyped_storage().data_ptr() for part in model.parameters() if part.device.type != "meta"}
 
-    def put(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+    def to_host(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
         if tensor.device.type == "cpu" or tensor.untyped_storage().data_ptr() in own:
             return tensor.device, tensor
         host = torch.empty(tensor.size(), dtype=tensor.dtype, layout=tensor.layout, pin_memory=True)
@@ -208,7 +208,7 @@ def kept_on_host(model: torch.nn.Module) -> Iterator[None]:
         device, tensor = kept
         return tensor.to(device, non_blocking=True)
 
-    with torch.autograd.graph.saved_tensors_hooks(put, get):
+    with torch.autograd.graph.saved_tensors_hooks(to_host, get):
         yield
 
 

@@ -118,13 +118,13 @@ def zamba(c: Fields) -> Model:
     rank = step_rank(c, "mamba_dt_rank", c.size("hidden_size"))
     inner, whole = _inner(c, heads), mamba1_block(c)
 
-    def split(item: Item) -> Item:
+    def per_head(item: Item) -> Item:
         """The head's own projection of its own channels."""
         if isinstance(item, Linear) and item.name == "mamba/x_proj":
             return replace(item, inputs=inner // heads, outputs=heads * (rank + 2 * state))
         return item
 
-    return _hybrid(c, lambda source: tuple(split(item) for item in whole(source)), 1, rank=0, attention_rank=0)
+    return _hybrid(c, lambda source: tuple(per_head(item) for item in whole(source)), 1, rank=0, attention_rank=0)
 
 
 def zamba2(c: Fields) -> Model:

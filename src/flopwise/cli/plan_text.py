@@ -1,0 +1,472 @@
+"""A plan as people read it: the best, the others, what each target costs, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from flopwise import units
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.parts import bullets, network_table
+from flopwise.cli.render import Screen, decimal, heading, pairs, table
+from flopwise.facts.offers import UNDATED, days_old
+from flopwise.search.answer import LATENCIES, RUNS
+from flopwise.search.spec import TRAINING
+
+if TYPE_CHECKING:
+    from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures
+    from flopwise.search.sweep import Planned, Sweep
+
+METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
+"""Ways of fine-tuning, as a heading names them."""
+BATCHES = ("micro_batch", "global_batch", "max_batch", "batch", "seq_len")
+"""Sizes of a layout, which are shown whatever they are."""
+LABELS = {
+    "step_s": "step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s per GPU", "gpu_hours": "GPU-hours",
+    "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
+    "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
+    "usd_per_million_tokens": "per million tokens",
+}  # fmt: skip
+"""How the figures of a candidate are called on the screen."""
+SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
+"""Latencies, and the targets that say at which percentile they are held."""
+UNMEASURED = "no measured run on this architecture"
+"""How the evidence of such a candidate begins."""
+OLD_DAYS = 180
+"""Prices older than that are marked."""
+
+
+def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
+    """The blocks of a plan, in the order in which they are read."""
+    yield heading(title(plan), paper)
+    shown = plan.plans[:top] or plan.misses
+    if plan.plans:
+        more = f" (the best {top} of {len(plan.plans)} instance types)" if len(plan.plans) > top else ""
+        yield f"Plans that meet every target, by {plan.objective}{more}:"
+    elif shown:
+        yield "No plan meets every target. The nearest misses:"
+    if shown:
+        yield from _candidates(shown, plan, paper)
+    if plan.floors:
+        yield bullets("What physics allows:", map(floor, plan.floors))
+    yield from _first(plan, paper)
+    yield from _fronts(plan, paper) if plan.fronts else (_front(plan, paper),)
+    if any(row.cost_usd is not None for row in plan.target_costs):
+        yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
+    if plan.levers:
+        yield "What one change to the best plan would do:\n" + _levers(plan, paper)
+    yield from _ports(plan, paper)
+    if plan.ruled_out:
+        rows = [(f"{r.count:,}", r.unit, r.reason, r.example) for r in plan.ruled_out]
+        yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
+    if plan.assumptions:
+        yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
+    timed = f"{plan.evaluated:,} layouts, {plan.timed:,} timed,"
+    what = timed if plan.timed else f"{plan.evaluated:,} candidates evaluated"
+    yield f"{what} in {units.format_seconds(plan.elapsed_s)}"
+
+
+def _first(plan: Plan, paper: Screen) -> Iterator[str]:
+    """The best plan in full, the command that asks for it alone (or for the nearest miss), and what its links carry."""
+    if plan.plans:
+        yield _best(plan.plans[0], plan, paper)
+    for one in (plan.plans or plan.misses)[:1]:
+        if one.reproduce:
+            exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
+            same = "with the same figures" if exact else "as estimated, before its simulation"
+            yield f"Row 1 by itself, {same}:\n{paper.verbatim(f'  {one.reproduce}')}"
+    if plan.plans:
+        yield from _network(plan.plans[0], paper)
+
+
+def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
+    """The cheapest plan with each other software, against the best plan; nothing where there is none."""
+    headers = ("software", "machines", ">cost", ">against plan 1", ">measured rows", "what has to be ported")
+    rows = []
+    for port in plan.if_you_port:
+        machines = f"{port.num_instances} x {port.provider} {port.instance} ({port.gpu})"
+        change = f"{'-' if port.saves_usd > 0 else '+'}{units.format_usd(abs(port.saves_usd))}"
+        cost = units.format_usd(port.cost_usd)
+        rows.append((port.software, machines, cost, change, port.rows, "; ".join(port.work)))
+    if rows:
+        yield "If you port:\n" + table(headers, rows, paper)
+
+
+def title(plan: Plan) -> str:
+    """What is planned, and what it has to hold."""
+    workload = plan.workload
+    text = f"{workload.get('name') or workload['model']}: {plan.task}"
+    if workload.get("name"):
+        text += f" {workload['model']}"
+    method, tokens = workload.get("method") or {}, (workload.get("data") or {}).get("tokens")
+    if kind := METHODS.get(method.get("kind", "")):
+        text += f" with {kind}"
+    if tokens is not None:
+        text += f" on {units.format_count(tokens) if isinstance(tokens, int | float) else tokens} tokens"
+    targets = []
+    for target, value in workload.get("targets", {}).items():
+        if value is not None:
+            limit = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+            dollars = "$" if target == "budget" and str(limit).replace(".", "").isdigit() else ""
+            targets.append(f"{target} {dollars}{limit}")
+    return text + (f"; targets: {', '.join(targets)}" if targets else "")
+
+
+SPARE = (">energy", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
+"""Columns of the ranked table that a narrow terminal does without, the first first."""
+
+
+def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[str]:
+    """The ranked table, and below it the notes on its rows."""
+    times = _time_columns(rows, plan)
+    cost = ">cost" if plan.task in (*TRAINING, "batch") else ">cost a month"
+    headers = ["#", "machines", "region", "GPUs", "layout", *(f">{column}" for column, *_ in times), ">memory"]
+    headers += [">per hour", cost, ">energy", ">meets"]
+    cells, notes = [], dict[str, list[int]]()
+    for c in rows:
+        bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
+        where = (c.rank, f"{c.num_instances} x {c.provider} {c.instance}{bought}", c.region, f"{c.num_gpus} x {c.gpu}")
+        energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
+        paid = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, c.likely)
+        cells.append((*where, layout(c), *(_latency(c, *t[1:]) for t in times), _memory(c), *paid))
+        if note := _note(c):
+            notes.setdefault(note, []).append(c.rank)
+    yield table(headers, cells, paper, spare=[title for title in SPARE if title in headers])
+    if notes:
+        named = (f"{', '.join(map(str, ranks))}: {note}" for note, ranks in notes.items())
+        yield bullets("Notes on rows", named)
+
+
+def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str | None]]:
+    """(title, figure, simulated percentile) of the columns that say how long it takes."""
+    if plan.task in (*TRAINING, "batch"):
+        return [("time", "", None)]
+    if plan.task == "encode":
+        return [("latency", "e2e_s", None)]
+    if all(c.simulated is None for c in rows):
+        return [(LATENCIES[target], f"{target}_s", None) for target in ("ttft", "tpot")]
+    columns: list[tuple[str, str, str | None]] = []
+    for target in ("ttft", "tpot"):
+        title, percentile = LATENCIES[target], _percentile(plan, target)
+        columns += [(f"{title} {percentile}", f"{target}_s", percentile), (f"estimated {title}", f"{target}_s", None)]
+    return columns
+
+
+def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
+    """The run's time, an estimated latency, or a percentile of the simulated ones."""
+    value = c.figures.get(figure) if figure else c.seconds
+    if percentile is not None:
+        value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
+    return None if value is None else units.format_seconds(value)
+
+
+def _percentile(plan: Plan, target: str) -> str:
+    """The percentile that a latency of a plan is held at."""
+    asked = plan.workload.get("targets", {}).get(target)
+    return next(iter(asked)) if isinstance(asked, dict) else "p95"
+
+
+def _note(c: Candidate, today: date | None = None) -> str:
+    """What is to be known of a row: replicas raised, why it was not run, an old price."""
+    notes = [note for note in (c.note, c.price_note) if note]
+    if c.evidence.startswith(UNMEASURED):
+        notes.append(UNMEASURED)
+    try:
+        days = days_old(c.price_date[:10], today or datetime.now(UTC).date())
+    except ValueError:
+        days = 0  # some sources give a month, or no date
+    if days > OLD_DAYS:
+        notes.append(f"price {days} days old")
+    return "; ".join(notes)
+
+
+def _memory(c: Candidate) -> str:
+    return f"{c.memory_bytes / units.GIB:,.0f}/{c.capacity_bytes / units.GIB:,.0f} GiB"
+
+
+def layout(c: Candidate) -> str:
+    """The layout in the field's letters, degrees of 1 left out."""
+    held = c.layout
+    words = [f"{k}{held[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if held.get(k, 1) != 1]
+    if held.get("zero"):
+        words.append(f"hsdp{held['shard']}" if held.get("shard") else f"zero{held['zero']}")
+    if held.get("interleave", 1) != 1:
+        words.append(f"v{held['interleave']}")
+    if held.get("schedule", "1f1b") != "1f1b":
+        words.append(str(held["schedule"]))
+    if "micro_batch" in held:
+        words.append(f"mb{held['micro_batch']}")
+    if held.get("recompute", "none") != "none":
+        every = held.get("recompute_every", 1)
+        words.append(f"recompute {held['recompute']}" + (f"/{every}" if every > 1 else ""))
+    if held.get("offload"):
+        words.append(f"offload {'+'.join(held['offload'])}")
+    if "replicas" in held:
+        words += [_number_of(held["replicas"], "replica"), f"batch {held['max_batch']}"]
+    words.append(str(held.get("precision") or held.get("weights")))
+    if held.get("kv_dtype", "bf16") != "bf16":
+        words.append(f"kv {held['kv_dtype']}")
+    return " ".join(words)
+
+
+def _number_of(number: int, noun: str) -> str:
+    """`1 replica`, `2 replicas`."""
+    return f"{number:,} {noun}{'s'[: number != 1]}"
+
+
+def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
+    """The best plan in full."""
+    rows: list[tuple[str, Any]] = [
+        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
+        ("layout", _layout_text(best.layout)),
+        ("price", _price(best)),
+    ]
+    rows += _interval_rows(best, plan)
+    if best.start_s:
+        what = "machines that boot, image, weights, data, compilation"
+        share = f"{units.format_usd(best.start_usd)} of the cost"
+        rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
+    figures = {name: value for name, value in best.figures.items() if value is not None}
+    if plan.task == "encode":  # which has no first token
+        figures.pop("ttft_s", None)
+    if plan.task not in RUNS:  # it stands above, with its interval
+        figures.pop("e2e_s", None)
+    rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
+    if best.simulated is not None:
+        rows += _simulation_rows(best.simulated)
+    rows += [(f"meets {name}", f"{100 * p:.0f} % chance") for name, p in best.meets.items()]
+    return pairs(rows, paper)
+
+
+def _label(figure: str, plan: Plan) -> str:
+    """What a figure of a candidate is called; latencies under a rate with their percentile."""
+    target = SERVED.get(figure)
+    if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
+        return LABELS[figure]
+    return f"{LABELS[figure]} {_percentile(plan, target)}"
+
+
+def _layout_text(layout: Mapping[str, Any]) -> str:
+    """The layout in words, without the axes that nothing is split over and what counts only beside others."""
+    idle = {name for name, value in layout.items() if value in (0, 1, "none", None) and name not in BATCHES}
+    if "pp" in idle:
+        idle |= {"schedule", "interleave"}
+    if "recompute" in idle:
+        idle.add("recompute_every")
+    return ", ".join(
+        f"{name.replace('_', ' ')} {decimal(value) if isinstance(value, float) else value}"
+        for name, value in layout.items()
+        if name not in idle
+    )
+
+
+def _interval_rows(best: Candidate, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Time, cost and energy with their 80 % intervals, and what those rest on."""
+    runs, seconds = plan.task in RUNS, units.format_seconds
+    month = "" if runs else " a month"
+    for title, figure, text in (
+        ("time" if runs else _label("e2e_s", plan), "seconds", seconds),
+        ("cost" + month, "cost_usd", units.format_usd),
+        ("energy" + month, "energy_joules", units.format_joules),
+    ):
+        value, ends = getattr(best, figure), best.ends(figure)
+        if value is not None and ends is not None:
+            low, high = map(text, ends)
+            same = f"{text(value)}, the same at both ends of the 80 % interval"
+            yield title, same if low == high else f"{text(value)} {units.format_interval(*ends, text)}"
+    if best.evidence:
+        yield "rests on", best.evidence
+
+
+def _price(best: Candidate) -> str:
+    """What the machines cost an hour, of which day, from where, and what is to be known of it."""
+    dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
+    note = "" if best.price_note == "undated price" else best.price_note
+    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note]
+    return f"{', '.join(filter(None, words))}: {best.price_source}"
+
+
+def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
+    """What the simulator says of the best plan."""
+    rows: list[tuple[str, Any]] = [
+        ("simulated", f"{run.requests:,} requests through {_number_of(run.replicas, 'replica')}")
+    ]
+    for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
+        shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
+        if shown:
+            rows.append((f"  {label}", ", ".join(shown)))
+    if run.goodput_frac is not None:
+        rows.append(("  within all targets", units.format_percent(run.goodput_frac)))
+    cache = f"cache at most {units.format_percent(run.kv_peak_frac)} full"
+    dropped = f"; {run.dropped:,} requests too long for the model or the cache" if run.dropped else ""
+    return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
+
+
+def _figure(name: str, value: float, task: str) -> str:
+    if name.endswith("_frac"):
+        return units.format_percent(value)
+    if name.startswith("usd_per"):
+        return (
+            f"{units.format_usd(value)} ({'input' if task == 'encode' else 'output, with the bill of their prompts'})"
+        )
+    if "_per_s" in name:
+        return decimal(value)
+    return units.format_seconds(value) if name.endswith("_s") else decimal(value)
+
+
+def _front(plan: Plan, paper: Screen) -> str:
+    """The chart of cost against time; the chosen plans stand out. What the front holds for less energy is left out."""
+    service = plan.task in ("serve", "encode")
+    points: list[tuple[float, float]] = []
+    for c in sorted(plan.front, key=lambda c: (c.cost_usd, c.seconds)):
+        if not points or c.seconds < points[-1][0]:
+            points.append((c.seconds, c.cost_usd))
+    if len(points) < 2:
+        return ""
+    series = [Series("cheapest at each time", points, line=True)]
+    if plan.plans:
+        series.append(Series("the ten best plans", [(c.seconds, c.cost_usd) for c in plan.plans[:10]], mark="o"))
+    x = Axis("time of a request" if service else "time of the run", units.format_seconds, log=True)
+    return chart(series, x, Axis("monthly cost" if service else "total cost", units.format_usd, log=True), paper)
+
+
+def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
+    """A chart of cost against TTFT, and one against TPOT; the best plans stand out as they were estimated."""
+    for target, rows in plan.fronts.items():
+        if len(rows) < 2:
+            continue
+
+        def points(some: list[Candidate], figure: str = f"{target}_s") -> list[tuple[float, float]]:
+            return [(value, c.cost_usd) for c in some if (value := c.figures.get(figure)) is not None]
+
+        series = [Series("cheapest at each", points(rows), line=True)]
+        series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
+        x = Axis(f"{LATENCIES[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
+        yield chart(series, x, Axis("monthly cost", units.format_usd, log=True), paper, rows=10)
+
+
+def _network(best: Candidate, paper: Screen) -> Iterator[str]:
+    """What the links of the best plan have to carry, where it has any."""
+    if best.network:
+        yield "Network that plan 1 needs, of each accelerator in one direction:"
+        yield table(*network_table(best.network), paper)
+
+
+def _target_costs(plan: Plan, paper: Screen) -> str:
+    """Each target moved a step: what the best plan then costs, and by how much that is more or less than plan 1."""
+
+    def change(saved: float | None, shown: Callable[[float], str]) -> str | None:
+        return None if saved is None else f"{'-' if saved > 0 else '+' if saved < 0 else ''}{shown(abs(saved))}"
+
+    rows = [
+        (
+            LATENCIES[row.target],
+            f"{row.percentile} {units.format_seconds(row.from_s)}",
+            "none" if row.to_s is None else f"{row.to_percentile} {units.format_seconds(row.to_s)}",
+            None if row.cost_usd is None else units.format_usd(row.cost_usd),
+            change(row.saves_usd, units.format_usd),
+            change(row.saves_frac, lambda frac: f"{100 * frac:.0f} %"),
+            row.instead or "no plan meets it",
+        )
+        for row in plan.target_costs
+    ]
+    return table(("target", ">as it is", ">moved to", ">cost", ">change", ">share", "with"), rows, paper)
+
+
+def _levers(plan: Plan, paper: Screen) -> str:
+    """Each single change with what it does to memory, time and cost, in percent."""
+
+    def ratio(value: float | None) -> str | None:
+        return None if value is None else f"{100 * (value - 1):+.0f} %"
+
+    rows = [
+        (one.change, ratio(one.memory), ratio(one.seconds), ratio(one.cost), "yes" if one.fits else "no", one.note)
+        for one in plan.levers
+    ]
+    return table(("change", ">memory", ">time", ">cost", "fits", "note"), rows, paper)
+
+
+def floor(one: Floor) -> str:
+    """One sentence: what physics allows, on which device, against which target."""
+    terms = " + ".join(f"{name} {units.format_seconds(s)}" for name, s in one.parts.items() if s)
+    how = f"tp {one.layout['tp']}, {one.layout['weights']} weights"
+    verdict = "physics forbids it" if one.seconds > one.limit_s else "physics would allow it"
+    return (
+        f"{LATENCIES[one.target]} {units.format_seconds(one.limit_s)}: {verdict}, the fastest device allowed takes "
+        f"{units.format_seconds(one.seconds)} at least ({one.gpu} in {one.instance}, {how}: {terms})"
+    )
+
+
+def reasons(plan: Plan) -> list[str]:
+    """How the nearest misses miss, for a message, and what physics says of the targets."""
+
+    def times(ratio: float) -> str:
+        return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+    found = [floor(f) for f in plan.floors if f.forbids]
+    for miss in plan.misses[:3]:
+        short = [f"{name} {times(ratio)} its limit" for name, ratio in miss.shortfall.items() if ratio > 1]
+        odds = [f"{name} {100 * p:.0f} % chance" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
+        found.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
+    return found + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
+
+
+def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
+    """Two plans side by side: their best candidates, and which instance types only one of them has."""
+    yield heading(f"{title(one)}  against  {title(two)}", paper)
+    first, second = one.plans[:1] or one.misses[:1], two.plans[:1] or two.misses[:1]
+    if not first or not second:
+        yield "One of the plans holds no candidate."
+        return
+    both = (first[0], second[0])
+
+    def row(label: str, text: Any, value: Any = None) -> tuple[Any, ...]:
+        """A row, with the change from the first to the second `value`."""
+        change = None
+        if value is not None:
+            before, after = map(value, both)
+            change = f"{100 * (after / before - 1):+.1f} %" if before else "-"
+        return (label, *map(text, both), change)
+
+    rows = [
+        row("instances", lambda c: f"{c.num_instances} x {c.provider} {c.instance}"),
+        row("GPUs", lambda c: f"{c.num_gpus} x {c.gpu}"),
+        row("layout", layout),
+        row("time", lambda c: units.format_seconds(c.seconds), lambda c: c.seconds),
+        row("per hour", lambda c: units.format_usd(c.usd_per_hour), lambda c: c.usd_per_hour),
+        row("cost", lambda c: units.format_usd(c.cost_usd), lambda c: c.cost_usd),
+        row("memory", _memory, lambda c: c.memory_bytes),
+        row("meets", lambda c: c.likely),
+    ]
+    yield table(("", ">first", ">second", ">change"), rows, paper)
+    names = [{(c.provider, c.instance) for c in plan.plans} for plan in (one, two)]
+    for which, only in (("first", names[0] - names[1]), ("second", names[1] - names[0])):
+        if only:
+            listed = ", ".join(f"{p} {i}" for p, i in sorted(only)[:8])
+            yield f"Only in the {which}: {listed}{' ...' if len(only) > 8 else ''}"
+
+
+def sweep_blocks(sweep: Sweep, paper: Screen) -> Iterator[str]:
+    """A sweep in the order in which it is read: one line a workload, with its best plan."""
+    headers = ("workload", "task", "instances", ">GPUs", "GPU", "layout", ">time", ">cost", ">meets")
+    yield table(headers, [_sweep_row(p) for p in sweep.planned], paper)
+    failed = [f"{p.name}: {p.reasons[0]}" for p in sweep.planned if p.plan is None and p.reasons]
+    if failed:
+        yield bullets("No answer:", failed)
+    seconds = units.format_seconds(sweep.elapsed_s)
+    yield f"{sweep.num_evaluated:,} candidates evaluated in {seconds} (engine: {sweep.engine})"
+
+
+def _sweep_row(one: Planned) -> tuple[Any, ...]:
+    plan = one.plan
+    if plan is None:
+        return (one.name, None, "no answer", *[None] * 6)
+    if not plan.plans:
+        near = f"none; nearest: {plan.misses[0].instance}" if plan.misses else "none"
+        return (one.name, plan.task, near, *[None] * 6)
+    best = plan.plans[0]
+    cost = units.format_usd(best.cost_usd) + ("" if plan.task in (*TRAINING, "batch") else "/month")
+    where = f"{best.num_instances} x {best.provider} {best.instance}"
+    time = units.format_seconds(best.seconds)
+    return (one.name, plan.task, where, best.num_gpus, best.gpu, layout(best), time, cost, best.likely)
