@@ -61,7 +61,6 @@ class TrainingModel(FitModel):
         """Keep the runs."""
         self.runs, self.facts, self.constants = published, facts, constants(facts)
         self.weights = even_weights([r.source for r in published])
-        self.groupings = [r.publisher for r in published], [r.source for r in published]
         self._computed: dict[bytes, Array] = {}
 
     def errors(self, point: Array) -> Array:
