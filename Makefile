@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: setup dev oracle programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
-unexport PYTHONPATH PYTHONHOME
+# A machine may forbid Python to keep its bytecode; then each of thousands of processes would compile what it imports again.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '$(OLDEST)' 2>/dev/null && { echo $$p; break; }; done)
@@ -61,11 +62,12 @@ $(VENV)/.package: $(VENV)/.created $(SOURCES)
 	$(PIP) $(AFRESH) .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.created pyproject.toml
+$(VENV)/.dev: $(VENV)/.created pyproject.toml | $(VENV)/.package
 	$(PIP) --group dev
 	@touch $@
 
-$(VENV)/.oracle: $(VENV)/.created pyproject.toml
+# One install into .venv at a time, whatever else make does beside it.
+$(VENV)/.oracle: $(VENV)/.created pyproject.toml | $(VENV)/.dev
 	$(PIP) --group oracle
 	@touch $@
 
