@@ -2,8 +2,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
-unexport PYTHONPATH PYTHONHOME
+.PHONY: setup dev oracle ready programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
+# A machine may forbid Python to keep its bytecode; then each of thousands of processes would compile what it imports again.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '$(OLDEST)' 2>/dev/null && { echo $$p; break; }; done)
@@ -61,11 +62,12 @@ $(VENV)/.package: $(VENV)/.created $(SOURCES)
 	$(PIP) $(AFRESH) .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.created pyproject.toml
+$(VENV)/.dev: $(VENV)/.created pyproject.toml | $(VENV)/.package
 	$(PIP) --group dev
 	@touch $@
 
-$(VENV)/.oracle: $(VENV)/.created pyproject.toml
+# One install into .venv at a time, whatever else make does beside it.
+$(VENV)/.oracle: $(VENV)/.created pyproject.toml | $(VENV)/.dev
 	$(PIP) --group oracle
 	@touch $@
 
@@ -152,7 +154,11 @@ types: dev
 imports: dev
 	$(BIN)/lint-imports
 
-test: dev programs $(ORACLE) lint types imports ## lint, types, import rules and tests against the installed package
+# What is fetched waits for the network: the types are checked meanwhile.
+ready: dev programs $(ORACLE) lint types imports
+
+test: ## lint, types, import rules and tests against the installed package
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target ready
 	$(BIN)/python -P -m pytest -n 2 --dist worksteal $(MARKED) $(TESTS)
 
 test-all: ## the same with the oracle tests, for which torch and transformers are installed, and test-exports

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import pairwise
+from typing import Any
 
 from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.models.catalog import typical_model
 from flopwise.ops.tensors import parameters
-from flopwise.serving.memory import serving_memory
+from flopwise.serving.memory import ServingLayout, serving_memory
 from flopwise.serving.spec import ServingSpec
+from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.spec import TrainingSpec
 
@@ -56,16 +61,33 @@ def memory_by_size(facts: Facts, sizes: Iterable[float] = SIZES) -> dict[float, 
     Source: the memory models of training and serving. Assumes: `CONDITIONS`.
     """
     rows: dict[float, dict[str, float]] = {}
+    recipes = {name: spec.recipe(TOKENS, 1, facts) for name, spec in TRAINED.items()}
+    software = {name: tuple(spec.software(facts).items()) for name, spec in SERVED.items()}
     for size in sizes:
-        model = facts.model(f"{size / 1e6:.0f}M")
+        model = _model_of_size(size)
         row = rows[float(parameters(model))] = {}
-        for name, spec in TRAINED.items():
-            recipe, layout = spec.recipe(TOKENS, 1, facts), spec.layout(model)
-            row[name] = float(step_memory(model, recipe, layout).total_bytes)
-        for name, served in SERVED.items():
-            software = served.software(facts)
-            row[name] = float(serving_memory(model, served.layout(), context=TOKENS, **software).total_bytes)
+        row |= {name: _trained_bytes(size, recipes[name], spec.layout(model)) for name, spec in TRAINED.items()}
+        row |= {name: _served_bytes(size, spec.layout(), software[name]) for name, spec in SERVED.items()}
     return rows
+
+
+# Each assessment of a fleet asks for all sizes again, and few facts change what they take: kept by the inputs.
+_KEPT = len(SIZES) * (len(TRAINED) + len(SERVED)) * 2
+
+
+@cache
+def _model_of_size(size: float) -> Model:
+    return typical_model(f"{size / 1e6:.0f}M", size)
+
+
+@lru_cache(maxsize=_KEPT)
+def _trained_bytes(size: float, recipe: Recipe, layout: Layout) -> float:
+    return float(step_memory(_model_of_size(size), recipe, layout).total_bytes)
+
+
+@lru_cache(maxsize=_KEPT)
+def _served_bytes(size: float, layout: ServingLayout, software: tuple[tuple[str, Any], ...]) -> float:
+    return float(serving_memory(_model_of_size(size), layout, context=TOKENS, **dict(software)).total_bytes)
 
 
 def largest_models(
@@ -76,7 +98,7 @@ def largest_models(
     Source: `memory_by_size`; an engine takes at most its share of a device. Assumes: as that.
     """
     table, engine = table or memory_by_size(facts), ServingSpec().software(facts)
-    least = facts.model(f"{SIZES[0] / 1e6:.0f}M")
+    least = _model_of_size(SIZES[0])
     rows = []
     for device in devices:
         usable = serving_memory(least, context=TOKENS, hbm_bytes=device.hbm_bytes, **engine).usable_bytes

@@ -17,8 +17,9 @@ from flopwise.facts.calibration import FEW_ROWS
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops, forward_flops, runs, stack_shape, stack_works
 from flopwise.ops.routing import dropped_frac
-from flopwise.ops.types import Floats, Ints
+from flopwise.ops.types import Floats
 from flopwise.training.alternatives import UnstatedInput
+from flopwise.training.blocks import Kernels
 from flopwise.training.frozen import Frozen, split_model
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import memory_table
@@ -31,7 +32,7 @@ from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts, host_s
-from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
+from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table, table_kernels
 from flopwise.training.storage import LINE
 from flopwise.values import dataclass
 
@@ -138,15 +139,28 @@ def _kept_table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout) 
     return _table(model, recipe, cluster, layout, None)
 
 
-def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like: StepTable | None) -> StepTable:
-    def one(value: Ints) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array([int(value)])
+def _inner(layout: Layout) -> Inner:
+    return Inner(*(np.array([int(value)]) for value in (layout.tp, layout.cp, layout.ep, layout.micro_batch)))
 
-    inner, degrees = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch)), one(layout.pp)
+
+@lru_cache(maxsize=KEPT_TABLES)
+def _kept_kernels(model: Model, recipe: Recipe, cluster: Cluster, cut: Layout) -> list[list[Kernels]]:
+    """The kernels of every layout that cuts micro-batches as `cut` does, whatever its pipeline and sharding."""
+    rates, fabric = cluster.rates, cluster.fabric
+    return table_kernels(model, recipe, rates, fabric, _inner(cut), sequence_parallel=cut.sequence_parallel)
+
+
+def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like: StepTable | None) -> StepTable:
+    inner, degrees = _inner(layout), np.array([int(layout.pp)])
+    cut = Layout(
+        tp=layout.tp, cp=layout.cp, ep=layout.ep, micro_batch=layout.micro_batch,
+        sequence_parallel=layout.sequence_parallel,
+    )  # fmt: skip
+    kernels = _kept_kernels(model, recipe, cluster, cut) if like is None else like.kernels
     table = step_table(
         model, recipe, cluster.rates, cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
-        kernels=None if like is None else like.kernels, like=like,
+        kernels=kernels, like=like,
     )  # fmt: skip
     if not layout.offload_activations:
         return table

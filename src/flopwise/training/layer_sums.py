@@ -466,7 +466,12 @@ def kept_bytes(
     return total
 
 
-@lru_cache(maxsize=16)
 def memory_table(model: Model, recipe: Recipe) -> MemoryTable:
-    """The table of a model under a recipe, kept for questions about single layouts that follow one another."""
+    """The table of a model under a recipe, kept for questions that follow one another; not for a column of recipes."""
+    of_one = np.ndim(recipe.global_batch) == np.ndim(recipe.seq_len) == 0
+    return _kept_table(model, recipe) if of_one else MemoryTable(model, recipe)
+
+
+@lru_cache(maxsize=16)
+def _kept_table(model: Model, recipe: Recipe) -> MemoryTable:
     return MemoryTable(model, recipe)

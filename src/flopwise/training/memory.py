@@ -14,7 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.software import BARE_KINDS, CONTEXT, TrainingStack
 from flopwise.ops.types import Array, Floats
-from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layer_sums import MemoryTable, memory_table
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.stage_memory import MOMENTS, STALE, StageBytes, StageMemory, pipeline_stages
 
@@ -218,7 +218,7 @@ def step_memory(
     for activations in flight under 1F1B and interleaving; data/stacks.json for what the software adds.
     Assumes: the rank with the most loaded experts has them in every layer; stages hold layers as evenly as they divide.
     """
-    table = table or MemoryTable(model, recipe)
+    table = table or memory_table(model, recipe)
     run, shape = StageMemory(table, layout), layout.shape()
     first, *others = [run.parts(stage) for stage in pipeline_stages(table, layout)]
     (best, best_total, moments), host = _items(first), first.host

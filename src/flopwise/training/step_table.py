@@ -132,8 +132,7 @@ def step_table(
     split = split_model(model, recipe.frozen)
     model, stack = split.model, split.model.stacks[0]
     rates = training_rates(rates, recipe.stack, recipe.precision)
-    shape = recipe.shape(model, inner.micro_batch)
-    shared = block_contexts(model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
+    shared = _contexts(split, recipe, rates, fabric, inner, sequence_parallel=sequence_parallel)
     kernels = kernels or [_block_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
     lines = _block_lines(loaded, recipe, rates.value["train_contention"])
@@ -156,6 +155,22 @@ def step_table(
         lines_by_block=lines, matrices=matrices,
         **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
     )  # fmt: skip
+
+
+def table_kernels(
+    model: Model, recipe: Recipe, rates: Rates, fabric: Fabric, inner: Inner, *, sequence_parallel: bool = True
+) -> list[list[Kernels]]:
+    """The kernels of `step_table` alone: no pipeline, sharding or recompute of some blocks changes them."""
+    split, rates = split_model(model, recipe.frozen), training_rates(rates, recipe.stack, recipe.precision)
+    shared = _contexts(split, recipe, rates, fabric, inner, sequence_parallel=sequence_parallel)
+    return [_block_kernels(split, context) for context in shared]
+
+
+def _contexts(
+    split: SplitModel, recipe: Recipe, rates: Rates, fabric: Fabric, inner: Inner, *, sequence_parallel: bool
+) -> list[BlockContext]:
+    shape = recipe.shape(split.model, inner.micro_batch)
+    return block_contexts(split.model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
 
 
 class TowerBlock(NamedTuple):

@@ -89,6 +89,14 @@ class _Index:
                 out.setdefault(_key(stem(record["hf_id"].split("/")[-1])), record)
         return out
 
+    @cached_property
+    def _patterns(self) -> list[tuple[str, str, str, str]]:
+        """The series with the folded names before and after the star, and what each was tuned from."""
+        return [
+            (pattern, _key(pattern.partition("*")[0]), _key(pattern.partition("*")[2]), base)
+            for pattern, base in self.series.items()
+        ]
+
     def find(self, name: str) -> Record | None:
         """The record of that name, of that name without its endings, or whose own name without endings is that."""
         bare = _key(stem(name))
@@ -101,8 +109,7 @@ class _Index:
         """
         for spelling in (name, stem(name)):
             wanted = _key(spelling)
-            for pattern, base in self.series.items():
-                before, _, after = (_key(part) for part in pattern.partition("*"))
+            for pattern, before, after, base in self._patterns:
                 if "*" in pattern:
                     size = wanted[len(before) : len(wanted) - len(after)]
                     fits = wanted.startswith(before) and wanted.endswith(after) and size
