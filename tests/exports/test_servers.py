@@ -389,6 +389,7 @@ def test_the_batch_client_answers_every_request_once(tmp_path: Path) -> None:
 
 def test_the_load_is_the_traffic_of_the_plan() -> None:
     made = sample_export("load-test", "serve")
+    assert any("targets hold at p95, each separately" in text for text in made.assumptions)
     load, scenario = (json.loads(made.files[name]) for name in ("load.json", "guidellm.json"))
     assert load["requests_per_s"] == 30
     assert load["lengths"] == [[1000, 250]]

@@ -145,7 +145,7 @@ def _assumptions(deployment: Deployment) -> Iterator[str]:
     if shares:
         yield (
             "guidellm reports the share of requests that meet all targets together (SLO attainment); the plan's "
-            "targets hold at {', '.join(sorted(shares))}, each separately, as Locust checks them"
+            f"targets hold at {', '.join(sorted(shares))}, each separately, as Locust checks them"
         )
     if deployment.serving is not None and deployment.serving.techniques.hit_frac:
         yield "prompts share only a common prefix: the plan's share of cached tokens is not reproduced"
