@@ -141,7 +141,7 @@ def test_plans_take_the_options_of_the_command_line_as_keywords() -> None:
     same = flopwise.plan(said.workload, gpu="l40s")
     assert {plan.gpu for plan in same.plans} == {"L40S"}
     with pytest.raises(SpecError, match="unknown argument 'tokns'; nearest: tokens"):
-        flopwise.plan("gpt2", task="pretrain", tokns="10M")
+        flopwise.plan("gpt2", task="pretrain", tokns="10M")  # type: ignore[arg-type] # on purpose
 
 
 def test_plain_data_is_what_json_holds() -> None:
