@@ -55,8 +55,9 @@ from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.telemetry.watcher import WatchStatus
 from flopwise.training.answer import TrainAnswer
+from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.sampled_answer import SampledTrainAnswer
-from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
+from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 from pathlib import Path
 from typing import Any, Literal
 

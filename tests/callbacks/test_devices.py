@@ -12,8 +12,7 @@ import pytest
 
 from flopwise.callbacks import devices as module
 from flopwise.callbacks.devices import CounterMeter, EnergyMeter, LocalDevices, PowerMeter
-from flopwise.callbacks.recorder import _number_soon
-from flopwise.callbacks.step_clock import StepClock
+from flopwise.callbacks.recorder import StepClock, _number_soon
 from flopwise.facts.catalog import load_facts
 from flopwise.probes import machine
 

@@ -69,7 +69,8 @@ def advise(
 
     of_training = {"precision": precision, "stack": stack, "attention": attention}
     of_serving = {"weights": weights, "kv_dtype": kv_dtype, "engine": engine}
-    others = {"train": of_serving, "serve": {**of_training, "ep": ep, "offload": offload or None}}
+    others: dict[str, dict[str, Any]] = {"train": of_serving, "serve": {**of_training, "ep": ep}}
+    others["serve"]["offload"] = offload or None
     if task not in others:
         raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(others)}")
     for name, value in others[task].items():

@@ -19,13 +19,11 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from flopwise.callbacks.agreement import Agreement
 from flopwise.callbacks.budget import RunBudget
-from flopwise.callbacks.devices import EnergyMeter, LocalDevices
+from flopwise.callbacks.devices import EnergyMeter, LocalDevices, torch_cuda
 from flopwise.callbacks.settings import RecordingSpec
-from flopwise.callbacks.step_clock import StepClock
 from flopwise.callbacks.subject import trained_model
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError, UnknownNameError
@@ -46,6 +44,101 @@ USED_UP = ("elapsed_s", "cost_usd", "energy_joules", "tokens")
 """Totals of a run that go on where another process left them."""
 ID = re.compile(r"[0-9a-f]{32}")
 PACKAGES = ("torch", "transformers", "accelerate", "lightning", "peft", "deepspeed")
+
+
+T = TypeVar("T")
+
+
+class StepClock(Generic[T]):
+    """Seconds of each step, as soon as they are known; what a caller gives with a step comes back with them.
+
+    On a GPU the host runs ahead: a step is between two events, which are read once the GPU has passed the second. No
+    call waits for it but the last.
+    """
+
+    def __init__(self) -> None:
+        """Start the first step now."""
+        self._cuda = torch_cuda()
+        self._waiting = deque[tuple[Any, Any, T]]()
+        self._start = self._mark()
+
+    def _mark(self) -> Any:
+        """Now, on the time line that steps are measured on."""
+        if self._cuda is None:
+            return time.perf_counter()
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def restart(self) -> None:
+        """What went on since the last step is no part of the next: an evaluation, a checkpoint."""
+        self._start = self._mark()
+
+    def end_step(self, extra: T) -> None:
+        """A step has ended, as far as the host sees, and the next begins."""
+        mark = self._mark()
+        self._waiting.append((self._start, mark, extra))
+        self._start = mark
+
+    def timed_steps(self, *, wait: bool = False) -> Iterator[tuple[float, T]]:
+        """Seconds and extras of the steps that have ended since the last call, oldest first; `wait`: of all."""
+        while self._waiting:
+            start, end, extra = self._waiting[0]
+            if self._cuda is None:
+                seconds = end - start
+            elif wait or end.query():
+                if wait:
+                    end.synchronize()
+                seconds = start.elapsed_time(end) / 1e3
+            else:
+                return
+            self._waiting.popleft()
+            yield seconds, extra
+
+
+ASK_EVERY = 10
+"""Steps after which a rank asks whether the run is to end; ranks are never as many steps apart."""
+
+
+class Agreement:
+    """All ranks end after the same step: one that stopped alone would leave the others waiting for it for ever.
+
+    Rank 0 writes the number of a step that none has reached into the store that ranks met at; every rank asks for it
+    now and then. That costs a message of the host, and no GPU waits.
+    """
+
+    _made = 0
+
+    def __init__(self, num_ranks: int, rank: int) -> None:
+        """Alone, a rank agrees with itself at once."""
+        self._num_ranks, self._rank = num_ranks, rank
+        Agreement._made += 1  # alike on all ranks, which make theirs in the same order
+        self._key = f"flopwise/last_step/{Agreement._made}"
+        self.last_step: int | None = None
+        """Of all ranks, once they have agreed."""
+
+    def _store(self) -> Any | None:
+        """Where the ranks met; None where they do not talk to one another."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return None
+        return torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no other way to it
+
+    def agree(self, step: int, *, wants_end: bool) -> None:
+        """After `step`: rank 0 names the last step where it wants the end, the others hear of it now and then."""
+        if self.last_step is not None:
+            return
+        if self._rank == 0 and wants_end:
+            store = self._store() if self._num_ranks > 1 else None
+            if store is None:
+                self.last_step = step
+            else:
+                self.last_step = (step // ASK_EVERY + 2) * ASK_EVERY
+                store.set(self._key, str(self.last_step))
+        elif self._rank and step % ASK_EVERY == 0:
+            store = self._store()
+            if store is not None and store.check([self._key]):
+                self.last_step = int(store.get(self._key))
 
 
 class BudgetReachedError(FlopwiseError):

@@ -16,7 +16,6 @@ from flopwise.search.spec import TRAINING
 
 if TYPE_CHECKING:
     from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures
-    from flopwise.search.sweep import Planned, Sweep
 
 METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
 """Ways of fine-tuning, as a heading names them."""
@@ -445,28 +444,3 @@ def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
         if only:
             listed = ", ".join(f"{p} {i}" for p, i in sorted(only)[:8])
             yield f"Only in the {which}: {listed}{' ...' if len(only) > 8 else ''}"
-
-
-def sweep_blocks(sweep: Sweep, paper: Screen) -> Iterator[str]:
-    """A sweep in the order in which it is read: one line a workload, with its best plan."""
-    headers = ("workload", "task", "instances", ">GPUs", "GPU", "layout", ">time", ">cost", ">meets")
-    yield table(headers, [_sweep_row(p) for p in sweep.planned], paper)
-    failed = [f"{p.name}: {p.reasons[0]}" for p in sweep.planned if p.plan is None and p.reasons]
-    if failed:
-        yield bullets("No answer:", failed)
-    seconds = units.format_seconds(sweep.elapsed_s)
-    yield f"{sweep.num_evaluated:,} candidates evaluated in {seconds} (engine: {sweep.engine})"
-
-
-def _sweep_row(one: Planned) -> tuple[Any, ...]:
-    plan = one.plan
-    if plan is None:
-        return (one.name, None, "no answer", *[None] * 6)
-    if not plan.plans:
-        near = f"none; nearest: {plan.misses[0].instance}" if plan.misses else "none"
-        return (one.name, plan.task, near, *[None] * 6)
-    best = plan.plans[0]
-    cost = units.format_usd(best.cost_usd) + ("" if plan.task in (*TRAINING, "batch") else "/month")
-    where = f"{best.num_instances} x {best.provider} {best.instance}"
-    time = units.format_seconds(best.seconds)
-    return (one.name, plan.task, where, best.num_gpus, best.gpu, layout(best), time, cost, best.likely)

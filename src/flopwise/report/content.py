@@ -13,11 +13,11 @@ from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
 from flopwise.report.words import (
     AS_PLANNED,
     bill_interval,
-    bought,
     dash,
     digits,
     enumeration,
     largest,
+    purchase_text,
     runs_on,
     sentence,
     share,
@@ -151,7 +151,8 @@ def _points(assessment: Assessment) -> Iterator[tuple[str, str]]:
         yield "Where the money goes.", f"{'; '.join(parts)}."
     ways = largest(cost.by_purchase)
     if ways and cost.total:
-        yield "How it is bought.", sentence(enumeration([f"{bought(n)} {share(v, cost.total)}" for n, v in ways], 6))
+        parts = [f"{purchase_text(n)} {share(v, cost.total)}" for n, v in ways]
+        yield "How it is bought.", sentence(enumeration(parts, 6))
     yield from _decisions(assessment)
     worst: dict[str, Risk] = {}
     for risk in sorted(assessment.risks, key=lambda r: -r.score):

@@ -27,7 +27,7 @@ from flopwise.training.layout import Inner, Layout, Recipe, check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import check_routing
-from flopwise.training.run import StepRun, job_run
+from flopwise.training.run import StepRun
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
@@ -208,7 +208,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
         high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper / band.low + read_s, mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
-        run=job_run(job, parts, watts), band=band,
+        run=StepRun.of_job(job, parts, watts), band=band,
         table=table, dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
     )  # fmt: skip
 

@@ -85,6 +85,23 @@ class StepRun:
             mtbf_s=float(good.mtbf_s), interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
         )  # fmt: skip
 
+    @classmethod
+    def of_job(cls, job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Self | None:
+        """The run of `job.tokens` tokens in steps whose lines are `parts`; None where no length is given.
+
+        `watts`: draw of one device, None: not known.
+
+        Raises:
+            InfeasibleError: interruptions leave no time for progress.
+        """
+        if job.tokens is None:
+            return None
+        nbytes = checkpoint_bytes(memory_table(job.model, job.recipe))
+        return cls.of_steps(
+            job.tokens / job.recipe.useful_tokens, step_in_run(job, parts), nbytes, job.cluster,
+            int(job.layout.num_gpus), job.conditions, watts,
+        )  # fmt: skip
+
     def ends(self, band: ErrorBand) -> dict[str, float | None]:
         """Time, cost and energy at the ends (`_low`, `_high`) of the interval of the throughput.
 
@@ -163,23 +180,6 @@ def validation_batch_s(parts: Mapping[str, float]) -> float:
     """
     whole = sum(parts.values()) - sum(parts.get(name, 0.0) for name in NOT_IN_VALIDATION)
     return whole * parts["forward"] / sum(parts[name] for name in PASSES)
-
-
-def job_run(job: TrainJob, parts: Mapping[str, float], watts: float | None) -> StepRun | None:
-    """The run of `job.tokens` tokens in steps whose lines are `parts`; None where no length is given.
-
-    `watts`: draw of one device, None: not known.
-
-    Raises:
-        InfeasibleError: interruptions leave no time for progress.
-    """
-    if job.tokens is None:
-        return None
-    nbytes = checkpoint_bytes(memory_table(job.model, job.recipe))
-    return StepRun.of_steps(
-        job.tokens / job.recipe.useful_tokens, step_in_run(job, parts), nbytes, job.cluster, int(job.layout.num_gpus),
-        job.conditions, watts,
-    )  # fmt: skip
 
 
 def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
-from flopwise.cli.plan_text import blocks, comparison, reasons, sweep_blocks
+from flopwise.cli.parts import bullets
+from flopwise.cli.plan_text import blocks, comparison, layout, reasons
 from flopwise.cli.progress import Progress, announce_compilation
-from flopwise.cli.render import Screen, tree
+from flopwise.cli.render import Screen, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, name, options_of, whole
-from flopwise.search.spec import WORKLOAD_FILE, WorkloadSpec
+from flopwise.search.spec import TRAINING, WORKLOAD_FILE, WorkloadSpec
 
 if TYPE_CHECKING:
     from flopwise.cli.commands.export import FolderExport
     from flopwise.provenance import Figure
     from flopwise.search.answer import Plan
+    from flopwise.search.sweep import Planned, Sweep
 
 WORKLOAD_ENDINGS = (".yaml", ".yml")
 SWEEP_ENGINES = ("inline", "processes", "ray")
@@ -217,3 +220,28 @@ def _is_workload_json(name: str) -> bool:
         return False
     text = read_text(name)
     return '"task"' in text and '"model_type"' not in text
+
+
+def sweep_blocks(sweep: Sweep, paper: Screen) -> Iterator[str]:
+    """A sweep in the order in which it is read: one line a workload, with its best plan."""
+    headers = ("workload", "task", "instances", ">GPUs", "GPU", "layout", ">time", ">cost", ">meets")
+    yield table(headers, [_sweep_row(p) for p in sweep.planned], paper)
+    failed = [f"{p.name}: {p.reasons[0]}" for p in sweep.planned if p.plan is None and p.reasons]
+    if failed:
+        yield bullets("No answer:", failed)
+    seconds = units.format_seconds(sweep.elapsed_s)
+    yield f"{sweep.num_evaluated:,} candidates evaluated in {seconds} (engine: {sweep.engine})"
+
+
+def _sweep_row(one: Planned) -> tuple[Any, ...]:
+    plan = one.plan
+    if plan is None:
+        return (one.name, None, "no answer", *[None] * 6)
+    if not plan.plans:
+        near = f"none; nearest: {plan.misses[0].instance}" if plan.misses else "none"
+        return (one.name, plan.task, near, *[None] * 6)
+    best = plan.plans[0]
+    cost = units.format_usd(best.cost_usd) + ("" if plan.task in (*TRAINING, "batch") else "/month")
+    where = f"{best.num_instances} x {best.provider} {best.instance}"
+    time = units.format_seconds(best.seconds)
+    return (one.name, plan.task, where, best.num_gpus, best.gpu, layout(best), time, cost, best.likely)
