@@ -110,6 +110,8 @@ def closed_loop(
     in_flight: Floats,
     input_tokens: Floats,
     output_tokens: Floats,
+    *,
+    alike: bool = False,
 ) -> Steady:
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
@@ -122,12 +124,13 @@ def closed_loop(
     those decode whose prompts are through. A request comes while a step runs, and waits
     for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt or a step of his own: what
     others cause goes by their share. Attention replicas that share experts step together: where any of them has a
-    prompt, all take as long.
+    prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
+    that carries prompts on one does so on all.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
     expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`.
-    Assumes: requests of one length; prompts come to attention replicas independently of each other; decoding sequences
-    are on average half way through their answer.
+    Assumes: requests of one length; prompts come to attention replicas independently of each other, unless `alike`;
+    decoding sequences are on average half way through their answer.
     """
     parts = micro_batches(runner, layout, in_flight)
     in_flight = in_flight / parts
@@ -146,7 +149,7 @@ def closed_loop(
     decode = _pipeline_step(runner, runner.step(alone, layout), parts)
     own = _carrying_share(due / chunk, due / budget, in_flight)
     tokens = np.clip(due / np.maximum(own, LEAST_S), chunk, budget)
-    ranks = np.asarray(layout.dp) if runner.model.has_experts else np.asarray(1)
+    ranks = np.asarray(layout.dp) if runner.model.has_experts and not alike else np.asarray(1)
     share = 1.0 - (1.0 - own) ** ranks
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
     mixed = _pipeline_step(runner, runner.step(_mixed_load(one, tokens, batch, context, carrying), layout), parts)
@@ -250,6 +253,28 @@ def fixed_batch(
         decode,
         prefill,
     )
+
+
+def burst_per_s(
+    runner: Runner, layout: ServingLayout, requests: float, most_in_flight: Array, input_tokens: float,
+    output_tokens: float,
+) -> float:  # fmt: skip
+    """Requests per second of one replica that answers `requests`, all there at the start, to the last one.
+
+    Those that run together began together and end together: waves of as many as fit, and what is left over, which
+    takes nearly as long as a full one where weights bound the steps. `most_in_flight`: sizes of a wave that are as
+    likely as each other, over which the time is averaged.
+
+    Source: counting; `closed_loop` for the time of a wave, whose prompts and steps are those of as many users.
+    Assumes: requests of one length; prompts of a wave are read before most of its answers end.
+    """
+    full = np.clip(most_in_flight, 1.0, max(requests, 1.0))
+    waves = np.floor(requests / full)
+    rest = requests - waves * full
+    sizes = np.concatenate([full, np.maximum(rest, 1.0)])
+    rates = np.asarray(closed_loop(runner, layout, sizes, input_tokens, output_tokens, alike=True).requests_per_s)
+    full_s, rest_s = np.split(sizes / rates, 2)
+    return float(requests / np.mean(waves * full_s + rest_s * np.minimum(rest, 1.0)))
 
 
 def batch_sizes(most: float) -> Array:
