@@ -28,6 +28,9 @@ STEP_IN_PROGRESS = 0.5
 ROUNDS = 10
 """Requests of each user in a closed loop of a load generator (SemiAnalysisAI/InferenceX, benchmarks: num-prompts is ten
 times max-concurrency, all sent at once; its times to a first token are means over all of them)."""
+DRAWN, APART = 0.0642, 3.0
+"""Standard deviation of a request's time over its mean, where lengths are drawn between 0.8 and 1 of the nominal ones
+(the same benchmarks: random-range-ratio); and the round that stands for all after the first, as users drift apart."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
 
 
@@ -121,7 +124,9 @@ def closed_loop(
 
     Load generators start their users together and end after some rounds, so that the prompts of the first of `ROUNDS`
     stand before each other; half of them stand before another on average, in steps that use their whole budget while
-    those decode whose prompts are through. A request comes while a step runs, and waits
+    those decode whose prompts are through. In the other rounds a prompt finds those that happen to be there
+    (`_others_wait_s`): users drift apart, as far as their lengths differ and their first prompts were read one after
+    another. Prompts that came during a step share the next. A request comes while a step runs, and waits
     for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt or a step of his own: what
     others cause goes by their share. Attention replicas that share experts step together: where any of them has a
     prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
@@ -157,10 +162,17 @@ def closed_loop(
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
-    ahead = np.maximum(in_flight - 1.0, 0.0) / (2 * ROUNDS)
     each_s = chunks * added_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
-    waits_s = unseen * others * mean_s + ahead * each_s
-    ttft_s = runner.engine.request_s + waits_s + chunks * (decode.seconds + added_s)
+    alone_s, whole_s = chunks * (decode.seconds + added_s), in_flight * each_s
+    first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
+    away_s = (output_tokens - 1) * tpot_s + unseen * others * mean_s
+    apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)
+    later_s = _others_wait_s(in_flight, each_s, np.minimum(away_s, apart_s))
+    idle = 1.0 - np.minimum(whole_s / (alone_s + later_s + away_s), 1.0)  # who waits for prompts waits for their steps
+    longer = (decode.seconds**2 + share * (mixed.seconds**2 - decode.seconds**2)) / mean_s**2  # steps that it comes in
+    beside_s = others * idle * longer * due / prompt_tokens * added_s * (1.0 - chunk / budget)
+    waits_s = unseen * others * idle * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
+    ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
     each = np.minimum(in_flight / running_s, batch / (output_tokens * mean_s))
@@ -171,6 +183,37 @@ def closed_loop(
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed)
+
+
+def _first_round_s(
+    runner: Runner, layout: ServingLayout, one: Prompt, in_flight: Floats, batch: Floats, context: Floats
+) -> Floats:
+    """Until a prompt is read, on average, where all of `in_flight` are there at once; shape of the broadcast.
+
+    Steps take as many as their budget allows, k, and each prompt is read at the end of its step: (N + k) / 2 prompts.
+
+    Source: counting. Assumes: half of `batch` decode meanwhile.
+    """
+    budget = np.minimum(_prefill_budget(runner, one), in_flight * one.tokens)
+    full = runner.step(_mixed_load(one, budget, batch / 2.0, context), layout)
+    prompts = np.maximum(budget / one.tokens, 1.0)
+    seconds: Floats = (in_flight + prompts) / 2.0 * full.seconds * one.tokens / budget
+    return seconds
+
+
+def _others_wait_s(users: Floats, service_s: Floats, away_s: Floats) -> Floats:
+    """What a prompt waits on average for those before it: one server, `users` who are away between requests; broadcasts.
+
+    R = s (1 + a (Q - U / 2)): those whom it finds there, of whom the one in service is half way on average; Q = N R /
+    (R + Z) and U = N s / (R + Z), of which one user less, a = (N - 1) / N, is there when he comes. Solved for R, less s.
+
+    Source: Bard 1979 and Schweitzer 1979, approximate mean value analysis, with the residual of a constant service.
+    Assumes: prompts are read one after another, at the rate of steps that use their whole budget.
+    """
+    found = np.maximum(users - 1.0, 0.0) * service_s
+    half = (service_s + found - away_s) / 2.0
+    response_s: Floats = half + np.sqrt(half**2 + np.maximum(service_s * away_s - found * service_s / 2.0, -(half**2)))
+    return np.maximum(response_s - service_s, 0.0)
 
 
 def _carrying_share(due: Floats, least: Floats, in_flight: Floats) -> Floats:
