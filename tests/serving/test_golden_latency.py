@@ -57,8 +57,11 @@ def test_a_long_prompt_goes_in_pieces_of_the_engines_budget() -> None:
 def test_users_wait_for_prompts_of_others() -> None:
     """32 users. An answer of 256 tokens brings one prompt of one step, and waits for the steps that the engine is ahead
     of it: 256 of 258.5 steps of a user decode. Every step 31.5 x 1024 / 256 prompt tokens fall due, an eighth of a
-    prompt; each user brings one in a step with equal chances, so that a binomial number of them share a step. In one
-    round of ten all begin together, and half of the others' prompts are read before one."""
+    prompt; each user brings one in a step with equal chances, so that a binomial number of them share a step.
+
+    In one round of ten all begin together: eight prompts fill a step, and the mean of four steps is 2.5. In the others
+    they come within a time that grows with the spread of lengths, and find those who happen to wait; the last term is
+    of those that came in the same step."""
     users = 32
     others = (users - 1) / users  # of the prompts are not his own
     decoding = users * OUTPUT / (OUTPUT + 1 + AHEAD * others)
@@ -69,9 +72,16 @@ def test_users_wait_for_prompts_of_others() -> None:
     added_s = (mixed_s - decode_s) / together  # by one prompt
     tpot_s = decode_s + others * share * (mixed_s - decode_s)
     mean_s = decode_s + share * (mixed_s - decode_s)
-    planned_s = AHEAD * others * mean_s
-    before_s = 31 / 2 / 10 * (added_s + INPUT / 8192 * decode_s)  # in one round of ten; eight prompts share a step
-    ttft_s = ENGINE.request_s + planned_s + before_s + decode_s + added_s
+    planned_s, alone_s, each_s = AHEAD * others * mean_s, decode_s + added_s, added_s + decode_s / 8
+    first_s = 2.5 * step_s(decoding / 2, HALF_WAY, 8192, INPUT, prompts=8) - alone_s
+    away_s = 255 * tpot_s + planned_s
+    within_s = min(away_s, math.sqrt(12 * 3 * (0.0642 * (alone_s + away_s)) ** 2 + (users * each_s) ** 2))
+    queue_s = _response_s(users, each_s, within_s) - each_s
+    busy = users * each_s / (alone_s + queue_s + away_s)
+    longer = (decode_s**2 + share * (mixed_s**2 - decode_s**2)) / mean_s**2
+    beside_s = others * (1 - busy) * longer * due * added_s * 7 / 8
+    waits_s = planned_s * (1 - busy) + 0.1 * first_s + 0.9 * (queue_s + beside_s)
+    ttft_s = ENGINE.request_s + waits_s + alone_s
     found = closed_loop(MACHINE, ONE, float(users), INPUT, OUTPUT)
     per_s = min(users / (ttft_s + 255 * tpot_s), decoding / (OUTPUT * mean_s))
     assert float(found.batch) == pytest.approx(decoding, rel=1e-9)
@@ -80,6 +90,16 @@ def test_users_wait_for_prompts_of_others() -> None:
     assert float(found.requests_per_s) == pytest.approx(per_s, rel=1e-9)
     assert float(found.ttft_s) == pytest.approx(users / per_s - 255 * tpot_s, rel=1e-9)  # Little's law
     assert float(found.ttft_s) == pytest.approx(ttft_s, rel=0.05)
+
+
+def _response_s(users: int, service_s: float, away_s: float) -> float:
+    """Schweitzer's approximation, iterated: whom a user finds, one user less, and half of the one in service less."""
+    response_s = service_s
+    for _ in range(500):
+        cycle_s = response_s + away_s
+        there, serving = users * response_s / cycle_s, users * service_s / cycle_s
+        response_s = service_s * (1 + (users - 1) / users * (there - serving / 2))
+    return response_s
 
 
 def test_prompts_that_fill_every_step_hold_decoding_back() -> None:

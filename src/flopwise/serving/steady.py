@@ -171,7 +171,8 @@ def closed_loop(
     idle = 1.0 - np.minimum(whole_s / (alone_s + later_s + away_s), 1.0)  # who waits for prompts waits for their steps
     longer = (decode.seconds**2 + share * (mixed.seconds**2 - decode.seconds**2)) / mean_s**2  # steps that it comes in
     beside_s = others * idle * longer * due / prompt_tokens * added_s * (1.0 - chunk / budget)
-    waits_s = unseen * others * idle * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
+    planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
+    waits_s = others * (unseen - planned * (1.0 - idle)) * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
     ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
