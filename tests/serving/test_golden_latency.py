@@ -19,6 +19,7 @@ from flopwise.serving.steady import (
     SteadyCurves,
     _queue_wait,
     _Spread,
+    burst_per_s,
     closed_loop,
     fixed_batch,
     in_flight_at,
@@ -102,6 +103,18 @@ def _response_s(users: int, service_s: float, away_s: float) -> float:
     return response_s
 
 
+def test_replicas_whose_requests_are_alike_read_prompts_in_the_same_steps() -> None:
+    """Mixtral on 8 attention replicas: one of them has a prompt in many a step, or all of them have one in few."""
+    machine = plain_runner(plain_job(model=load_model("Mixtral-8x7B")))
+    layout = ServingLayout(dp=8, ep=8)
+    apart, alike = (closed_loop(machine, layout, 16.0, INPUT, OUTPUT, alike=a) for a in (False, True))
+    own = float(alike.prefill_share)
+    assert float(apart.prefill_share) == pytest.approx(1 - (1 - own) ** 8, rel=1e-6)
+    assert float(alike.mixed.seconds) > 1.5 * float(apart.mixed.seconds)
+    one = closed_loop(machine, ONE, 16.0, INPUT, OUTPUT), closed_loop(machine, ONE, 16.0, INPUT, OUTPUT, alike=True)
+    assert float(one[0].requests_per_s) == float(one[1].requests_per_s)
+
+
 def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
     """Answers of 16 tokens to prompts of 4,096: a budget of 8,192 admits two prompts a step, so 32 sequences decode."""
     found = closed_loop(MACHINE, ONE, 500.0, 4096, 16)
@@ -110,6 +123,20 @@ def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
     assert float(found.batch) == pytest.approx(decoding)
     assert float(found.prefill_share) == 1.0
     assert float(found.requests_per_s) == pytest.approx(decoding / (16 * full_s), rel=1e-9)
+
+
+def test_a_burst_is_answered_in_waves() -> None:
+    """100 requests of which 40 run at once: two full waves and one of 20, each as long as a round of so many users."""
+    rates = closed_loop(MACHINE, ONE, np.array([40.0, 20.0]), INPUT, OUTPUT).requests_per_s
+    seconds = 2 * 40 / float(rates[0]) + 20 / float(rates[1])
+    assert burst_per_s(MACHINE, ONE, 100.0, np.array([40.0]), INPUT, OUTPUT) == pytest.approx(100 / seconds, rel=1e-12)
+    full = burst_per_s(MACHINE, ONE, 80.0, np.array([40.0]), INPUT, OUTPUT)
+    assert full == pytest.approx(float(rates[0]), rel=1e-12)
+    few = burst_per_s(MACHINE, ONE, 20.0, np.array([40.0, 50.0]), INPUT, OUTPUT)  # no more than there are
+    assert few == pytest.approx(float(rates[1]), rel=1e-12)
+    either = burst_per_s(MACHINE, ONE, 40.0, np.array([40.0, 20.0]), INPUT, OUTPUT)
+    mean_s = (40 / float(rates[0]) + 40 / float(rates[1])) / 2  # memory for 40 or for 20, as likely as each other
+    assert either == pytest.approx(40 / mean_s, rel=1e-12)
 
 
 def test_micro_batches_of_a_pipeline_follow_one_another() -> None:

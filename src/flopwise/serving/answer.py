@@ -124,10 +124,8 @@ class ServeAnswer(Result):
         waits = _under_load(job, result, rate) if rate is not None and alone else None
         if waits is not None and job.output_tokens > 1 and SIMULATED_FROM <= waits.utilisation_frac < 1:
             result, waits = _simulated_load(job, waits, facts)
-            request_notes += (
-                f"at {format_percent(waits.utilisation_frac)} of capacity the latencies are those of simulated "
-                "requests: near saturation prompts queue, and caches fill up",
-            )
+            share = format_percent(waits.utilisation_frac)
+            request_notes += (f"latencies are those of simulated requests: at {share} of capacity many of them queue",)
         if session_run is not None and rate is not None:
             waits = _overload(session_run, rate, replicas)
         ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()

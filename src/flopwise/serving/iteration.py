@@ -212,9 +212,7 @@ class Runner:
         sizes, batch = np.array([*self.graph_batches, np.inf]), np.asarray(load.decode_batch)
         captured = sizes[np.searchsorted(sizes, batch)]
         full = np.where((captured < np.inf) & (np.asarray(load.prefill_tokens) == 0), captured, batch)
-        return replace(
-            load, decode_batch=full, decode_context=load.decode_context * batch / np.maximum(full, 1e-9)
-        )
+        return replace(load, decode_batch=full, decode_context=load.decode_context * batch / np.maximum(full, 1e-9))
 
     def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
         """All blocks of one tower, one after another."""

@@ -172,7 +172,9 @@ def closed_loop(
     longer = (decode.seconds**2 + share * (mixed.seconds**2 - decode.seconds**2)) / mean_s**2  # steps that it comes in
     beside_s = others * idle * longer * due / prompt_tokens * added_s * (1.0 - chunk / budget)
     planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
-    waits_s = others * (unseen - planned * (1.0 - idle)) * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
+    waits_s = (
+        others * (unseen - planned * (1.0 - idle)) * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
+    )
     ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
@@ -203,10 +205,11 @@ def _first_round_s(
 
 
 def _others_wait_s(users: Floats, service_s: Floats, away_s: Floats) -> Floats:
-    """What a prompt waits on average for those before it: one server, `users` who are away between requests; broadcasts.
+    """What a prompt waits on average for those before it, where `users` are away between requests; broadcasts.
 
     R = s (1 + a (Q - U / 2)): those whom it finds there, of whom the one in service is half way on average; Q = N R /
-    (R + Z) and U = N s / (R + Z), of which one user less, a = (N - 1) / N, is there when he comes. Solved for R, less s.
+    (R + Z) and U = N s / (R + Z), of which one user less, a = (N - 1) / N, is there when he comes. Solved for R, less
+    s.
 
     Source: Bard 1979 and Schweitzer 1979, approximate mean value analysis, with the residual of a constant service.
     Assumes: prompts are read one after another, at the rate of steps that use their whole budget.

@@ -21,8 +21,8 @@ FARTHER = {
     ("8B, H100, long prompts", "30% busy", "TPOT p50"): 0.15,
     ("gpt-oss-120b, 2 x H100, SGLang", "30% busy", "TTFT p99"): 0.12,
 }
-"""Figures of the grid that are farther apart than `NEAR`, and how far. Prompts of one step each meet answers of 64 tokens
-in numbers that no mean describes; caches of 152 requests fill up with 128."""
+"""Figures of the grid that are farther apart than `NEAR`, and how far. Prompts of one step each meet answers of 64
+tokens in numbers that no mean describes; caches of 152 requests fill up with 128."""
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)

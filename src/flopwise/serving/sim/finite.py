@@ -133,7 +133,9 @@ class ArrivalRun(NamedTuple):
         cut = ARRIVALS // 4
         ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
         shares = [float(name.removeprefix("p")) for name in percentiles]
-        first, each = (dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s))
+        first, each = (
+            dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s)
+        )
         means = RunMeans(float(np.nanmean(ttft_s)), float(np.nanmean(tpot_s)), job.arrivals_per_s or 0.0)
         return cls(means, first, each)
 
