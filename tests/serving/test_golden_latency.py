@@ -127,7 +127,7 @@ def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
 
 def test_a_burst_is_answered_in_waves() -> None:
     """100 requests of which 40 run at once: two full waves and one of 20, each as long as a round of so many users."""
-    rates = closed_loop(MACHINE, ONE, np.array([40.0, 20.0]), INPUT, OUTPUT).requests_per_s
+    rates = np.asarray(closed_loop(MACHINE, ONE, np.array([40.0, 20.0]), INPUT, OUTPUT).requests_per_s)
     seconds = 2 * 40 / float(rates[0]) + 20 / float(rates[1])
     assert burst_per_s(MACHINE, ONE, 100.0, np.array([40.0]), INPUT, OUTPUT) == pytest.approx(100 / seconds, rel=1e-12)
     full = burst_per_s(MACHINE, ONE, 80.0, np.array([40.0]), INPUT, OUTPUT)

@@ -232,7 +232,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         requests=requests,
         max_batch=_row_max_batch(row, software, layout) or (limits.batch if limits else None),
         memory_frac=trtllm_bench.CACHE_FRAC if limits else None,
-        graph_batches=trtllm_bench.GRAPH_BATCHES if limits and not software.prompt_graphs else (),
+        graph_batches=limits.graphs if limits and not software.prompt_graphs else (),
         recv_interval=_row_interval(row, "recv_interval"),
         batch_wait=_row_interval(row, "batch_wait"),
         stream_interval=_row_interval(row, "stream_interval"),

@@ -36,6 +36,7 @@ class Limits(NamedTuple):
 
     batch: int
     prompt_tokens: int
+    graphs: tuple[int, ...]  # numbers of sequences that graphs are captured for: the largest is all that may run
 
 
 def requests_of(input_tokens: int, output_tokens: int) -> int | None:
@@ -53,7 +54,8 @@ def limits_of(
     tokens as fall due a step when they do, prompts that are not cut included.
 
     Source: TensorRT-LLM, tensorrt_llm/bench/build/tuning.py (calc_engine_setting, finetune_setting) and build.py
-    (TUNED_QUANTS); bench/benchmark/utils/general.py (whole prompts without chunked prefill).
+    (TUNED_QUANTS); bench/benchmark/utils/general.py (whole prompts without chunked prefill);
+    _torch/pyexecutor/model_engine.py (_filter_cuda_graph_batch_sizes).
     Assumes: no option of the command line changes them. Elements of 4 bits count as they are stored, two in a byte;
     latent attention, which the computation does not know, takes the defaults. Each micro-batch of a pipeline has them.
     """
@@ -74,7 +76,8 @@ def limits_of(
         batch = _batch(each)
         tokens = _tokens(min(each * (1 + inputs / outputs), MOST_TOKENS))
     running = min(batch, math.ceil(requests / int(layout.dp) / stages))
-    return Limits(batch * stages, max(max(tokens, inputs + batch) - running, inputs))
+    graphs = (*(size for size in GRAPH_BATCHES if size < batch), batch)
+    return Limits(batch * stages, max(max(tokens, inputs + batch) - running, inputs), graphs)
 
 
 def _batch(sequences: float) -> int:
