@@ -20,7 +20,7 @@ from flopwise.backtests.serving import (
     row_layout,
     row_lengths,
 )
-from flopwise.backtests.trtllm_bench import limits_of
+from flopwise.backtests.trtllm_bench import BenchLimits
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
 from flopwise.serving.estimate import estimate
@@ -307,11 +307,11 @@ def test_limits_that_trtllm_bench_starts_engines_with() -> None:
     each = 0.95 * (80e9 - 8.030e9) / (2 * 32 * 8 * 128 * 2000)
     assert 512 < each < 640
     how = (fp8, FACTS.cache_format("fp8"), 80e9)
-    found = limits_of(model, ServingLayout(), *how, (1000, 1000), 30_000)
+    found = BenchLimits.of(model, ServingLayout(), *how, (1000, 1000), 30_000)
     assert found[:2] == (640, 2048 - 640)
     assert found.graphs == (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 640)
-    assert limits_of(model, ServingLayout(pp=2), *how, (1000, 1000), 30_000).batch == 2 * 640  # 551 on each stage
-    assert limits_of(model, ServingLayout(), *how, (5000, 500), 1_500).prompt_tokens == 5000  # whole prompts
-    assert limits_of(model, ServingLayout(), *how, (128, 128), 30_000).batch == 4096  # at most
+    assert BenchLimits.of(model, ServingLayout(pp=2), *how, (1000, 1000), 30_000).batch == 2 * 640  # 551 on each stage
+    assert BenchLimits.of(model, ServingLayout(), *how, (5000, 500), 1_500).prompt_tokens == 5000  # whole prompts
+    assert BenchLimits.of(model, ServingLayout(), *how, (128, 128), 30_000).batch == 4096  # at most
     others = (FACTS.weight_format("mxfp4"), *how[1:])
-    assert limits_of(model, ServingLayout(), *others, (1000, 1000), 10)[:2] == (2048, 8192 - 10)  # not computed
+    assert BenchLimits.of(model, ServingLayout(), *others, (1000, 1000), 10)[:2] == (2048, 8192 - 10)  # not computed

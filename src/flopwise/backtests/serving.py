@@ -16,7 +16,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.serving.estimate import burst_estimate, estimate
+from flopwise.serving.estimate import estimate
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.finite import finite_estimate
@@ -210,7 +210,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     burst = burst_requests(row, software)
     limits = None
     if burst and software.name.startswith(trtllm_bench.ENGINE):
-        limits = trtllm_bench.limits_of(
+        limits = trtllm_bench.BenchLimits.of(
             model, layout, weights, kv_dtype, gpu.accelerator.hbm_bytes or 0.0, (inputs, outputs), burst
         )
     at_once = None if mode in OFFLINE else _in_flight(row, mode, requests)
@@ -296,7 +296,7 @@ def burst_requests(row: Row, software: Engine) -> int | None:
     stated = number(row, "requests")
     if stated is not None:
         return max(1, int(stated))
-    return trtllm_bench.requests_of(*row_lengths(row)) if software.name.startswith(trtllm_bench.ENGINE) else None
+    return trtllm_bench.REQUESTS.get(row_lengths(row)) if software.name.startswith(trtllm_bench.ENGINE) else None
 
 
 def _run_traffic(row: Row, job: ServeJob, replicas: int) -> Traffic:
@@ -367,7 +367,7 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
         if finite:
             result = finite_estimate(job, _run_traffic(row, job, replicas), replicas, facts)
         else:
-            result = estimate(job) if burst is None else burst_estimate(job, math.ceil(burst / replicas))
+            result = estimate(job, burst=None if burst is None else math.ceil(burst / replicas))
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
     except FlopwiseError as error:
         return [

@@ -31,53 +31,49 @@ GRAPH_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8
 MOST_BATCH, MOST_TOKENS, LEAST_TOKENS = 4_096, 32_768, 2_048
 
 
-class Limits(NamedTuple):
+class BenchLimits(NamedTuple):
     """Sequences that run at once on an attention replica, and tokens of prompts that a step takes beside theirs."""
 
     batch: int
     prompt_tokens: int
     graphs: tuple[int, ...]  # numbers of sequences that graphs are captured for: the largest is all that may run
 
+    @classmethod
+    def of(
+        cls, model: Model, layout: ServingLayout, weights: WeightFormat, kv_dtype: CacheFormat, hbm_bytes: float,
+        lengths: tuple[int, int], requests: int,
+    ) -> BenchLimits:  # fmt: skip
+        """The limits that an engine is started with for `requests` of one length.
 
-def requests_of(input_tokens: int, output_tokens: int) -> int | None:
-    """Requests of a published run of these lengths; None where the tables have no such lengths."""
-    return REQUESTS.get((input_tokens, output_tokens))
+        Memory that weights leave is divided by the caches of whole requests; so many sequences run at most, and as many
+        tokens as fall due a step when they do, prompts that are not cut included.
 
-
-def limits_of(
-    model: Model, layout: ServingLayout, weights: WeightFormat, kv_dtype: CacheFormat, hbm_bytes: float,
-    lengths: tuple[int, int], requests: int,
-) -> Limits:  # fmt: skip
-    """The limits that an engine is started with for `requests` of one length.
-
-    Memory that weights leave is divided by the caches of whole requests; so many sequences run at most, and as many
-    tokens as fall due a step when they do, prompts that are not cut included.
-
-    Source: TensorRT-LLM, tensorrt_llm/bench/build/tuning.py (calc_engine_setting, finetune_setting) and build.py
-    (TUNED_QUANTS); bench/benchmark/utils/general.py (whole prompts without chunked prefill);
-    _torch/pyexecutor/model_engine.py (_filter_cuda_graph_batch_sizes).
-    Assumes: no option of the command line changes them. Elements of 4 bits count as they are stored, two in a byte;
-    latent attention, which the computation does not know, takes the defaults. Each micro-batch of a pipeline has them.
-    """
-    inputs, outputs = lengths
-    stages = int(layout.pp)
-    attention = [item for kind in model.stacks[0].kinds for item in kind.items if isinstance(item, Attend)]
-    elem_bytes = next((size for name, size in TUNED.items() if weights.name.startswith(name)), None)
-    if elem_bytes is None or any(a.latent_dim for a in attention):
-        batch, tokens = UNTUNED
-    else:
-        ranks = int(layout.tp) * int(layout.dp)
-        heads = max(ranks, *(a.kv_heads for a in attention))
-        size = max(a.v_dim for a in attention)
-        token_bytes = 2 * model.stacks[0].num_layers * heads * size * kv_dtype.elem_bytes
-        stored = parameters(model) * (0.5 if elem_bytes < 1 else 1.0) * elem_bytes
-        room = max(hbm_bytes * ranks * stages - stored, 0.0) * CACHE_FRAC
-        each = min(room / (token_bytes * (inputs + outputs)), MOST_BATCH) / stages
-        batch = _batch(each)
-        tokens = _tokens(min(each * (1 + inputs / outputs), MOST_TOKENS))
-    running = min(batch, math.ceil(requests / int(layout.dp) / stages))
-    graphs = (*(size for size in GRAPH_BATCHES if size < batch), batch)
-    return Limits(batch * stages, max(max(tokens, inputs + batch) - running, inputs), graphs)
+        Source: TensorRT-LLM, tensorrt_llm/bench/build/tuning.py (calc_engine_setting, finetune_setting) and build.py
+        (TUNED_QUANTS); bench/benchmark/utils/general.py (whole prompts without chunked prefill);
+        _torch/pyexecutor/model_engine.py (_filter_cuda_graph_batch_sizes).
+        Assumes: no option of the command line changes them. Elements of 4 bits count as they are stored, two in a byte;
+        latent attention, which the computation does not know, takes the defaults. Each micro-batch of a pipeline has
+        them.
+        """
+        inputs, outputs = lengths
+        stages = int(layout.pp)
+        attention = [item for kind in model.stacks[0].kinds for item in kind.items if isinstance(item, Attend)]
+        elem_bytes = next((size for name, size in TUNED.items() if weights.name.startswith(name)), None)
+        if elem_bytes is None or any(a.latent_dim for a in attention):
+            batch, tokens = UNTUNED
+        else:
+            ranks = int(layout.tp) * int(layout.dp)
+            heads = max(ranks, *(a.kv_heads for a in attention))
+            size = max(a.v_dim for a in attention)
+            token_bytes = 2 * model.stacks[0].num_layers * heads * size * kv_dtype.elem_bytes
+            stored = parameters(model) * (0.5 if elem_bytes < 1 else 1.0) * elem_bytes
+            room = max(hbm_bytes * ranks * stages - stored, 0.0) * CACHE_FRAC
+            each = min(room / (token_bytes * (inputs + outputs)), MOST_BATCH) / stages
+            batch = _batch(each)
+            tokens = _tokens(min(each * (1 + inputs / outputs), MOST_TOKENS))
+        running = min(batch, math.ceil(requests / int(layout.dp) / stages))
+        graphs = (*(size for size in GRAPH_BATCHES if size < batch), batch)
+        return cls(batch * stages, max(max(tokens, inputs + batch) - running, inputs), graphs)
 
 
 def _batch(sequences: float) -> int:

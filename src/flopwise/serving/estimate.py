@@ -132,8 +132,10 @@ class RunMeans(NamedTuple):
     requests_per_s: float
 
 
-def estimate(job: ServeJob, run: RunMeans | None = None) -> ServeEstimate:
+def estimate(job: ServeJob, run: RunMeans | None = None, burst: int | None = None) -> ServeEstimate:
     """Estimate one replica in its steady state; `run`: what a run with an end gave instead of that.
+
+    `burst`: requests that are all there at the start; the rate is then that of all of them, to the last one.
 
     Raises:
         SpecError: the layout cannot be, or weights and one sequence do not fit the memory.
@@ -144,19 +146,10 @@ def estimate(job: ServeJob, run: RunMeans | None = None) -> ServeEstimate:
     machine = runner(job)
     if not job.decodes:
         return _encoder_estimate(job, machine, memory)
-    return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory), run)
-
-
-def burst_estimate(job: ServeJob, requests: int) -> ServeEstimate:
-    """One replica that answers `requests`, all there at the start, to the last one: its rate is that of the whole run.
-
-    Raises: as `estimate`.
-    """
-    check(job)
-    memory, machine = job_memory(job), runner(job)
     steady, waiting_s = steady_state(job, machine, memory)
-    per_s = burst_rate(job, machine, memory, requests)
-    run = RunMeans(_number(steady.ttft_s) + waiting_s, _number(steady.tpot_s), per_s)
+    if burst is not None:
+        per_s = burst_rate(job, machine, memory, burst)
+        run = RunMeans(_number(steady.ttft_s) + waiting_s, _number(steady.tpot_s), per_s)
     return _decoder_estimate(job, machine, memory, steady, waiting_s, run)
 
 

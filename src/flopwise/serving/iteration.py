@@ -180,7 +180,7 @@ class Runner:
         Assumes: pipeline stages work on different micro-batches at once, so a step passes through all of them; every
         operation takes the host as long to launch as any other.
         """
-        stack, load = self.model.stacks[0], self._padded(load)
+        stack, load = self.model.stacks[0], self._captured_load(load)
         total = self._step_of_halves(load, split) if self.overlaps else self._stack(stack, load, split)
         hops = self.pipeline_s(load, split, stack.width)
         layers: Floats = stack.num_layers
@@ -201,7 +201,7 @@ class Runner:
             overhead_s=total.overhead_s + overhead,
         )
 
-    def _padded(self, load: StepLoad) -> StepLoad:
+    def _captured_load(self, load: StepLoad) -> StepLoad:
         """The step as it is launched: one that only decodes is filled up with empty sequences to a captured size.
 
         Source: TensorRT-LLM, tech blog 20 (tuning CUDA graph batch sizes). Assumes: those beyond the last size, and
