@@ -9,6 +9,7 @@ import pytest
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.prediction import model_spellings, named_model
 from flopwise.backtests.serving import (
+    burst_requests,
     measured_quantities,
     predict_row,
     row_cache_format,
@@ -19,9 +20,11 @@ from flopwise.backtests.serving import (
     row_layout,
     row_lengths,
 )
+from flopwise.backtests.trtllm_bench import BenchLimits
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
 from flopwise.serving.estimate import estimate
+from flopwise.serving.memory import ServingLayout
 from named import FACTS
 
 
@@ -281,3 +284,34 @@ def test_settings_of_the_engine_are_those_of_the_row() -> None:
     assert (started.software.recv_interval, started.software.stream_interval) == (30, 10)
     assert plain.software.graphs
     assert not started.software.graphs
+
+
+def test_offline_runs_of_tensorrt_llm_have_as_many_requests_as_its_tables_say() -> None:
+    """perf-overview.md: 3,000 requests of 128 and 2,048 tokens. What a row states is taken."""
+    cells = {"mode": "offline_max_throughput", "input_tokens": "128", "output_tokens": "2048"}
+    trt, vllm = FACTS.engine("tensorrt-llm"), FACTS.engine("vllm")
+    assert burst_requests(cells | {"requests": "1000-30000"}, trt) == 3_000
+    assert burst_requests(cells | {"requests": "512"}, trt) == 512
+    assert burst_requests(cells | {"output_tokens": "77"}, trt) is None
+    assert burst_requests(cells, vllm) is None
+    assert burst_requests(cells | {"mode": "serving_concurrency"}, trt) is None
+
+
+def test_limits_that_trtllm_bench_starts_engines_with() -> None:
+    """tuning.py by hand: Llama-3.1-8B in fp8 on 80e9 bytes, requests of 1,000 and 1,000 tokens.
+
+    2 x 32 layers x 8 heads x 128 bytes a token, 95 % of what 8.03e9 bytes leave: 521 requests, 640 in steps of 128;
+    two tokens a sequence and step: 1,042, at least 2,048, of which 640 are those of answers.
+    """
+    model, fp8 = FACTS.model("Llama-3.1-8B"), FACTS.weight_format("fp8")
+    each = 0.95 * (80e9 - 8.030e9) / (2 * 32 * 8 * 128 * 2000)
+    assert 512 < each < 640
+    how = (fp8, FACTS.cache_format("fp8"), 80e9)
+    found = BenchLimits.of(model, ServingLayout(), *how, (1000, 1000), 30_000)
+    assert found[:2] == (640, 2048 - 640)
+    assert found.graphs == (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 640)
+    assert BenchLimits.of(model, ServingLayout(pp=2), *how, (1000, 1000), 30_000).batch == 2 * 640  # 551 on each stage
+    assert BenchLimits.of(model, ServingLayout(), *how, (5000, 500), 1_500).prompt_tokens == 5000  # whole prompts
+    assert BenchLimits.of(model, ServingLayout(), *how, (128, 128), 30_000).batch == 4096  # at most
+    others = (FACTS.weight_format("mxfp4"), *how[1:])
+    assert BenchLimits.of(model, ServingLayout(), *others, (1000, 1000), 10)[:2] == (2048, 8192 - 10)  # not computed

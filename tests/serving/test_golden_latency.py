@@ -19,6 +19,7 @@ from flopwise.serving.steady import (
     SteadyCurves,
     _queue_wait,
     _Spread,
+    burst_per_s,
     closed_loop,
     fixed_batch,
     in_flight_at,
@@ -57,8 +58,11 @@ def test_a_long_prompt_goes_in_pieces_of_the_engines_budget() -> None:
 def test_users_wait_for_prompts_of_others() -> None:
     """32 users. An answer of 256 tokens brings one prompt of one step, and waits for the steps that the engine is ahead
     of it: 256 of 258.5 steps of a user decode. Every step 31.5 x 1024 / 256 prompt tokens fall due, an eighth of a
-    prompt; each user brings one in a step with equal chances, so that a binomial number of them share a step. In one
-    round of ten all begin together, and half of the others' prompts are read before one."""
+    prompt; each user brings one in a step with equal chances, so that a binomial number of them share a step.
+
+    In one round of ten all begin together: eight prompts fill a step, and the mean of four steps is 2.5. In the others
+    they come within a time that grows with the spread of lengths, and find those who happen to wait; the last term is
+    of those that came in the same step."""
     users = 32
     others = (users - 1) / users  # of the prompts are not his own
     decoding = users * OUTPUT / (OUTPUT + 1 + AHEAD * others)
@@ -69,9 +73,16 @@ def test_users_wait_for_prompts_of_others() -> None:
     added_s = (mixed_s - decode_s) / together  # by one prompt
     tpot_s = decode_s + others * share * (mixed_s - decode_s)
     mean_s = decode_s + share * (mixed_s - decode_s)
-    planned_s = AHEAD * others * mean_s
-    before_s = 31 / 2 / 10 * (added_s + INPUT / 8192 * decode_s)  # in one round of ten; eight prompts share a step
-    ttft_s = ENGINE.request_s + planned_s + before_s + decode_s + added_s
+    planned_s, alone_s, each_s = AHEAD * others * mean_s, decode_s + added_s, added_s + decode_s / 8
+    first_s = 2.5 * step_s(decoding / 2, HALF_WAY, 8192, INPUT, prompts=8) - alone_s
+    away_s = 255 * tpot_s + planned_s
+    within_s = min(away_s, math.sqrt(12 * 3 * (0.0642 * (alone_s + away_s)) ** 2 + (users * each_s) ** 2))
+    queue_s = _response_s(users, each_s, within_s) - each_s
+    busy = users * each_s / (alone_s + queue_s + away_s)
+    longer = (decode_s**2 + share * (mixed_s**2 - decode_s**2)) / mean_s**2
+    beside_s = others * (1 - busy) * longer * due * added_s * 7 / 8
+    waits_s = planned_s * (1 - busy) + 0.1 * first_s + 0.9 * (queue_s + beside_s)
+    ttft_s = ENGINE.request_s + waits_s + alone_s
     found = closed_loop(MACHINE, ONE, float(users), INPUT, OUTPUT)
     per_s = min(users / (ttft_s + 255 * tpot_s), decoding / (OUTPUT * mean_s))
     assert float(found.batch) == pytest.approx(decoding, rel=1e-9)
@@ -82,6 +93,28 @@ def test_users_wait_for_prompts_of_others() -> None:
     assert float(found.ttft_s) == pytest.approx(ttft_s, rel=0.05)
 
 
+def _response_s(users: int, service_s: float, away_s: float) -> float:
+    """Schweitzer's approximation, iterated: whom a user finds, one user less, and half of the one in service less."""
+    response_s = service_s
+    for _ in range(500):
+        cycle_s = response_s + away_s
+        there, serving = users * response_s / cycle_s, users * service_s / cycle_s
+        response_s = service_s * (1 + (users - 1) / users * (there - serving / 2))
+    return response_s
+
+
+def test_replicas_whose_requests_are_alike_read_prompts_in_the_same_steps() -> None:
+    """Mixtral on 8 attention replicas: one of them has a prompt in many a step, or all of them have one in few."""
+    machine = plain_runner(plain_job(model=load_model("Mixtral-8x7B")))
+    layout = ServingLayout(dp=8, ep=8)
+    apart, alike = (closed_loop(machine, layout, 16.0, INPUT, OUTPUT, alike=a) for a in (False, True))
+    own = float(alike.prefill_share)
+    assert float(apart.prefill_share) == pytest.approx(1 - (1 - own) ** 8, rel=1e-6)
+    assert float(alike.mixed.seconds) > 1.5 * float(apart.mixed.seconds)
+    one = closed_loop(machine, ONE, 16.0, INPUT, OUTPUT), closed_loop(machine, ONE, 16.0, INPUT, OUTPUT, alike=True)
+    assert float(one[0].requests_per_s) == float(one[1].requests_per_s)
+
+
 def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
     """Answers of 16 tokens to prompts of 4,096: a budget of 8,192 admits two prompts a step, so 32 sequences decode."""
     found = closed_loop(MACHINE, ONE, 500.0, 4096, 16)
@@ -90,6 +123,20 @@ def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
     assert float(found.batch) == pytest.approx(decoding)
     assert float(found.prefill_share) == 1.0
     assert float(found.requests_per_s) == pytest.approx(decoding / (16 * full_s), rel=1e-9)
+
+
+def test_a_burst_is_answered_in_waves() -> None:
+    """100 requests of which 40 run at once: two full waves and one of 20, each as long as a round of so many users."""
+    rates = np.asarray(closed_loop(MACHINE, ONE, np.array([40.0, 20.0]), INPUT, OUTPUT).requests_per_s)
+    seconds = 2 * 40 / float(rates[0]) + 20 / float(rates[1])
+    assert burst_per_s(MACHINE, ONE, 100.0, np.array([40.0]), INPUT, OUTPUT) == pytest.approx(100 / seconds, rel=1e-12)
+    full = burst_per_s(MACHINE, ONE, 80.0, np.array([40.0]), INPUT, OUTPUT)
+    assert full == pytest.approx(float(rates[0]), rel=1e-12)
+    few = burst_per_s(MACHINE, ONE, 20.0, np.array([40.0, 50.0]), INPUT, OUTPUT)  # no more than there are
+    assert few == pytest.approx(float(rates[1]), rel=1e-12)
+    either = burst_per_s(MACHINE, ONE, 40.0, np.array([40.0, 20.0]), INPUT, OUTPUT)
+    mean_s = (40 / float(rates[0]) + 40 / float(rates[1])) / 2  # memory for 40 or for 20, as likely as each other
+    assert either == pytest.approx(40 / mean_s, rel=1e-12)
 
 
 def test_micro_batches_of_a_pipeline_follow_one_another() -> None:

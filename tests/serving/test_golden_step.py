@@ -263,14 +263,32 @@ def test_stages_in_other_nodes_are_reached_by_the_network() -> None:
 def test_tokens_travel_to_their_experts_and_back() -> None:
     """DeepSeek-V3 (arXiv:2412.19437) section 3.2.2: dispatch in fp8 (scales of 32 bits for 128), combine in 16 bits.
 
-    8 of 256 experts over 8 ranks: a token goes once to each of 8 (1 - (7/8)^8) ranks, an eighth of them its own.
+    8 of 256 experts over 8 ranks: a token goes once to each of 8 (1 - (7/8)^8) ranks, an eighth of them its own. So it
+    does where NVLink joins nodes; in one node engines gather.
     """
-    load = StepLoad(decode_batch=64, decode_context=2000)
-    found = step(load, ServingLayout(dp=8, ep=8), model=load_model("DeepSeek-V3"), weights="fp8-block")
+    load, layout = StepLoad(decode_batch=64, decode_context=2000), ServingLayout(dp=8, ep=8)
+    node = plain_runner(plain_job(model=load_model("DeepSeek-V3"), weights="fp8-block"))
+    rack = replace(node.fabric, levels=(replace(node.fabric.levels[0], size=72), node.fabric.levels[1]))
+    found = replace(node, fabric=rack).step(load, layout)
     copies = 8 * (1 - (7 / 8) ** 8)
     routed = 64 * copies * 7168 * 7 / 8
     dispatch_s, combine_s = (LAUNCH_S + routed * width / LINK_BYTES_PER_S for width in (8.25 / 8, 2.0))
     assert found.communication_s == pytest.approx(58 * (dispatch_s + combine_s), rel=1e-9)
+    rows = 8 * 64 * 7168 * 7 / 8
+    gather_s, scatter_s = (LAUNCH_S + rows * width / LINK_BYTES_PER_S for width in (8.25 / 8, 2.0))
+    assert node.step(load, layout).communication_s == pytest.approx(58 * (gather_s + scatter_s), rel=1e-9)
+
+
+def test_steps_that_only_decode_are_filled_up_to_a_captured_size() -> None:
+    """Empty sequences take rows of the products, and have nothing cached; a step with a prompt is launched as it is."""
+    machine = plain_runner(plain_job())
+    padded = replace(machine, graph_batches=(256, 512))
+    two, five, beyond = (StepLoad(decode_batch=n, decode_context=2000) for n in (257, 512, 600))
+    empty_s = float(machine.step(replace(five, decode_context=2000 * 257 / 512), ONE).seconds)
+    assert float(padded.step(two, ONE).seconds) == pytest.approx(empty_s, rel=1e-12)
+    assert empty_s > 1.2 * float(machine.step(two, ONE).seconds)
+    for load in (five, beyond, replace(two, prefill_tokens=64, prefill_context=64)):
+        assert float(padded.step(load, ONE).seconds) == float(machine.step(load, ONE).seconds)
 
 
 def test_experts_cut_over_ranks_gather_all_tokens_and_sum() -> None:

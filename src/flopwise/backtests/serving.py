@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from functools import lru_cache
 
+from flopwise.backtests import trtllm_bench
 from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, number, stated_model, whole
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.cost.spec import with_power_limit
@@ -203,11 +205,18 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     if mode in OFFLINE and number(row, "input_tokens") is None:
         raise SpecError("input_tokens is missing")
     requests = _run_requests(row, mode)
+    inputs, outputs = row_lengths(row)
+    kv_dtype = row_cache_format(row, software, weights, facts)
+    burst = burst_requests(row, software)
+    limits = None
+    if burst and software.name.startswith(trtllm_bench.ENGINE):
+        limits = trtllm_bench.BenchLimits.of(
+            model, layout, weights, kv_dtype, gpu.accelerator.hbm_bytes or 0.0, (inputs, outputs), burst
+        )
     at_once = None if mode in OFFLINE else _in_flight(row, mode, requests)
     rate = None
     if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "arrivals_per_s")
-    inputs, outputs = row_lengths(row)
     outputs = 1 if mode in PROMPT_ONLY else outputs
     llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp")  # its -b: prompt tokens of one step
     job = ServeJob(
@@ -215,20 +224,22 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         cluster=_cluster(gpu, number(row, "power_limit_w"), alone=int(layout.num_gpus) + pool == 1),
         layout=layout,
         weights=weights,
-        kv_dtype=row_cache_format(row, software, weights, facts),
+        kv_dtype=kv_dtype,
         engine=software,
         input_tokens=inputs,
         output_tokens=outputs,
         concurrency=None if at_once is None else 1 if llama_bench else max(1, -(-at_once // replicas)),
         requests=requests,
-        max_batch=_row_max_batch(row, software, layout),
+        max_batch=_row_max_batch(row, software, layout) or (limits.batch if limits else None),
+        memory_frac=trtllm_bench.CACHE_FRAC if limits else None,
+        graph_batches=limits.graphs if limits and not software.prompt_graphs else (),
         recv_interval=_row_interval(row, "recv_interval"),
         batch_wait=_row_interval(row, "batch_wait"),
         stream_interval=_row_interval(row, "stream_interval"),
         eager=flag(row, "eager", default=False),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
-        prefill_tokens=at_once if llama_bench else None,
+        prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else None,
         techniques=Techniques(prefill_gpus=pool),
     )
     return job, replicas
@@ -273,6 +284,19 @@ def _run_requests(row: Row, mode: str) -> int | None:
     if stated is None and users and row.get("lengths") == "fixed" and row.get("arrivals") == "closed":
         stated = ROUNDS_IN_STEP * users
     return None if stated is None else max(1, int(stated))
+
+
+def burst_requests(row: Row, software: Engine) -> int | None:
+    """Requests that are all there at the start of an offline run; None where nobody says how many.
+
+    A range is what one table's runs had; those of TensorRT-LLM's benchmark go by their lengths.
+    """
+    if row.get("mode") not in OFFLINE:
+        return None
+    stated = number(row, "requests")
+    if stated is not None:
+        return max(1, int(stated))
+    return trtllm_bench.REQUESTS.get(row_lengths(row)) if software.name.startswith(trtllm_bench.ENGINE) else None
 
 
 def _run_traffic(row: Row, job: ServeJob, replicas: int) -> Traffic:
@@ -339,7 +363,11 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
     try:
         job, replicas = row_job(row, facts)
         finite = job.requests is not None
-        result = finite_estimate(job, _run_traffic(row, job, replicas), replicas, facts) if finite else estimate(job)
+        burst = burst_requests(row, job.engine)
+        if finite:
+            result = finite_estimate(job, _run_traffic(row, job, replicas), replicas, facts)
+        else:
+            result = estimate(job, burst=None if burst is None else math.ceil(burst / replicas))
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
     except FlopwiseError as error:
         return [

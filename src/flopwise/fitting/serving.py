@@ -16,13 +16,13 @@ from functools import partial
 import numpy as np
 
 from flopwise.backtests.prediction import Row
-from flopwise.backtests.serving import STREAM, measured_quantities, row_job
+from flopwise.backtests.serving import STREAM, burst_requests, measured_quantities, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant, moved_calibration, moved_records
 from flopwise.fitting.robust import FitModel, even_weights
-from flopwise.serving.estimate import check, job_memory, steady_state
+from flopwise.serving.estimate import burst_rate, check, job_memory, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingMemory, generates
@@ -86,6 +86,7 @@ class PublishedLoad:
     machine: Runner
     replicas: int
     measured: Mapping[str, float]
+    burst: int | None = None  # requests of one replica that are all there at the start of an offline run
 
 
 def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
@@ -103,7 +104,13 @@ def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
             continue
         if job.engine.name in COLD or _waiting(job, memory, machine):
             measured.pop("ttft_s", None)
-        usable.append(PublishedLoad(row["id"], row["study"], row["mode"], job, memory, machine, replicas, measured))
+        burst = burst_requests(row, job.engine)
+        usable.append(
+            PublishedLoad(
+                row["id"], row["study"], row["mode"], job, memory, machine, replicas, measured,
+                None if burst is None else math.ceil(burst / replicas),
+            )
+        )  # fmt: skip
     return usable
 
 
@@ -168,5 +175,8 @@ def load_quantities(load: PublishedLoad, machine: Runner) -> dict[str, float]:
     """The load's quantities on an engine and rates."""
     steady, waiting_s = steady_state(load.job, machine, load.memory)
     ttft, tpot, rate = (float(np.ravel(v)[0]) for v in (steady.ttft_s, steady.tpot_s, steady.output_tokens_per_s))
+    if load.burst is not None:
+        rate = burst_rate(load.job, machine, load.memory, load.burst) * load.job.output_tokens
+        return {"ttft_s": ttft + waiting_s, "tpot_s": tpot, "output_tokens_per_s": rate * load.replicas}
     tokens = 1 / tpot if load.mode == STREAM else rate * int(load.job.layout.dp) * load.replicas
     return {"ttft_s": ttft + waiting_s, "tpot_s": tpot, "output_tokens_per_s": tokens}

@@ -49,6 +49,10 @@ LARGEST_BATCH = 4096
 """Up to which it is looked up where speculation stops paying."""
 
 
+SIMULATED_FROM = 0.45
+"""Share of capacity from which waits are simulated: the moments of `OpenLoop` hold below (serve_and_simulate.py)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderLoad:
     """What requests see when they arrive at `rate` a second as they please; infinite where it cannot keep up."""
@@ -118,6 +122,10 @@ class ServeAnswer(Result):
         )  # fmt: skip
         alone = request.requests is None and session_run is None
         waits = _under_load(job, result, rate) if rate is not None and alone else None
+        if waits is not None and job.output_tokens > 1 and SIMULATED_FROM <= waits.utilisation_frac < 1:
+            result, waits = _simulated_load(job, waits, facts)
+            share = format_percent(waits.utilisation_frac)
+            request_notes += (f"latencies are those of simulated requests: at {share} of capacity many of them queue",)
         if session_run is not None and rate is not None:
             waits = _overload(session_run, rate, replicas)
         ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
@@ -475,6 +483,14 @@ def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoa
         ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
         tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
     )
+
+
+def _simulated_load(job: ServeJob, waits: UnderLoad, facts: Facts) -> tuple[ServeEstimate, UnderLoad]:
+    """(the estimate, what requests see) of a load near saturation, from a run of the simulator."""
+    from flopwise.serving.sim.finite import ArrivalRun  # noqa: PLC0415 - the simulator starts where one runs
+
+    run = ArrivalRun.of(job, tuple(waits.ttft_s), facts)
+    return estimate(job, run.means), replace(waits, ttft_s=run.ttft_s, tpot_s=run.tpot_s)
 
 
 def percentiles(

@@ -21,6 +21,7 @@ from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, me
 from flopwise.serving.steady import (
     Steady,
     SteadyCurves,
+    burst_per_s,
     closed_loop,
     fixed_batch,
     least_prompt_s,
@@ -31,6 +32,8 @@ from flopwise.serving.techniques import memory_changes, per_token, request_work,
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
+CAPACITIES = 5
+"""Sizes of a cache between its ends, over which the time of a run in waves is averaged."""
 
 
 def check(job: ServeJob) -> None:
@@ -129,8 +132,10 @@ class RunMeans(NamedTuple):
     requests_per_s: float
 
 
-def estimate(job: ServeJob, run: RunMeans | None = None) -> ServeEstimate:
+def estimate(job: ServeJob, run: RunMeans | None = None, burst: int | None = None) -> ServeEstimate:
     """Estimate one replica in its steady state; `run`: what a run with an end gave instead of that.
+
+    `burst`: requests that are all there at the start; the rate is then that of all of them, to the last one.
 
     Raises:
         SpecError: the layout cannot be, or weights and one sequence do not fit the memory.
@@ -141,7 +146,26 @@ def estimate(job: ServeJob, run: RunMeans | None = None) -> ServeEstimate:
     machine = runner(job)
     if not job.decodes:
         return _encoder_estimate(job, machine, memory)
-    return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory), run)
+    steady, waiting_s = steady_state(job, machine, memory)
+    if burst is not None:
+        per_s = burst_rate(job, machine, memory, burst)
+        run = RunMeans(_number(steady.ttft_s) + waiting_s, _number(steady.tpot_s), per_s)
+    return _decoder_estimate(job, machine, memory, steady, waiting_s, run)
+
+
+def burst_rate(job: ServeJob, machine: Runner, memory: ServingMemory, requests: int) -> float:
+    """Requests per second of a replica that answers so many, an equal share on each of its attention replicas.
+
+    How many run together is as uncertain as the memory that the engine leaves for its cache.
+
+    Source: `burst_per_s`; `ServingMemory.capacity_ends`. Assumes: as there.
+    """
+    ranks, most = int(job.layout.dp), _in_flight(job, memory)
+    capped = job.max_batch is not None and most >= job.max_batch
+    ends = (1.0, 1.0) if capped else memory.capacity_ends()
+    sizes = np.floor(most * np.linspace(*ends, CAPACITIES))
+    each = burst_per_s(machine, job.layout, requests / ranks, sizes, *request_work(job))
+    return each * ranks
 
 
 def job_memory(job: ServeJob, **load: Any) -> ServingMemory:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout
 
 
+RACK = 32
+"""Devices from which on a scale-up domain spans nodes."""
 DISPATCH_CORES = 24
 """Cores that DeepEP's kernels for prompts keep busy (docs/legacy.md, Buffer.set_num_sms)."""
 
@@ -155,6 +157,7 @@ class Runner:
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
     redundant_experts: int = 0  # copies of popular experts in each layer
     overlaps: bool = False  # two micro-batches hide each other's messages
+    graph_batches: tuple[int, ...] = ()  # numbers of sequences that graphs are captured for, ascending; none: for any
     own_rates: Rates = field(init=False, repr=False)  # the device's, with what the engine's own kernels change
 
     def __post_init__(self) -> None:
@@ -177,7 +180,7 @@ class Runner:
         Assumes: pipeline stages work on different micro-batches at once, so a step passes through all of them; every
         operation takes the host as long to launch as any other.
         """
-        stack = self.model.stacks[0]
+        stack, load = self.model.stacks[0], self._captured_load(load)
         total = self._step_of_halves(load, split) if self.overlaps else self._stack(stack, load, split)
         hops = self.pipeline_s(load, split, stack.width)
         layers: Floats = stack.num_layers
@@ -197,6 +200,19 @@ class Runner:
             communication_s=total.communication_s + hops,
             overhead_s=total.overhead_s + overhead,
         )
+
+    def _captured_load(self, load: StepLoad) -> StepLoad:
+        """The step as it is launched: one that only decodes is filled up with empty sequences to a captured size.
+
+        Source: TensorRT-LLM, tech blog 20 (tuning CUDA graph batch sizes). Assumes: those beyond the last size, and
+        steps that read prompts, are launched as they are; empty sequences have nothing cached.
+        """
+        if not self.graph_batches:
+            return load
+        sizes, batch = np.array([*self.graph_batches, np.inf]), np.asarray(load.decode_batch)
+        captured = sizes[np.searchsorted(sizes, batch)]
+        full = np.where((captured < np.inf) & (np.asarray(load.prefill_tokens) == 0), captured, batch)
+        return replace(load, decode_batch=full, decode_context=load.decode_context * batch / np.maximum(full, 1e-9))
 
     def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
         """All blocks of one tower, one after another."""
@@ -374,11 +390,13 @@ class Runner:
 
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
         back in 16 bits. Between nodes it does so by kernels that send it once to each node, or while answers are made,
-        where graphs allow no counts, straight to each expert. Where experts are cut over ranks, or the engine has no
-        such kernels, all ranks gather the tokens and sum what comes out.
+        where graphs allow no counts, straight to each expert. Where experts are cut over ranks, the engine has no such
+        kernels, or all ranks are in one node, where engines do not use them by default, all ranks gather the tokens and
+        sum what comes out.
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4;
-        DeepEP, docs/legacy.md (normal and low-latency kernels).
+        DeepEP, docs/legacy.md (normal and low-latency kernels); TensorRT-LLM, fused_moe_cutlass.py (all-to-all only
+        where NVLink joins nodes), vLLM, envs.py (VLLM_ALL2ALL_BACKEND), SGLang, server_args.py (moe_a2a_backend).
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
         experts are chosen independently.
         """
@@ -398,7 +416,8 @@ class Runner:
         spread = self._spread_s(experts[0], nbytes / split.tp, thin, load, ep)
         whole = _tokens_of_all(load, split.dp) * width * self.plain_bytes
         joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
-        spread_here = (ep == ranks) & (self.engine.dispatch_kernels | (ranks <= self.fabric.domain))
+        sends = self.overlaps | (ranks > self.fabric.domain) | (self.fabric.domain >= RACK)
+        spread_here = (ep == ranks) & self.engine.dispatch_kernels & sends
         return seconds + np.where(np.asarray(split.dp) > 1, np.where(spread_here, spread, joined), summed)
 
     def _spread_s(self, experts: Experts, nbytes: Floats, thin: float, load: StepLoad, ep: Ints) -> Floats:

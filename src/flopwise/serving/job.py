@@ -92,6 +92,7 @@ class ServeJob:
     batch_wait: int | None = None  # steps for which a prompt waits for others at most; None: as the engine does
     stream_interval: int | None = None  # tokens handed out together; None: as the engine does
     eager: bool = False  # operations are launched one by one, although the engine could capture them
+    graph_batches: tuple[int, ...] = ()  # numbers of sequences that graphs are captured for; none: for any
     techniques: Techniques = PLAIN
 
     @property

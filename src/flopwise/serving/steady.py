@@ -28,6 +28,9 @@ STEP_IN_PROGRESS = 0.5
 ROUNDS = 10
 """Requests of each user in a closed loop of a load generator (SemiAnalysisAI/InferenceX, benchmarks: num-prompts is ten
 times max-concurrency, all sent at once; its times to a first token are means over all of them)."""
+DRAWN, APART = 0.0642, 3.0
+"""Standard deviation of a request's time over its mean, where lengths are drawn between 0.8 and 1 of the nominal ones
+(the same benchmarks: random-range-ratio); and the round that stands for all after the first, as users drift apart."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
 
 
@@ -110,6 +113,8 @@ def closed_loop(
     in_flight: Floats,
     input_tokens: Floats,
     output_tokens: Floats,
+    *,
+    alike: bool = False,
 ) -> Steady:
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
@@ -119,15 +124,18 @@ def closed_loop(
 
     Load generators start their users together and end after some rounds, so that the prompts of the first of `ROUNDS`
     stand before each other; half of them stand before another on average, in steps that use their whole budget while
-    those decode whose prompts are through. A request comes while a step runs, and waits
+    those decode whose prompts are through. In the other rounds a prompt finds those that happen to be there
+    (`_others_wait_s`): users drift apart, as far as their lengths differ and their first prompts were read one after
+    another. Prompts that came during a step share the next. A request comes while a step runs, and waits
     for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt or a step of his own: what
     others cause goes by their share. Attention replicas that share experts step together: where any of them has a
-    prompt, all take as long.
+    prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
+    that carries prompts on one does so on all.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
     expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`.
-    Assumes: requests of one length; prompts come to attention replicas independently of each other; decoding sequences
-    are on average half way through their answer.
+    Assumes: requests of one length; prompts come to attention replicas independently of each other, unless `alike`;
+    decoding sequences are on average half way through their answer.
     """
     parts = micro_batches(runner, layout, in_flight)
     in_flight = in_flight / parts
@@ -146,7 +154,7 @@ def closed_loop(
     decode = _pipeline_step(runner, runner.step(alone, layout), parts)
     own = _carrying_share(due / chunk, due / budget, in_flight)
     tokens = np.clip(due / np.maximum(own, LEAST_S), chunk, budget)
-    ranks = np.asarray(layout.dp) if runner.model.has_experts else np.asarray(1)
+    ranks = np.asarray(layout.dp) if runner.model.has_experts and not alike else np.asarray(1)
     share = 1.0 - (1.0 - own) ** ranks
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
     mixed = _pipeline_step(runner, runner.step(_mixed_load(one, tokens, batch, context, carrying), layout), parts)
@@ -154,10 +162,20 @@ def closed_loop(
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
-    ahead = np.maximum(in_flight - 1.0, 0.0) / (2 * ROUNDS)
     each_s = chunks * added_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
-    waits_s = unseen * others * mean_s + ahead * each_s
-    ttft_s = runner.engine.request_s + waits_s + chunks * (decode.seconds + added_s)
+    alone_s, whole_s = chunks * (decode.seconds + added_s), in_flight * each_s
+    first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
+    away_s = (output_tokens - 1) * tpot_s + unseen * others * mean_s
+    apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)
+    later_s = _others_wait_s(in_flight, each_s, np.minimum(away_s, apart_s))
+    idle = 1.0 - np.minimum(whole_s / (alone_s + later_s + away_s), 1.0)  # who waits for prompts waits for their steps
+    longer = (decode.seconds**2 + share * (mixed.seconds**2 - decode.seconds**2)) / mean_s**2  # steps that it comes in
+    beside_s = others * idle * longer * due / prompt_tokens * added_s * (1.0 - chunk / budget)
+    planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
+    waits_s = (
+        others * (unseen - planned * (1.0 - idle)) * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
+    )
+    ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
     each = np.minimum(in_flight / running_s, batch / (output_tokens * mean_s))
@@ -168,6 +186,38 @@ def closed_loop(
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed)
+
+
+def _first_round_s(
+    runner: Runner, layout: ServingLayout, one: Prompt, in_flight: Floats, batch: Floats, context: Floats
+) -> Floats:
+    """Until a prompt is read, on average, where all of `in_flight` are there at once; shape of the broadcast.
+
+    Steps take as many as their budget allows, k, and each prompt is read at the end of its step: (N + k) / 2 prompts.
+
+    Source: counting. Assumes: half of `batch` decode meanwhile.
+    """
+    budget = np.minimum(_prefill_budget(runner, one), in_flight * one.tokens)
+    full = runner.step(_mixed_load(one, budget, batch / 2.0, context), layout)
+    prompts = np.maximum(budget / one.tokens, 1.0)
+    seconds: Floats = (in_flight + prompts) / 2.0 * full.seconds * one.tokens / budget
+    return seconds
+
+
+def _others_wait_s(users: Floats, service_s: Floats, away_s: Floats) -> Floats:
+    """What a prompt waits on average for those before it, where `users` are away between requests; broadcasts.
+
+    R = s (1 + a (Q - U / 2)): those whom it finds there, of whom the one in service is half way on average; Q = N R /
+    (R + Z) and U = N s / (R + Z), of which one user less, a = (N - 1) / N, is there when he comes. Solved for R, less
+    s.
+
+    Source: Bard 1979 and Schweitzer 1979, approximate mean value analysis, with the residual of a constant service.
+    Assumes: prompts are read one after another, at the rate of steps that use their whole budget.
+    """
+    found = np.maximum(users - 1.0, 0.0) * service_s
+    half = (service_s + found - away_s) / 2.0
+    response_s: Floats = half + np.sqrt(half**2 + np.maximum(service_s * away_s - found * service_s / 2.0, -(half**2)))
+    return np.maximum(response_s - service_s, 0.0)
 
 
 def _carrying_share(due: Floats, least: Floats, in_flight: Floats) -> Floats:
@@ -250,6 +300,28 @@ def fixed_batch(
         decode,
         prefill,
     )
+
+
+def burst_per_s(
+    runner: Runner, layout: ServingLayout, requests: float, most_in_flight: Array, input_tokens: float,
+    output_tokens: float,
+) -> float:  # fmt: skip
+    """Requests per second of one replica that answers `requests`, all there at the start, to the last one.
+
+    Those that run together began together and end together: waves of as many as fit, and what is left over, which
+    takes nearly as long as a full one where weights bound the steps. `most_in_flight`: sizes of a wave that are as
+    likely as each other, over which the time is averaged.
+
+    Source: counting; `closed_loop` for the time of a wave, whose prompts and steps are those of as many users.
+    Assumes: requests of one length; prompts of a wave are read before most of its answers end.
+    """
+    full = np.clip(most_in_flight, 1.0, max(requests, 1.0))
+    waves = np.floor(requests / full)
+    rest = requests - waves * full
+    sizes = np.concatenate([full, np.maximum(rest, 1.0)])
+    rates = np.asarray(closed_loop(runner, layout, sizes, input_tokens, output_tokens, alike=True).requests_per_s)
+    full_s, rest_s = np.split(sizes / rates, 2)
+    return float(requests / np.mean(waves * full_s + rest_s * np.minimum(rest, 1.0)))
 
 
 def batch_sizes(most: float) -> Array:

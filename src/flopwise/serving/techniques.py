@@ -426,6 +426,7 @@ def runner(job: ServeJob) -> Runner:
         **_formats(job.model, job.weights, rates),
         kv_dtype=job.kv_dtype,
         direct=job.engine.custom_all_reduce,
+        graph_batches=job.graph_batches,
     )
     if how == Techniques(prefill_gpus=how.prefill_gpus):
         return plain

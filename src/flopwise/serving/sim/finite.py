@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self
 
@@ -27,6 +28,8 @@ WHOLE_REQUESTS = 8_192
 """Batch jobs of up to so many requests are simulated whole."""
 BATCHES = 4
 """Full batches after which the pace of a long batch job is that of its middle."""
+ARRIVALS = 6_000
+"""Requests of a run whose middle half stands for a steady state under random arrivals."""
 LIVES, LEAST_S, MOST_TURNS = 4.0, 600.0, 100_000
 """Sessions come for so many times as long as one lasts, ten minutes at least, and have no more turns in all."""
 BEFORE = 1 / 3
@@ -106,6 +109,35 @@ def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> F
     seconds = (run.end_ps + times * (run.end_ps - half.end_ps)) / PS
     ttft_s = means.ttft_s + times * (means.ttft_s - _means(job, half, 1).ttft_s)
     return FiniteRun(RunMeans(ttft_s, means.tpot_s, requests / seconds), run)
+
+
+class ArrivalRun(NamedTuple):
+    """What requests see that arrive at random at a replica: those of the middle of a long run, seconds."""
+
+    means: RunMeans
+    ttft_s: dict[str, float]  # by percentile
+    tpot_s: dict[str, float]
+
+    @classmethod
+    def of(cls, job: ServeJob, percentiles: Sequence[str], facts: Facts) -> Self:
+        """Simulate `ARRIVALS` requests of one length at the job's rate; `percentiles` as p50.
+
+        Source: `flopwise.serving.sim`. Assumes: Poisson arrivals; the first and the last quarter are no steady state.
+
+        Raises: SpecError, InfeasibleError: as `finite_run`.
+        """
+        traffic = Traffic(
+            requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=job.input_tokens, output_tokens=job.output_tokens
+        )
+        run = _request(job, traffic, facts).run_fixed(1)
+        cut = ARRIVALS // 4
+        ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
+        shares = [float(name.removeprefix("p")) for name in percentiles]
+        first, each = (
+            dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s)
+        )
+        means = RunMeans(float(np.nanmean(ttft_s)), float(np.nanmean(tpot_s)), job.arrivals_per_s or 0.0)
+        return cls(means, first, each)
 
 
 class SessionRun(NamedTuple):
