@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.sessions import SessionReport
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
-OVERLOAD = 1.15
-"""Sessions that come over those answered, from which on they wait for each other; below it is chance."""
 LARGEST_BATCH = 4096
 """Up to which it is looked up where speculation stops paying."""
 
@@ -114,7 +112,7 @@ class ServeAnswer(Result):
         memory = memory_answer(
             job.model, replace(deployment, weights=job.weights.name),
             job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
-            context=job.context, concurrency=at_once,
+            context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
         alone = request.requests is None and session_run is None
         waits = _under_load(job, result, rate) if rate is not None and alone else None
@@ -374,7 +372,7 @@ def _session_run(
 def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
     """What is said of sessions that come faster than they are answered; None where the replicas keep up."""
     asked, answered = sessions_per_s * run.report.turns_per_session, run.estimate.requests_per_s * replicas
-    if asked < OVERLOAD * answered:
+    if asked <= answered * (1.0 + 1e-9):
         return None
     endless = dict.fromkeys(PERCENTILES, math.inf)
     return UnderLoad(
