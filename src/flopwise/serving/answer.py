@@ -186,11 +186,13 @@ class ServeAnswer(Result):
         usd = format_cost(found.usd_per_million_output_tokens)
         paid = f"; {usd} per million output tokens" if usd else ""
         if load is not None:
-            seen = f"TTFT {format_seconds(load.ttft_s['p95'])}, TPOT {format_seconds(load.tpot_s['p95'])} at p95"
+            seen = f"TTFT {format_seconds(load.ttft_s['p95'])}"
+            seen += f", TPOT {format_seconds(load.tpot_s['p95'])} at p95" if found.job.output_tokens > 1 else " at p95"
             share = format_percent(load.utilisation_frac)
             return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of capacity: {seen}{paid}."
-        seen = f"first token after {format_seconds(found.ttft_s.value)}, then one every "
-        seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
+        seen, in_flight = f"first token after {format_seconds(found.ttft_s.value)}", found.concurrency * self.replicas
+        seen += f", then one every {format_seconds(found.tpot_s.value)}" if found.job.output_tokens > 1 else ""
+        seen += f", with {in_flight:,.0f} in flight" if in_flight >= 1 else f", with {in_flight:.2g} in flight"
         rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")
         return f"{where} {verb} {rate}: {seen}{paid}."
 

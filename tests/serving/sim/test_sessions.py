@@ -238,3 +238,12 @@ def test_replicas_that_keep_up_answer_the_turns_of_all_sessions(rate: str, hourl
 def test_sessions_less_than_once_a_day_are_refused_by_their_rate() -> None:
     with pytest.raises(SpecError, match="less than once a day"):
         serve("Llama-3.1-8B", gpu="h100", turns=2, rate=1e-9)
+
+
+def test_the_verdict_has_no_further_tokens_where_an_answer_is_one_and_no_nothing_in_flight() -> None:
+    alone = serve("Llama-3.1-8B", gpu="h100", input_tokens=100, output_tokens=1, concurrency=4).verdict
+    assert "one every" not in alone
+    assert "TPOT" not in serve("Llama-3.1-8B", gpu="h100", input_tokens=100, output_tokens=1, rate=2.0).verdict
+    seldom = serve("Llama-3.1-8B", gpu="h100", turns=2, rate="1/h", input_tokens=100, output_tokens=20).verdict
+    assert ", with 0 in flight" not in seldom
+    assert "one every" in seldom
