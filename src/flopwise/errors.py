@@ -32,7 +32,7 @@ class UnknownNameError(SpecError):
         names = list(dict.fromkeys(known))
         self.kind, self.given, self.nearest = kind, given, nearest_names(given, names)
         near = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
-        if not near and 0 < len(names) <= FEW_NAMES:
+        if not near and 0 < len(names) <= FEW_NAMES and not hint.startswith("allowed: "):
             near = f"; known: {', '.join(names)}"
         super().__init__(f"unknown {kind} {given[:120]!r}{near}{'. ' + hint if hint else ''}")
 

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from plain_machine import LLAMA, TOKEN_BYTES, plain_cluster, plain_job, plain_runner
 
+from flopwise.api.serve import serve
 from flopwise.cost.cluster import cluster
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.adapters import Adapters, adapter_bytes, distinct_adapters
@@ -108,3 +109,15 @@ def test_adapters_slow_all_answers_and_cost_memory() -> None:
     assert times == sorted(times)
     assert times[2] > 1.05 * times[0]
     assert base.memory.kv_capacity_tokens > few.memory.kv_capacity_tokens > many.memory.kv_capacity_tokens
+
+
+def test_what_makes_a_service_fit_counts_its_adapters() -> None:
+    """80 GiB of adapters stay, whatever the format of the weights; a second stage takes half of them."""
+    memory = serve("Llama-3.1-8B", gpu="h100", adapters=4, adapter_rank=4096).memory
+    gib = {remedy.change: remedy.total_bytes / 2**30 for remedy in memory.remedies}
+    adapters = dict(memory.items)["adapters"] / 2**30
+    assert adapters > 72
+    assert min(gib["weights in awq"], gib["weights in nvfp4"]) > adapters
+    assert gib["pp 2"] < 0.6 * memory.per_gpu_bytes / 2**30
+    assert {remedy.change for remedy in memory.remedies if remedy.fits} == {"pp 2", "tp 2"}
+    assert "awq" not in memory.verdict

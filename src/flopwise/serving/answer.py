@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.sessions import SessionReport
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
-OVERLOAD = 1.15
-"""Sessions that come over those answered, from which on they wait for each other; below it is chance."""
 LARGEST_BATCH = 4096
 """Up to which it is looked up where speculation stops paying."""
 
@@ -118,7 +116,7 @@ class ServeAnswer(Result):
         memory = memory_answer(
             job.model, replace(deployment, weights=job.weights.name),
             job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
-            context=job.context, concurrency=at_once,
+            context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
         alone = request.requests is None and session_run is None
         waits = _under_load(job, result, rate) if rate is not None and alone else None
@@ -196,11 +194,13 @@ class ServeAnswer(Result):
         usd = format_cost(found.usd_per_million_output_tokens)
         paid = f"; {usd} per million output tokens" if usd else ""
         if load is not None:
-            seen = f"TTFT {format_seconds(load.ttft_s['p95'])}, TPOT {format_seconds(load.tpot_s['p95'])} at p95"
+            seen = f"TTFT {format_seconds(load.ttft_s['p95'])}"
+            seen += f", TPOT {format_seconds(load.tpot_s['p95'])} at p95" if found.job.output_tokens > 1 else " at p95"
             share = format_percent(load.utilisation_frac)
             return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of capacity: {seen}{paid}."
-        seen = f"first token after {format_seconds(found.ttft_s.value)}, then one every "
-        seen += f"{format_seconds(found.tpot_s.value)}, with {found.concurrency * self.replicas:,.0f} in flight"
+        seen, in_flight = f"first token after {format_seconds(found.ttft_s.value)}", found.concurrency * self.replicas
+        seen += f", then one every {format_seconds(found.tpot_s.value)}" if found.job.output_tokens > 1 else ""
+        seen += f", with {in_flight:,.0f} in flight" if in_flight >= 1 else f", with {in_flight:.2g} in flight"
         rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")
         return f"{where} {verb} {rate}: {seen}{paid}."
 
@@ -382,7 +382,7 @@ def _session_run(
 def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
     """What is said of sessions that come faster than they are answered; None where the replicas keep up."""
     asked, answered = sessions_per_s * run.report.turns_per_session, run.estimate.requests_per_s * replicas
-    if asked < OVERLOAD * answered:
+    if asked <= answered * (1.0 + 1e-9):
         return None
     endless = dict.fromkeys(PERCENTILES, math.inf)
     return UnderLoad(

@@ -17,6 +17,7 @@ from flopwise.facts.formats import WeightFormat
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import OWN_ENDS, ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.spec import ServingSpec
 from flopwise.values import dataclass
@@ -31,6 +32,7 @@ class ServingMemoryAnswer(MemoryAnswer):
     memory: ServingMemory
     concurrency: int
     context: int
+    job: ServeJob | None = None  # whose techniques take memory, too; None: plain serving
 
     def document(self) -> dict[str, Any]:
         """The memory as the JSON that scripts rely on."""
@@ -63,7 +65,7 @@ class ServingMemoryAnswer(MemoryAnswer):
 
 def memory_answer(
     model: Model, spec: ServingSpec, memory: ServingMemory, device: Accelerator | None, facts: Facts, *, context: int,
-    concurrency: int,
+    concurrency: int, job: ServeJob | None = None,
 ) -> ServingMemoryAnswer:  # fmt: skip
     """The memory of one deployment, against what its engine uses of `device`."""
     layout, caches, known = spec.layout(), generates(model), device is not None
@@ -90,6 +92,7 @@ def memory_answer(
         memory=memory,
         concurrency=concurrency,
         context=context,
+        job=job,
         kv_capacity_tokens=float(memory.kv_capacity_tokens) if known and caches else None,
         max_concurrency=float(memory.max_concurrency) if known else None,
         max_whole_contexts=float(memory.max_whole_contexts) if known else None,

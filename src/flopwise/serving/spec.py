@@ -194,7 +194,7 @@ class SessionsSpec(Spec):
         """
         for name in ("think_s", "tool_share", "tool_pause", "kv_stores"):
             if self.turns is None and getattr(self, name):
-                raise OptionError(name, "given, but no turns of sessions (--turns)")
+                raise OptionError(name, "needs the turns of sessions (--turns)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

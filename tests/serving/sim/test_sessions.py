@@ -216,10 +216,34 @@ def test_sessions_that_come_too_fast_are_refused_a_speed_and_odd_words_are_named
     for options, message in (
         ({"rate": None}, "sessions come at a rate"),
         ({"rate": None, "concurrency": 4}, "sessions come at a rate"),
-        ({"turns": None}, "no turns of sessions"),
-        ({"turns": None, "think": 0, "kv_stores": "host=1GB"}, "no turns of sessions"),
+        ({"turns": None}, "needs the turns of sessions"),
+        ({"turns": None, "think": 0, "kv_stores": "host=1GB"}, "needs the turns of sessions"),
     ):
         with pytest.raises(SpecError, match=message):
             _served(**options)
     with pytest.raises(SpecError, match="answers in one pass"):
         serve("bge-m3", gpu="l4", input=256, rate=1, turns=3)
+
+
+@pytest.mark.parametrize(("rate", "hourly"), [("1/h", 1.0), ("3/min", 180.0)])
+def test_replicas_that_keep_up_answer_the_turns_of_all_sessions(rate: str, hourly: float) -> None:
+    """Of 1 USD an hour a session costs its part, however many chance has brought into the run."""
+    found = serve("Llama-3.1-8B", gpu="h100", price=1.0, turns=2, rate=rate, input_tokens=100, output_tokens=20)
+    assert found.under_load is None
+    assert found.estimate.requests_per_s == pytest.approx(2 * hourly / 3600, rel=1e-12)
+    assert found.sessions is not None
+    assert found.sessions.usd_per_session == pytest.approx(1 / hourly, rel=1e-12)
+
+
+def test_sessions_less_than_once_a_day_are_refused_by_their_rate() -> None:
+    with pytest.raises(SpecError, match="less than once a day"):
+        serve("Llama-3.1-8B", gpu="h100", turns=2, rate=1e-9)
+
+
+def test_the_verdict_has_no_further_tokens_where_an_answer_is_one_and_no_nothing_in_flight() -> None:
+    alone = serve("Llama-3.1-8B", gpu="h100", input_tokens=100, output_tokens=1, concurrency=4).verdict
+    assert "one every" not in alone
+    assert "TPOT" not in serve("Llama-3.1-8B", gpu="h100", input_tokens=100, output_tokens=1, rate=2.0).verdict
+    seldom = serve("Llama-3.1-8B", gpu="h100", turns=2, rate="1/h", input_tokens=100, output_tokens=20).verdict
+    assert ", with 0 in flight" not in seldom
+    assert "one every" in seldom

@@ -11,15 +11,17 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
+from flopwise.options import OptionError
 from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.request import SimulationRequest, request_of
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import Scheduling, mean_tokens
-from flopwise.units import HOUR_S
+from flopwise.units import DAY_S, HOUR_S
 
 ENOUGH_REQUESTS = 2_000
 """Short runs are drawn again, with other lengths and arrivals, until so many requests are simulated in all."""
@@ -32,6 +34,10 @@ ARRIVALS = 6_000
 """Requests of a run whose middle half stands for a steady state under random arrivals."""
 LIVES, LEAST_S, MOST_TURNS = 4.0, 600.0, 100_000
 """Sessions come for so many times as long as one lasts, ten minutes at least, and have no more turns in all."""
+LEAST_SESSIONS, MOST_S, SELDOM_PER_S = 600, 20 * DAY_S, 1.0 / DAY_S
+"""They come at least until there are so many, or for twenty days; at lower rates there would be too few to simulate."""
+OVERLOAD = 1.15
+"""Sessions that come over those answered, from which on they wait for each other; below it is chance."""
 BEFORE = 1 / 3
 """Of that time, until as many sessions are under way as on average."""
 
@@ -162,11 +168,14 @@ class SessionRun(NamedTuple):
         """
         if traffic.rate is None or traffic.turns is None:
             raise SpecError("sessions come at a rate: give --rate (sessions per second) beside --turns")
+        if traffic.rate < SELDOM_PER_S:
+            raise OptionError("rate", "sessions that come less than once a day are not simulated; give 1/day or more")
         turns = max(1.0, mean_tokens(traffic.turns))
         tools = traffic.tool_share or 0.0
         pause_s = (1.0 - tools) * traffic.think_s + tools * (traffic.tool_pause or 0.0)
         life_s = turns * (pause_s + estimate(job).e2e_s)
-        duration_s = min(max(LIVES * life_s, LEAST_S), MOST_TURNS / (traffic.rate * turns))
+        least_s = max(LIVES * life_s, LEAST_S, min(LEAST_SESSIONS / traffic.rate, MOST_S))
+        duration_s = min(least_s, MOST_TURNS / (traffic.rate * turns))
         how = Scheduling(kv_stores=stores, balancer="prefix-aware", prefill_gpus=job.techniques.prefill_gpus)
         alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
         request = request_of(alone, replace(traffic, duration_s=duration_s), how, facts, ())
@@ -178,8 +187,11 @@ class SessionRun(NamedTuple):
         report = SessionReport.of(run, request.stores, replicas, None)
         assert report is not None, "turns share what was said before"
         inputs, outputs = (max(1, round(float(column.mean()))) for column in (run.trace.prompt, run.trace.output))
-        answered = float(((ended >= first_s) & (ended <= last_s)).sum())
-        rate = max(answered, 1.0) / (last_s - first_s) / replicas
+        answered = max(float(((ended >= first_s) & (ended <= last_s)).sum()), 1.0)
+        begun = float((kept & (previous_turns(run.trace) < 0)).sum()) * report.turns_per_session
+        rate = traffic.rate * report.turns_per_session / replicas
+        if begun >= OVERLOAD * answered:
+            rate *= answered / begun
         mean = replace(
             job, input_tokens=inputs, output_tokens=outputs, arrivals_per_s=rate,
             techniques=replace(job.techniques, hit_frac=1.0 - report.computed_frac, shared_tokens=0),
