@@ -38,6 +38,26 @@ def test_a_dearer_machine_of_the_same_provider_is_no_way_to_a_share() -> None:
     assert free.usd == 150
 
 
+@pytest.mark.parametrize(
+    "where", [{"region": "s"}, {"marketplace": True}, {"software": "rocm"}], ids=["region", "marketplace", "vendor"]
+)
+def test_what_is_cheapest_in_its_market_holds_a_share_whatever_others_sell(where: dict[str, Any]) -> None:
+    """100 on a, 100 on b: half and half. That b sells it for 40 in another market too takes nothing of that away.
+
+    A dearer machine in either market, at 60 or at 120, would still be waste.
+    """
+    usual = [option(0, "a", 100), option(1, "b", 100), option(1, "b", 120, instance="b.dear")]
+    more = [option(1, "b", 40, **where), option(1, "b", 60, instance="b.dear", **where)]
+    demands = [demand("s"), demand("t")]
+    for options in (usual, usual + more):
+        assert allocate(options, demands, HALVES).by_provider == {"a": 100, "b": 100}
+    thirds = replace(HALVES, providers={"a": 0.7, "b": 0.3})
+    assert allocate(usual + more, demands, thirds).by_provider == {"a": 100, "b": 40}
+    only = [option(0, "a", 100), *more]
+    with pytest.raises(InfeasibleError, match=r"(71\.4|28\.6) % is the nearest"):
+        allocate(only, demands, replace(HALVES, share_tolerance=0.12))
+
+
 @pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])
 def test_on_demand_holds_a_share_whether_or_not_spot_is_limited(limit: float) -> None:
     """100 on a; b at 40 on spot or at 100 on demand. With spot a has 71 %, on demand half, whatever limits spot.

@@ -18,6 +18,7 @@ from flopwise.fleet.model import (
     VOLUMES,
     Budget,
     Machine,
+    Market,
     MonthlyOption,
     OwnMachineCount,
     PlannedWorkload,
@@ -207,12 +208,13 @@ class AllocationProblem:
 
 @dataclass(frozen=True, slots=True)
 class PaidColumn:
-    """A column that costs money: USD a month of one unit of it, to whom and how bought."""
+    """A column that costs money: USD a month of one unit of it, to whom, how bought, and in which market."""
 
     column: int
     usd: float
     provider: str
     purchase: str
+    market: Market = ("", False, "")
 
 
 class AllocationProgram:
@@ -280,7 +282,7 @@ class AllocationProgram:
     def _bought(self, usd: float, upper: float, option: MonthlyOption, more: float = 0.0) -> int:
         """A column of so many units of an option; `more` counts in the objective too."""
         column = self.program.column(usd + more, upper)
-        self.paid.append(PaidColumn(column, usd, option.provider, option.purchase))
+        self.paid.append(PaidColumn(column, usd, option.provider, option.purchase, option.market))
         return column
 
     def _carry_workloads(self) -> None:

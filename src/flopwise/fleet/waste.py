@@ -2,6 +2,8 @@
 
 Without shares of the bill nobody would take them. With shares they would be a way to raise a provider's part, or to
 lower that of others, for nothing in return; so they are left out, or allowed only where what is cheaper cannot be had.
+What is cheaper counts within a market of a provider alone, a region with its own hosts or those of third parties and
+devices for one software: a policy that allows one more leaves what the others' work is worth, and so what was allowed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from flopwise.fleet.model import (
     VOLUMES,
     Machine,
+    Market,
     MonthlyOption,
     Policy,
     ProviderShare,
@@ -55,6 +58,7 @@ class Waste:
         quotas = [quota for quota in dict.fromkeys(rules.quotas) if _may_bind(quota, options)]
         apart = bool(rules.shares) or rules.max_spot_share < 1
         spot = SpotLimit(rules.max_spot_share) if apart else None
+        self.by_market = apart
         by_type = {
             key: frozenset[Policy](q for q in quotas if q.counts(*key))
             for key in dict.fromkeys((o.provider, o.instance) for o in options)
@@ -68,11 +72,15 @@ class Waste:
 
     @property
     def groups(self) -> Iterable[list[int]]:
-        """Numbers of the options of each workload with one provider, the cheapest first; rented machines only."""
-        found: dict[tuple[int, str], list[int]] = defaultdict(list)
+        """Numbers of the options of each workload with one provider, the cheapest first; rented machines only.
+
+        In one market of it where policies are on parts of the bill.
+        """
+        found: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, option in enumerate(self.options):
             if option.own is None and option.purchase != API:
-                found[option.workload, option.provider].append(number)
+                market = option.market if self.by_market else None
+                found[option.workload, option.provider, market].append(number)
         for numbers in found.values():
             yield sorted(numbers, key=lambda n: (self.usd[n] * self.options[n].instances, self.options[n].instances, n))
 
@@ -153,10 +161,12 @@ def _may_bind(quota: Quota, options: Sequence[MonthlyOption]) -> bool:
 # The program in which shares of the bill are not held by waste
 
 SPOT, RENTED = "spot", "rented"
-Seller = tuple[str, str]
-"""A provider, and what it is paid for: machines, storage and traffic, an API."""
+Seller = tuple[str, str, Market]
+"""A provider, what it is paid for (machines, machines on spot, storage and traffic, an API), and of machines in which
+market."""
 AS_PAID = frozenset({OWNED, VOLUMES})
 """What counts as what is paid for it: there is no other way."""
+NO_MARKET: Market = ("", False, "")
 Carried = tuple[Seller, float, dict[int, float]]
 """Who has work of a workload, what all of it is worth there, and the part of it that each column carries."""
 
@@ -164,10 +174,11 @@ Carried = tuple[Seller, float, dict[int, float]]
 class ThriftyProgram(AllocationProgram):
     """The program of a problem in which no money beyond what work costs at least counts towards a share of the bill.
 
-    The work that a provider has of a workload is worth its part of the cheapest way to do all of it there, whichever
-    machines are taken and whatever the other workloads run on. What is paid beyond that neither raises the provider's
-    share nor lowers that of others. What work is worth follows from no policy (but for machines of which a quota
-    allows none), so that looser policies allow whatever stricter ones do.
+    The work that a provider has of a workload is worth its part of the cheapest way to do all of it in that market of
+    the provider's, whichever machines are taken and whatever the other workloads run on. What is paid beyond that
+    neither raises the provider's share nor lowers that of others. What work is worth follows from no policy on shares,
+    spot, quotas (but for machines of which one allows none), regions, vendors or the marketplace, so that a looser one
+    allows whatever a stricter one does.
 
     Of the workloads in `minimal` no machine is taken beside others that carry all of it, where the bill is less
     without it: a part of the load on it would count as that provider's work.
@@ -242,7 +253,7 @@ class ThriftyProgram(AllocationProgram):
             ready = (
                 o
                 for o in (self.options[i] for i in self.of[option.workload])
-                if (o.provider, o.software, o.purchase) == (option.provider, option.software, "on_demand")
+                if (o.provider, o.market, o.purchase) == (option.provider, option.market, "on_demand")
                 and not any(quota.counts(o.provider, o.instance) for quota in self.rules.quotas)
             )
             part = min((1.0 + share) * part, share)
@@ -253,7 +264,7 @@ class ThriftyProgram(AllocationProgram):
         """The shares of the plain program, with what work is worth for what is paid where more of that would help."""
         part, whole = self.share_terms(policy)
         own, others = dict[int, float](), dict[int, float]()
-        for (provider, kind), terms in self.worth.items():
+        for (provider, kind, _), terms in self.worth.items():
             if isinstance(policy, SpotLimit):
                 (own if kind == SPOT else others).update(terms)
             elif provider in self.rules.shares or is_rented(kind):
@@ -263,16 +274,14 @@ class ThriftyProgram(AllocationProgram):
 
     def _add_worth(self) -> None:
         """What each seller's work counts for: no more than is paid for it, nor than it costs at least."""
-        least: dict[Seller, dict[int, float]] = {self._seller(p.provider, p.purchase): {} for p in self.paid}
+        least: dict[Seller, dict[int, float]] = {self._seller(p): {} for p in self.paid}
         share = self.rules.backup.share
-        for number, mine in self.of.items():
-            demand, alike = self.demands[number], defaultdict[tuple[Seller, str], list[int]](list)
-            for i in mine:  # of what has a backup only the same software stands in for another
-                option = self.options[i]
-                seller = self._seller(option.provider, option.purchase)
-                alike[seller, option.software if demand.backup else ""].append(i)
+        for mine in self.of.values():
+            alike = defaultdict[Seller, list[int]](list)
+            for i in mine:
+                alike[self._seller(self.options[i])].append(i)
             carried, standing = list[Carried](), list[Carried]()
-            for (seller, _), group in alike.items():
+            for seller, group in alike.items():
                 usd = {i: o.instances * (o.usd_each + o.usd_running) for i, o in ((i, self.options[i]) for i in group)}
                 carried.append((seller, self._least_usd(usd), {self.own[i]: self.part[i] for i in group}))
                 spare = {i: self.spare[i] for i in group if i in self.spare}
@@ -292,17 +301,17 @@ class ThriftyProgram(AllocationProgram):
             for most in (usd_terms, terms):
                 self.program.at_most({column: 1.0} | {other: -usd for other, usd in most.items()}, 0.0)
 
-    def _seller(self, provider: str, purchase: str) -> Seller:
-        """Who is paid, and for what: spot apart from what is not interrupted, an API where its provider has no share.
+    def _seller(self, paid: PaidColumn | MonthlyOption) -> Seller:
+        """Who is paid, and for what: spot apart from what is not interrupted, each market apart from the others.
 
         Spot is apart without a limit, too: else a limit taken away made other work worth less, and shares out of reach.
         """
-        named = provider in self.rules.shares
-        apart = purchase in AS_PAID or purchase == SPOT or (purchase == API and not named)
-        return provider, purchase if apart else RENTED
+        if paid.purchase in AS_PAID or paid.purchase == API:
+            return paid.provider, paid.purchase, NO_MARKET
+        return paid.provider, SPOT if paid.purchase == SPOT else RENTED, paid.market
 
     def _is_paid_to(self, seller: Seller, paid: PaidColumn) -> bool:
-        return self._seller(paid.provider, paid.purchase) == seller
+        return self._seller(paid) == seller
 
     def _count(self, parts: Sequence[Carried], least: dict[Seller, dict[int, float]], low: float) -> None:
         """Add what parts of a workload cost at least: each is no more than is carried there, all together are 1."""
