@@ -152,7 +152,7 @@ def counts_enough(
 ) -> bool:
     """Whether the shares, and the limit on spot, hold where no money beyond what work costs at least counts.
 
-    A provider's work is worth its part of the workload's cheapest way there (each market, and spot, apart), what stands by
+    A provider's work is worth its part of the workload's cheapest way there (markets and spot apart), what stands by
     the cheapest that stands by for all of the share, and neither more than is paid for it. Which parts those are is
     free within what the machines carry: a linear program.
     """
