@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.model import Allocation, Market, MonthlyOption, WorkloadDemand
+from flopwise.fleet.model import Allocation, MonthlyOption, WorkloadDemand
 from flopwise.fleet.spec import Backup, Policies, Quota
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -116,8 +116,8 @@ def tried(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Po
         yield Tried(by=dict(by), spot=spot, on_a=on_a, taken=tuple((taken, spare) for taken, spare, _ in picked))
 
 
-Paid = tuple[str, bool, Market]
-"""A provider, whether it is paid for spot, and in which market."""
+Paid = tuple[str, bool]
+"""A provider, and whether it is paid for spot."""
 
 
 def has_redundant(options: list[MonthlyOption], demand: WorkloadDemand, taken: Counts, rules: Policies) -> bool:
@@ -152,28 +152,41 @@ def counts_enough(
 ) -> bool:
     """Whether the shares, and the limit on spot, hold where no money beyond what work costs at least counts.
 
-    A provider's work is worth its part of the workload's cheapest way there (markets and spot apart), what stands by
-    the cheapest that stands by for all of the share, and neither more than is paid for it. Which parts those are is
-    free within what the machines carry: a linear program.
+    A provider's work is worth its part of the workload's cheapest way there (on spot and else apart) in markets that are
+    open, what stands by the cheapest that stands by for all of the share, and neither more than is paid for it. Which
+    parts those are is free within what the machines carry: a linear program.
     """
     if not rules.shares and rules.max_spot_share == 1:
         return True
     for number, (demand, (taken, _)) in enumerate(zip(demands, bill.taken, strict=True)):
         if demand.splittable and has_redundant([c for c in options if c.workload == number], demand, taken, rules):
             return False
-    markets = {c.market for c in options}
-    paid: dict[Paid, float] = {(p, spot, m): 0.0 for p in "ab" for spot in (False, True) for m in markets}
+    used = {(c.provider, c.market) for taken, spare in bill.taken for c, _ in (*taken, *spare)}
+    unused = sorted({(c.provider, c.market) for c in options} - used)
+    closings = chain.from_iterable(combinations(unused, size) for size in range(len(unused) + 1))
+    return any(
+        _counts_enough(bill, [c for c in options if (c.provider, c.market) not in closed], demands, rules, slack)
+        for closed in closings
+    )
+
+
+def _counts_enough(
+    bill: Tried, options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Policies, slack: float
+) -> bool:
+    """The same with those markets open that the options are in."""
+    paid: dict[Paid, float] = {(p, spot): 0.0 for p in "ab" for spot in (False, True)}
     model = LinearRows()
     worth = {key: model.column() for key in paid}
     least: dict[Paid, dict[int, float]] = {key: {} for key in paid}
     for number, (demand, (taken, spare)) in enumerate(zip(demands, bill.taken, strict=True)):
-        kinds: dict[Paid, list[MonthlyOption]] = defaultdict(list)
+        kinds: dict[tuple[str, bool, str], list[MonthlyOption]] = defaultdict(list)
         for c in options:
             if c.workload == number:
-                kinds[c.provider, c.purchase == "spot", c.market].append(c)
+                kinds[c.provider, c.purchase == "spot", c.software if demand.backup else ""].append(c)
         hours = rules.backup.hours / 730
         parts, standing = list[int](), list[int]()
-        for key, mine in kinds.items():
+        for (provider, spot, _), mine in kinds.items():
+            key = provider, spot
             paid[key] += sum(n * c.usd_each for c, n in taken if c in mine)
             paid[key] += sum(n * c.usd_each * hours for c, n in spare if c in mine)
             parts.append(model.column(sum(n / c.instances for c, n in taken if c in mine)))

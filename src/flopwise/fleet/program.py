@@ -17,7 +17,6 @@ from flopwise.fleet.model import (
     VOLUMES,
     Budget,
     Machine,
-    Market,
     MonthlyOption,
     OwnMachineCount,
     PlannedWorkload,
@@ -207,13 +206,12 @@ class AllocationProblem:
 
 @dataclass(frozen=True, slots=True)
 class PaidColumn:
-    """A column that costs money: USD a month of one unit of it, to whom, how bought, and in which market."""
+    """A column that costs money: USD a month of one unit of it, to whom and how bought."""
 
     column: int
     usd: float
     provider: str
     purchase: str
-    market: Market = ("", False, "")
 
 
 class AllocationProgram:
@@ -278,7 +276,7 @@ class AllocationProgram:
     def _bought(self, usd: float, upper: float, option: MonthlyOption, more: float = 0.0) -> int:
         """A column of so many units of an option; `more` counts in the objective too."""
         column = self.program.column(usd + more, upper)
-        self.paid.append(PaidColumn(column, usd, option.provider, option.purchase, option.market))
+        self.paid.append(PaidColumn(column, usd, option.provider, option.purchase))
         return column
 
     def _carry_workloads(self) -> None:
