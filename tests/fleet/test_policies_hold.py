@@ -152,9 +152,9 @@ def counts_enough(
 ) -> bool:
     """Whether the shares, and the limit on spot, hold where no money beyond what work costs at least counts.
 
-    A provider's work is worth its part of the workload's cheapest way there (on spot and else apart) in markets that are
-    open, what stands by the cheapest that stands by for all of the share, and neither more than is paid for it. Which
-    parts those are is free within what the machines carry: a linear program.
+    A provider's work is worth its part of the workload's cheapest way there (on spot and else apart) in markets that
+    are open, what stands by the cheapest that stands by for all of the share, and neither more than is paid for it.
+    Which parts those are is free within what the machines carry: a linear program.
     """
     if not rules.shares and rules.max_spot_share == 1:
         return True

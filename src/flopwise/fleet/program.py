@@ -173,6 +173,7 @@ class AllocationProblem:
     `risen`: providers whose prices are so many times those at which shares of the bill, spot too, are to be held.
     `bounds`: least and largest share of a provider that are others than the policies'. `dropped`: options that only
     waste money, left out before. `minimal`: workloads of which no machine may be taken that the others make redundant.
+    `closing`: markets of a provider may be left out for all workloads together.
     """
 
     options: tuple[MonthlyOption, ...]
@@ -184,6 +185,7 @@ class AllocationProblem:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     dropped: tuple[MonthlyOption, ...] = ()
     minimal: frozenset[int] = frozenset()
+    closing: bool = False
 
     def share_bounds(self, policy: ProviderShare | SpotLimit) -> tuple[float, float]:
         """The least and the largest share of the bill that a provider, or spot, may have."""

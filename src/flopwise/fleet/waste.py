@@ -54,12 +54,16 @@ class Waste:
     Assumes: an option costs what its machines cost alone; with other workloads on them it would cost less.
     """
 
-    def __init__(self, options: Sequence[MonthlyOption], demands: Sequence[WorkloadDemand], rules: Policies) -> None:
+    def __init__(
+        self, options: Sequence[MonthlyOption], demands: Sequence[WorkloadDemand], rules: Policies, *,
+        by_market: bool = False,
+    ) -> None:  # fmt: skip
+        """`by_market`: an option may take the place of others in the same market alone."""
         self.options, self.demands = options, demands
         quotas = [quota for quota in dict.fromkeys(rules.quotas) if _may_bind(quota, options)]
         apart = bool(rules.shares) or rules.max_spot_share < 1
         spot = SpotLimit(rules.max_spot_share) if apart else None
-        self.by_market = apart
+        self.by_market = by_market
         by_type = {
             key: frozenset[Policy](q for q in quotas if q.counts(*key))
             for key in dict.fromkeys((o.provider, o.instance) for o in options)
@@ -75,7 +79,7 @@ class Waste:
     def groups(self) -> Iterable[list[int]]:
         """Numbers of the options of each workload with one provider, the cheapest first; rented machines only.
 
-        In one market of it where policies are on parts of the bill.
+        `by_market`: in one market of it.
         """
         found: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, option in enumerate(self.options):
@@ -191,21 +195,22 @@ class ThriftyProgram(AllocationProgram):
     def _hold_policies(self) -> None:
         self.worth: dict[Seller, dict[int, float]] = {}
         self.open: dict[tuple[str, Market], int] = {}
-        if self._has_shares:
-            self._add_markets()
+        if self.has_shares:
+            if self.problem.closing:
+                self._add_markets()
             self._add_worth()
         super()._hold_policies()
         for number in sorted(self.problem.minimal & self.of.keys()):
             self._forbid_redundant(number)
 
     @property
-    def _has_shares(self) -> bool:
+    def has_shares(self) -> bool:
         """Whether a policy is on parts of the bill, so that waste could hold it."""
         return bool(self.rules.shares) or self.rules.max_spot_share < 1
 
     def redundant(self, columns: Array) -> frozenset[int]:
         """Workloads of which a machine is taken without which the others carry all, for less."""
-        if not self._has_shares:
+        if not self.has_shares:
             return frozenset()
         counts, found = np.rint(columns[self.own]), set[int]()
         for number, mine in self.of.items():
